@@ -1,1 +1,1 @@
-"""From a trained run to a bundle, and from a bundle back to arrays and sessions."""
+"""Export of trained runs as bundles, and verification of bundles."""

@@ -6,8 +6,8 @@ For every mode:
                normal quantile times the scale of the one-step innovations
     forecast   the same per horizon, conformal on held-out observations
     anomaly    quantiles of the novelty (Wilson-Hilferty of the nis) and the scale of its upper tail
-    confidence share of the next observation's components inside their 0.9 interval, by the running novelty before it
-    precision  tables that calibrate the variance on the simulated truth (precision_calibration.py), if there is one
+    confidence coverage of the next observation's 0.9 interval, by the running novelty before it
+    precision  calibrated variance on simulated truth, if there is one (precision_calibration.py)
 
 n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
 """
@@ -34,16 +34,16 @@ LEADS = (1, 2, 5, 10, 20)
 ONE_SIGMA = 0.6827
 ANOMALY_SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CONFIDENCE_BINS = 8
-# Most numbers in forecasts at a time.
+# Maximum number of values in forecasts at a time.
 FORECAST_NUMBERS = 2_000_000
-# Steps at the start of a stream to leave out: they depend on the prior.
+# Initial steps of a stream that are ignored, because they depend on the prior.
 BURN_IN = 1
-# Variance ratio of errors to warn at: three times the std; the default bundles have 0.7 to 1.
+# Variance ratio of errors that triggers a warning: three times the std. The default bundles have 0.7 to 1.
 FAR = 9.0
 
 
 class Evaluation(NamedTuple):
-    """Arrays `[B, N, …]` of one mode over a batch; forecasts are [lead, B, N, P] at the step that they predict."""
+    """Arrays `[B, N, …]` of one mode over a batch. Forecasts are [lead, B, N, P] at the step that they predict."""
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -65,7 +65,7 @@ def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...
     means, deviations, nis, gains = [], [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
     states: list[State] = []
-    # A forecast has a state covariance per origin and lead.
+    # A forecast has a state covariance per origin and horizon.
     most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
     with in_mode(model, mode):
         for i, (output, state) in enumerate(model.walk(y, present, times)):
@@ -108,7 +108,7 @@ def _forecast_from(
     targets = origins[:, None] + torch.tensor(leads)
     ends = targets.clamp(max=length - 1)
     horizons = (times[:, ends] - times[:, origins, None]).float().flatten(0, 1)
-    # On a regular grid transitions are computed once: they cost more than their application.
+    # On a regular grid transitions are computed once, because they cost more than applying them.
     is_regular = bool((horizons == horizons[:1]).all())
     merged = {name: torch.stack([state[name] for state in states], dim=1).flatten(0, 1) for name in states[0]}
     mean, covariance = model.forecast(merged, horizons[0] if is_regular else horizons)
@@ -121,16 +121,16 @@ def _forecast_from(
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
-    """Split-conformal quantiles: the ceil((n + 1) level)-th smallest score."""
+    """Return split-conformal quantiles: the ceil((n + 1) level)-th smallest score."""
     ordered = np.sort(scores)
     n = len(ordered)
     if n == 0:
-        raise ValueError("no observation to calibrate on")
+        raise ValueError("there are no observations for calibration")
     return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
 
 
 def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Calibration of one mode on a batch."""
+    """Calibrate one mode on a batch."""
     found = evaluate(model, batch, mode, leads)
     quantiles, scales = [], []
     for k in range(len(found.leads)):
@@ -154,7 +154,7 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
         }
     z, running = surprises(found)
     seen = found.present.any(-1)
-    # The scale of the tail is from the upper half of the surprise, so that few outliers do not change it.
+    # The scale of the tail is from the upper half of the novelties, so that a few outliers do not change it.
     table = np.quantile(z[seen], ANOMALY_SHARES)
     middle, upper = np.quantile(z[seen], (0.5, 0.9))
     return {
@@ -172,13 +172,13 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
 
 
 def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
-    """Precision tables of one mode, from its evaluation on data with truth `[B, N, P]`."""
+    """Return precision tables of one mode, from its evaluation on data with truth `[B, N, P]`."""
     error2, variance = ((truth - found.mean) ** 2).mean(-1), (found.deviation**2).mean(-1)
     return precision_tables(error2 / variance, found.gain, surprises(found)[1])
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Surprise and its running mean after every observation, `[B, N]`; formulas of the runtime."""
+    """Return novelty and running novelty after every observation, `[B, N]`, as computed by the runtime."""
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
     running = np.zeros_like(z)
@@ -190,7 +190,7 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Share of the next observation's components inside their 0.9 interval, binned by the running surprise before."""
+    """Return coverage of the next observation's 0.9 interval, binned by the running novelty before it."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed
@@ -210,12 +210,12 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
 
 
 def modes_of(model: StateFilter) -> tuple[Mode, ...]:
-    """Modes of a bundle: a linear filter has no graphs, hence no attention mode."""
+    """Return the modes of a bundle. A linear filter has no graphs, hence no attention mode."""
     return ("recurrent",) if isinstance(model, LinearFilter) else MODES
 
 
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Content of calibration.json: every mode, and a summary for the manifest; `leads` ascend."""
+    """Return the content of calibration.json with every mode, and a summary for the manifest. `leads` ascend."""
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in modes_of(model)}
     document["summary"] = {
         "levels": list(LEVELS),
@@ -229,10 +229,10 @@ def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) 
 
 
 def describe_problem(summary: Mapping[str, Any]) -> str | None:
-    """A warning if the errors of a filter are much larger than its model says, else None.
+    """Return a warning if the errors of a filter are much larger than its model predicts, else None.
 
     Args:
-        summary: of the calibration, as in the manifest.
+        summary: Summary of the calibration, as in the manifest.
     """
     widest = max(summary["variance_scale"].values())
     if widest <= FAR:

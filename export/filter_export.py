@@ -1,15 +1,15 @@
-"""A filter run → a bundle: calibration on the run's validation data, golden outputs, and of a deep filter ONNX graphs.
+"""Export a filter run as a bundle: calibration on its validation data, golden outputs, and ONNX graphs of deep filters.
 
-Graphs (float32, batch dynamic); golden outputs of a linear filter, which has none, are of its step and forecast:
+Graphs (float32, dynamic batch); linear filters have none, and their golden outputs are of a step and a forecast:
 
-    step       observation [B, P], present [B, P], dt [B], noise_scale [B], where K > 1 passes of a linear filter
-               reweigh passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
+    step       observation [B, P], present [B, P], dt [B], noise_scale [B], for K > 1 passes of a linear filter also
+               passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
     prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>,
                which the caller stores
     forecast   horizon [F], state.<name>  →  forecast_mean [B, F, P], forecast_covariance [B, F, P, P]
 
-`initial.<name>` are the tensors of the state before the first observation; `initial.readout_matrix` and
-`initial.readout_offset` take the state to observation units.
+`initial.<name>` are the tensors of the state before the first observation. `initial.readout_matrix` and
+`initial.readout_offset` map the state to observation units.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from rfa.runtime.golden import Named
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
-# Sizes while tracing: all different, none 1, or the tracer takes a dimension for a constant.
+# Sizes while tracing: all different and none 1, otherwise the tracer treats a dimension as constant.
 TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
 
 
-# Outputs of a step; the last two fields of FilterOutput are next.mean and next.covariance.
+# Outputs of a step. The last two fields of FilterOutput are next.mean and next.covariance.
 STEP_FIELDS = FilterOutput._fields[:-2]
 TOKEN = len(Token._fields)
 
 
 def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The observation, its passes if the model takes them, and the remaining inputs."""
+    """Return the observation, its passes if the model takes them, and the remaining inputs."""
     end = TOKEN + model.takes_passes()
     return Token(*inputs[:TOKEN]), inputs[TOKEN:end], inputs[end:]
 
@@ -99,12 +99,12 @@ class GraphSource(NamedTuple):
 
     module: nn.Module
     inputs: dict[str, Tensor]  # examples, in the order of `forward`
-    dynamic: dict[str, dict[int, str]]  # per input, the dims that vary
+    dynamic: dict[str, dict[int, str]]  # variable dimensions per input
     outputs: list[str]
 
 
 def build_graph(source: GraphSource) -> Graph:
-    """Export a graph; the exporter needs a named parameter per input, so the variadic `forward` gets a signature."""
+    """Export a graph. The exporter needs named parameters, so the variadic `forward` gets a signature."""
     variadic = source.module.forward
 
     def forward(*tensors: Tensor) -> Any:
@@ -140,7 +140,7 @@ class _TorchSession:
 
 
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
-    """Sources of the graphs of a filter, or of the golden outputs of a linear filter."""
+    """Return sources of the graphs of a filter, or of the golden outputs of a linear filter."""
     p = model.observation_size
     state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
     names = list(state)
@@ -181,14 +181,14 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """The graphs of a filter; none for a linear one, which is compiled from its config."""
+    """Return the graphs of a filter. A linear filter has none, because it is compiled from its configuration."""
     if isinstance(model, LinearFilter):
         return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
-    """Tensors of the model, its initial state, and the map from state to observation units."""
+    """Return tensors of the model, its initial state, and the map from state to observation units."""
     with torch.no_grad():
         sensor = model.sensor()
         initial = {f"initial.{name}": tensor[0] for name, tensor in model.init_state(1).items()}
@@ -197,7 +197,7 @@ def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
 
 
 def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A few steps with a gap, a missing component and an outlier in each mode, and a forecast."""
+    """Record a few steps with a gap, a missing component and an outlier in each mode, and a forecast."""
     sessions: dict[str, Any] = {name: open_session(graph, weights) for name, graph in graphs.items()}
     if not graphs:
         sessions = {name: _TorchSession(source) for name, source in graph_sources(model).items()}
@@ -235,17 +235,17 @@ def load_batch(path: Path) -> Batch:
     """Load data that training wrote to a run.
 
     Raises:
-        FileNotFoundError: the file is missing.
+        FileNotFoundError: The file is missing.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path.parent} has no {path.name}; make the run with `rfa train filter`")
+        raise FileNotFoundError(f"{path.parent} has no {path.name}; create the run with `rfa train filter`")
     arrays = load_file(path)
     return Batch(arrays["times"], arrays["observations"], arrays.get("truth"))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread: steps of a filter are small."""
+    """Limit torch to one thread, because steps of a filter are small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -258,10 +258,10 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Write the bundle of a filter run.
 
     Args:
-        name: of the bundle; default: the folder's name.
+        name: Name of the bundle. Default: the folder's name.
 
     Raises:
-        ValueError: the run is not that of a filter.
+        ValueError: The run is not that of a filter.
     """
     source, target = Path(run), Path(out)
     model: StateFilter = load_run(source)

@@ -1,4 +1,4 @@
-"""Recording of golden outputs at export; `rfa.runtime.bundle.golden` has the format and the check."""
+"""Recording of golden outputs at export. `rfa.runtime.bundle.golden` has the format and the check."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE, Session, decode_source, run_graph
 
-# Stored values of an output.
+# Number of stored values per output.
 SAMPLES = 24
-# argmax is stored only if it leads by this many tolerances, so that another CPU does not swap near ties.
+# argmax is stored only if it leads by this many tolerances, because other CPUs may swap near ties.
 SAFE_MARGIN = 10.0
 
 
 class Stored(NamedTuple):
-    """A tensor of model.safetensors as an input, as a batch of one."""
+    """A tensor of model.safetensors as an input with a batch of one."""
 
     tensor: str
 
@@ -62,7 +62,9 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case and store samples of its outputs; of `argmax` outputs also the argmax, if it leads clearly."""
+        """Run a case and store samples of its outputs. For `argmax` outputs, also store the argmax if its lead is
+        clear.
+        """
         sources = {name: _encode_source(source) for name, source in inputs.items()}
         arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
         outputs = run_graph(self._sessions, graph, arrays)
@@ -77,12 +79,12 @@ class GoldenRecorder:
         return RecordedCase(len(self._cases) - 1, outputs)
 
     def document(self, **notes: Any) -> dict[str, Any]:
-        """Content of golden.json; `notes` are added to the cases."""
+        """Return the content of golden.json, with `notes` added to the cases."""
         return {"cases": self._cases, **notes}
 
 
 class RecordedCase(NamedTuple):
-    """Number of an added case, and its outputs by name."""
+    """Index of an added case, and its outputs by name."""
 
     case: int
     outputs: dict[str, np.ndarray]

@@ -1,8 +1,8 @@
-"""Compile kernels for GPUs and store them in an existing bundle, instead of those that it has.
+"""Compile kernels for GPUs and replace those in an existing bundle.
 
     python -m rfa.export.gpu_kernels BUNDLE --gpu sm_80,sm_90
 
-All other files but the manifest stay the same, byte for byte.
+All other files except the manifest stay identical.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = 
     """Write a language bundle with kernels for its shapes, in place or to `target`.
 
     Raises:
-        BundleError: the bundle is not a language model, or is damaged.
-        KernelCompilationError: no kernel runs the model, or one does not compile.
+        BundleError: The bundle is not a language model, or is damaged.
+        KernelCompilationError: No kernel supports the model, or one does not compile.
     """
     bundle = open_bundle(path)
     if bundle.kind != "lm":
-        raise BundleError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}: kernels are stored for language models")
+        raise BundleError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}; only language models can store kernels")
     files = kernel_files(LanguageModelConfig.from_dict(bundle.config), architectures)
     constants = bundle.read(CONSTANTS_FILE) if bundle.language.has_constants and bundle.constants() else None
     return rewrite_bundle(bundle, target or path, constants, kernels=files)

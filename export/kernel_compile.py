@@ -1,6 +1,6 @@
-"""Compile the kernels of serving a language model for GPUs that need not be present.
+"""Compile the kernels that serve a language model for GPUs that need not be present.
 
-One subprocess per architecture compiles. It prints the number of kernels, then each kernel as a line of JSON:
+Each architecture is compiled in a subprocess. It prints the number of kernels, then each kernel as a line of JSON:
 
     python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'    2 [entry, files] [entry, files]
 """
@@ -35,16 +35,16 @@ ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 CUDA = re.compile(r"release (\d+\.\d+)")
 WORKER = (sys.executable, "-m", "rfa.export.kernel_compile")
-# For reproducible files without paths of this machine.
+# For reproducible files without local paths.
 ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
 class KernelCompilationError(RuntimeError):
-    """A kernel that cannot be stored, or that the compiler refuses."""
+    """A kernel that cannot be stored or does not compile."""
 
 
 def parse_architectures(text: str) -> tuple[int, ...]:
-    """Parse `sm_80,sm_90` to (80, 90); ValueError for anything else."""
+    """Parse `sm_80,sm_90` to (80, 90). Raises ValueError for anything else."""
     names = [part.strip() for part in text.split(",")]
     if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
         raise ValueError(f"--gpu accepts the architectures {', '.join(ARCHITECTURES)}, each once, such as sm_80,sm_90")
@@ -52,13 +52,13 @@ def parse_architectures(text: str) -> tuple[int, ...]:
 
 
 def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> dict[str, bytes]:
-    """Files of the kernels of a model: kernels.json, and machine code and PTX of each.
+    """Return the kernel files of a model: kernels.json, and machine code and PTX of each kernel.
 
     Raises:
-        KernelCompilationError: no kernel runs the model, there are too many, or one does not compile.
+        KernelCompilationError: No kernel supports the model, there are too many, or one does not compile.
     """
     if not launches_kernels(config, min(architectures)):
-        raise KernelCompilationError("no kernel of a GPU runs this model")
+        raise KernelCompilationError("no GPU kernel supports this model")
     with _Bar(len(architectures)) as bar, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = pool.map(lambda architecture: list(_compile_in_subprocess(config, architecture, bar)), architectures)
         made = [kernel for part in parts for kernel in part]
@@ -67,7 +67,7 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
 
 
 class _Bar(tqdm):
-    """Progress over all kernels; an architecture without a count yet is expected to have as many as the others."""
+    """Progress over all kernels. An architecture without a count is assumed to have as many as the others."""
 
     def __init__(self, architectures: int) -> None:
         super().__init__(desc="compile", unit="kernel", leave=False)
@@ -80,11 +80,11 @@ class _Bar(tqdm):
 
 
 def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: _Bar) -> Iterator[list[Any]]:
-    """Entry and files of each kernel, compiled in a subprocess without TRITON_INTERPRET."""
+    """Compile in a subprocess without TRITON_INTERPRET. Return entry and files of each kernel."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
     request = json.dumps({"config": config.to_dict(), "architecture": architecture})
     home = Path(str(rfa.__file__)).parent.parent
-    # A file: an unread pipe would block the subprocess.
+    # A file, because an unread pipe would block the subprocess.
     with tempfile.TemporaryFile("w+") as complaints:
         with subprocess.Popen(
             [*WORKER, request], cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -95,7 +95,7 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
             if count > MAX_KERNELS_OF_A_GPU:
                 process.kill()
                 raise KernelCompilationError(
-                    f"{count} kernels for sm_{architecture}, a bundle has at most {MAX_KERNELS_OF_A_GPU} for each GPU"
+                    f"{count} kernels for sm_{architecture}; a bundle has at most {MAX_KERNELS_OF_A_GPU} for each GPU"
                 )
             bar.expect(count)
             for line in process.stdout:
@@ -108,7 +108,7 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
 
 
 def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
-    """Compile a launch; the `asm` of the result has "cubin" and "ptx"."""
+    """Compile a launch. `asm` of the result has "cubin" and "ptx"."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -124,7 +124,7 @@ def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
 
 
 def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
-    """Registers and stack bytes of a thread of a kernel; ValueError if the machine code lacks it."""
+    """Return registers and stack bytes per thread of a kernel. Raises ValueError if the machine code lacks them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -145,10 +145,10 @@ def tool(name: str, *arguments: str) -> str:
 
 
 def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Compile a kernel: its entry in kernels.json and its files.
+    """Compile a kernel. Return its entry in kernels.json and its files.
 
     Raises:
-        KernelCompilationError: it needs more than a plain launch.
+        KernelCompilationError: It needs more than a plain launch.
     """
     import triton
 
@@ -188,13 +188,13 @@ def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple
 
 
 def launch_fields(launch: KernelLaunch) -> dict[str, Any]:
-    """The part of an entry that `StoredKernel.fits` compares with launches."""
+    """Return the part of an entry that `StoredKernel.fits` compares with launches."""
     parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
     return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
 
 
 def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
-    """A `rfa.runtime.bundle.stored_kernels.Parameter`."""
+    """Return a `rfa.runtime.bundle.stored_kernels.Parameter`."""
     return {
         "name": name,
         "type": launch.signature[name],
@@ -204,9 +204,9 @@ def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compile for one architecture; see the module's page."""
+    """Compile for one architecture. See the module docstring."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Triton prints what ptxas refuses
+    os.dup2(2, 1)  # Triton prints the errors of ptxas
 
     def write(answer: Any) -> None:
         print(json.dumps(answer), file=answers, flush=True)

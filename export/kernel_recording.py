@@ -1,6 +1,6 @@
 """Record the launches of serving a language model on a GPU, at several sizes.
 
-A kernel is compiled for what all its launches have in common, so that it serves all of them.
+Each kernel is compiled for the common properties of its launches, so that it serves all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
 def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
-    """Whether serving a model on a GPU launches kernels of this package."""
+    """Return whether serving a model on a GPU launches kernels of this package."""
     try:
         with simulated_gpu(divmod(architecture, 10)):
             found = ServedPasses(LanguageModel(config), DTYPES[0])
@@ -32,7 +32,7 @@ def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
 
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """Launches of prefill, step, attention and sampling of a model, in each dtype."""
+    """Return launches of prefill, step, attention and sampling of a model, in each dtype."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:
@@ -65,7 +65,7 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
 
 
 def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
-    """One launch for each group that one kernel can serve, with the common properties of the group."""
+    """Return one launch per group that one kernel can serve, with the common properties of the group."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:
         groups[_key(launch)].append(launch)
@@ -73,13 +73,13 @@ def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 
 
 def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
-    """Whether a parameter is a number that may differ between launches; Triton makes 1 a constant."""
+    """Return whether a parameter is a number that may differ between launches. Triton makes 1 a constant."""
     value = launch.call.values[name]
     return not launch.function.params[index].is_constexpr and isinstance(value, int)
 
 
 def _key(launch: KernelLaunch) -> str:
-    """What launches of one kernel share: constants, pointer types and options."""
+    """Return what launches of one kernel share: constants, pointer types and options."""
     parts = [
         (name, kind, launch.constexprs.get((index,)))
         for index, (name, kind) in enumerate(launch.signature.items())

@@ -1,9 +1,10 @@
-"""Calibration of a language model: the temperature of its confidence, and the error that remains.
+"""Calibration of a language model: the temperature of its confidence, and the remaining error.
 
 The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). T minimises the NLL per
 mode (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. The
 expected calibration error is measured on the second half, with bins of equal mass, for the most likely token ("top")
-and for one drawn from the calibrated distribution ("sampled"). Some tokens are stored for checks at load
+and
+for one sampled from the calibrated distribution ("sampled"). Some tokens are stored for checks at load
 (`rfa.runtime.bundle.held_out`).
 """
 
@@ -28,12 +29,12 @@ from rfa.runtime.text.config import Mode, in_mode
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
 
-# 65,536 tokens of the default window to evaluate on: a perfectly calibrated model has an ECE of 0.4 % on them.
+# 65,536 tokens of the default window for evaluation. A perfectly calibrated model has an ECE of 0.4 % on them.
 MAX_WINDOWS = 256
-# Logits in memory to fit the temperature: 256 MiB.
+# Logits in memory while fitting the temperature: 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
-# Upper bound: an uninformative model has its least NLL at an infinite temperature.
+# Upper bound: for an uninformative model the best temperature is infinite.
 HIGHEST_TEMPERATURE = 20.0
 SEED = 0
 
@@ -48,14 +49,14 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """Tokens chosen by a rule: log softmax(logits / T)[token] `[n]`, and whether it was the actual one."""
+    """Tokens chosen by a rule: log softmax(logits / T)[token] `[n]`, and whether it was the actual token."""
 
     log_probability: Reals
     is_right: NDArray[np.bool_]
 
 
 def fit_temperature(scored: ScoredTokens) -> float:
-    """Temperature of least NLL in [1/20, 20], by Newton on b = 1/T, in which the NLL is convex."""
+    """Return the temperature of least NLL in [1/20, 20], by Newton's method on b = 1/T, in which the NLL is convex."""
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
         slope, curvature = _moments(scored, inverse)
@@ -71,13 +72,13 @@ def fit_temperature(scored: ScoredTokens) -> float:
 
 
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
-    """Content of calibration.json.
+    """Return the content of calibration.json.
 
     Args:
-        tokens: ids of the validation split; the first half of its windows fits, the second half evaluates.
+        tokens: Token ids of the validation split. The first half of its windows fits, the second half evaluates.
 
     Raises:
-        ValueError: fewer tokens than two windows.
+        ValueError: There are fewer tokens than two windows.
     """
     count = min(MAX_WINDOWS, (len(tokens) - 1) // window)
     if count < 2:
@@ -108,7 +109,7 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
 
 
 def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
-    """First two derivatives of the NLL E[lse(b z) − b z_y] in b = 1/T: E[E_p z − z_y], E[Var_p z]."""
+    """Return the first two derivatives of the NLL E[lse(b z) − b z_y] in b = 1/T: E[E_p z − z_y], E[Var_p z]."""
     totals = np.zeros(2)
     for i in range(0, len(scored.targets), 1024):
         logits, targets = scored.logits[i : i + 1024], scored.targets[i : i + 1024]
@@ -125,7 +126,7 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
-    """Logits of each window, without earlier context."""
+    """Yield logits of each window, without earlier context."""
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
         with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
@@ -133,7 +134,7 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Temperature fitted to evenly spread windows, as many as `MAX_LOGITS` allows, at least one."""
+    """Fit the temperature to evenly spaced windows, as many as `MAX_LOGITS` allows, at least one."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
     logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
@@ -141,7 +142,7 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """For each temperature the tokens "top" and "sampled", and the actual "next" ones."""
+    """Return for each temperature the tokens "top" and "sampled", and the actual "next" ones."""
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:
@@ -164,7 +165,7 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Entry of a mode, from windows of tokens `[windows, window + 1]`."""
+    """Return the entry of a mode, from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
     raw, scaled = _chosen(_passes(model, held_out, mode), (1.0, temperature))
     confidence = TokenConfidence(temperature)

@@ -50,19 +50,19 @@ def export_language(
     Calibration uses the run's validation tokens (`corpus/valid.npy`).
 
     Args:
-        name: of the bundle; default: the folder's name.
-        window: context length of the calibration.
+        name: Name of the bundle. Default: the folder's name.
+        window: Context length of the calibration.
         architectures: GPUs to compile kernels for, such as 80 and 90.
 
     Raises:
-        FileNotFoundError: a file of the run is missing.
-        ValueError: the run is not a language model, or a bundle cannot hold the model.
-        KernelCompilationError: a kernel did not compile, or no kernel runs this model.
+        FileNotFoundError: A file of the run is missing.
+        ValueError: The run is not a language model, or bundles do not support the model.
+        KernelCompilationError: A kernel did not compile, or no kernel supports this model.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"{source} is not the run of a language model")
+        raise ValueError(f"{source} is not a language model run")
     kernels = _compiled_kernels(model, architectures)
     record = json.loads((source / RECORD_FILE).read_text())
     tokenizer_bytes = (source / TOKENIZER_FILE).read_bytes()
@@ -90,7 +90,7 @@ def export_language(
 
 
 def _provenance() -> dict[str, Any]:
-    """Commit of the working tree (marked if changed, None outside a checkout) and library versions."""
+    """Return library versions and the commit of the working tree (marked if changed, None outside a checkout)."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {"commit": git_commit(), "versions": versions}
 
@@ -104,13 +104,13 @@ def _compiled_kernels(model: LanguageModel, architectures: Sequence[int]) -> dic
 
 
 def constants_file(model: LanguageModel) -> bytes:
-    """Content of decoder.safetensors: constrained parameters for the compiled decoder, which has no torch."""
+    """Return the content of decoder.safetensors: constrained parameters for the compiled decoder."""
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in decoder_constants(model).items()}
     return bytes(safetensors.numpy.save(arrays))
 
 
 def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
-    """Tensors of the model and, if it has slots, the state before the first token (`initial.*`)."""
+    """Return tensors of the model and, if it has slots, the state before the first token (`initial.*`)."""
     weights = {key: tensor.detach().numpy() for key, tensor in model.state_dict().items()}
     if "recurrent" not in model.config.modes:
         return weights
@@ -119,12 +119,12 @@ def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> bytes:
-    """tokenizer_config.json for transformers' PreTrainedTokenizerFast."""
+    """Return tokenizer_config.json for transformers' PreTrainedTokenizerFast."""
     special = sorted(entry.content for entry in tokenizer.get_added_tokens_decoder().values() if entry.special)
     end = {role: special[0] for role in ("bos_token", "eos_token") if special}
     document = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        # What transformers writes for "no limit".
+        # The value that transformers writes for "no limit".
         "model_max_length": int(1e30),
         "clean_up_tokenization_spaces": False,
         **end,
@@ -135,7 +135,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
 def language_golden(
     graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], config: LanguageModelConfig, prompt: list[int]
 ) -> dict[str, Any]:
-    """Golden cases: a prompt and its greedy continuation in each mode, with a sampled latent."""
+    """Record golden cases: a prompt and its greedy continuation in each mode, with a sampled latent."""
     recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
     latent = 1, config.n_heads, 2 * config.head_dim
     continuation = {}

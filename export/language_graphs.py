@@ -1,8 +1,8 @@
 """ONNX graphs of a language model: attention, and step and prefill if it has slots.
 
     step       one token of every stream, recurrent, from state to state
-    prefill    many tokens, recurrent: batched projections and read-out, the slots in a Scan
-    attention  new tokens over a cache of keys and values; returns their rows, which the caller stores
+    prefill    many tokens, recurrent: batched projections and readout, the slots in a Scan
+    attention  new tokens with a cache of keys and values; returns their rows, which the caller stores
 
 Interfaces: README.md in this folder. Phases are computed in float64 inside the graphs.
 """
@@ -27,7 +27,7 @@ from rfa.runtime.bundle.bundle import Graph
 from rfa.runtime.text.config import LanguageModelConfig
 
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
-# Sizes while tracing: all different, none 1, or the tracer takes a dimension for a constant.
+# Sizes while tracing: all different and none 1, otherwise the tracer treats a dimension as constant.
 TRACE_BATCH, TRACE_LENGTH, TRACE_CAPACITY = 2, 3, 5
 
 
@@ -38,7 +38,7 @@ class _ModelGraph(nn.Module):
 
 
 class StepGraph(_ModelGraph):
-    """`LanguageModel.step` on flat tensors; with a window, `PrefillGraph` of one token."""
+    """`LanguageModel.step` on flat tensors. With a window, `PrefillGraph` of one token."""
 
     def forward(
         self,
@@ -59,7 +59,7 @@ class StepGraph(_ModelGraph):
 class PrefillGraph(_ModelGraph):
     """`LanguageModel.prefill` for rows of different length.
 
-    Only the update of the slots is a Scan over tokens; the read-out is one batched operation. A row's state is that
+    Only the update of the slots is a Scan over tokens; the readout is one batched operation. The state of a row is that
     after its last valid token, bit for bit: padding has no effect.
     """
 
@@ -93,7 +93,7 @@ class _State(NamedTuple):
     ring: Tensor | None
 
     def layer(self, layer: int) -> _State:
-        """State of one layer."""
+        """Return the state of one layer."""
         ring = None if self.ring is None else self.ring[:, layer]
         return _State(self.means[:, layer], self.precisions[:, layer], ring)
 
@@ -101,7 +101,7 @@ class _State(NamedTuple):
 def _read_tokens(
     model: LanguageModel, tokens: Tensor, length: Tensor, position: Tensor, state: _State, noise: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Output of the last valid token of each row, and the state after it; tokens `[B, N]`, length `[B]`."""
+    """Return the output of the last valid token of each row, and the state after it. tokens `[B, N]`, length `[B]`."""
     rows, last = torch.arange(tokens.shape[0]), length - 1
     positions = position[:, None] + torch.arange(tokens.shape[1])
     x = model._embed(tokens)
@@ -113,7 +113,7 @@ def _read_tokens(
         x = block.finish(x, mixed.out, "recurrent")
         parts = [m[rows, last], p[rows, last]]
         if seen is not None:
-            # The W tokens up to the last valid one; some come from the old ring if there are fewer.
+            # The W tokens up to the last valid one. Some come from the old ring if there are fewer.
             parts.append(seen[rows[:, None], length[:, None] + torch.arange(model.config.window)])
         after.append(parts)
     final = MixerOutput(*(part[rows, last] for part in mixed))
@@ -124,10 +124,10 @@ def _read_tokens(
 def _scan_layer(
     block: Block, x: Tensor, positions: Tensor, state: _State, noise: Tensor | None
 ) -> tuple[MixerOutput, Tensor, Tensor, Tensor | None]:
-    """The mixer of one layer over `[B, N, d]`.
+    """Run the mixer of one layer over `[B, N, d]`.
 
     Returns:
-        output, slots after every token `[B, N, H, S, …]`, and with a window ring and tokens `[B, W + N, H, 4D + 2S]`.
+        Output, slots after every token `[B, N, H, S, …]`, and with a window ring and tokens `[B, W + N, H, 4D + 2S]`.
     """
     mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
     if not isinstance(mixer, RobustMixer):
@@ -144,7 +144,7 @@ def _scan_layer(
         entering, lag = SlotInputs(tokens.q, *(part[:, :-window] for part in recent[1:])), mixer.slot_lag()
 
     def update(before: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        # The exporter drops the read-out, which is not returned.
+        # The exporter drops the readout, which is not returned.
         _, m, p = slot_step(
             SlotInputs(*token),
             before[0],
@@ -174,7 +174,7 @@ Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]
 
 
 def step_interface(model: LanguageModel) -> Interface:
-    """Example inputs, output names and varying dims of the step graph."""
+    """Return example inputs, output names and variable dimensions of the step graph."""
     state, config = model.init_state(TRACE_BATCH), model.config
     inputs = {
         "token": torch.zeros(TRACE_BATCH, dtype=torch.int64),
@@ -186,7 +186,7 @@ def step_interface(model: LanguageModel) -> Interface:
 
 
 def prefill_interface(model: LanguageModel) -> Interface:
-    """Example inputs, output names and varying dims of the prefill graph."""
+    """Return example inputs, output names and variable dimensions of the prefill graph."""
     state = model.init_state(TRACE_BATCH)
     inputs = {
         "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
@@ -200,7 +200,7 @@ def prefill_interface(model: LanguageModel) -> Interface:
 
 
 def carried_state(state: State) -> dict[str, Tensor]:
-    """Tensors of a state that a recurrent graph takes and returns, in order: all but the position."""
+    """Return the tensors of a state that a recurrent graph takes and returns, in order: all except the position."""
     return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
 
 
@@ -209,7 +209,7 @@ def _recurrent_outputs(state: State) -> tuple[str, ...]:
 
 
 def attention_interface(model: LanguageModel) -> Interface:
-    """Example inputs, output names and varying dims of the attention graph."""
+    """Return example inputs, output names and variable dimensions of the attention graph."""
     cache, config = model.init_cache(TRACE_BATCH, TRACE_CAPACITY), model.config
     inputs = {
         "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
@@ -225,7 +225,7 @@ def attention_interface(model: LanguageModel) -> Interface:
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
-    """Why a model cannot be exported, or None."""
+    """Return why a model cannot be exported, or None."""
     if config.mixer != "rfa":
         return f"bundles support only mixer 'rfa', got {config.mixer!r}"
     return None
@@ -235,7 +235,7 @@ def language_graphs(model: LanguageModel) -> dict[str, Graph]:
     """Export a graph for attention, and step and prefill graphs if the model has slots.
 
     Raises:
-        ValueError: the model has another mixer than "rfa".
+        ValueError: The model has a mixer other than "rfa".
     """
     reason = refusal(model.config)
     if reason is not None:

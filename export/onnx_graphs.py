@@ -1,8 +1,8 @@
 """Export torch modules as ONNX graphs without weights.
 
-Weights are inputs while a graph is simplified, so that none of their values is folded in, and external constants when
-it is stored. `rfa.runtime.bundle.bundle.open_session` supplies them at load. Two models of one configuration give the
-same bytes.
+Weights are inputs while a graph is simplified, so that no values are folded in, and external constants when it is
+stored. `rfa.runtime.bundle.bundle.open_session` supplies them at load. Two models of one configuration give identical
+bytes.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ def export_graph(
     """Export `module(*inputs)` with named inputs and outputs.
 
     Args:
-        inputs: example arguments of `forward`, by name and in order; varying dims at least 2, all different.
-        outputs: names of the tuple that `forward` returns.
-        dynamic: names of the varying dims of each input; the same name means the same size.
-        prefix: of the names in this module's `state_dict`, before those in model.safetensors, such as "model.".
-        decompose: decompose operators, which takes half of the time. Without, `PLAIN` translates some of them.
+        inputs: Example arguments of `forward`, by name and in order. Variable dimensions are at least 2 and all
+            different.
+        outputs: Names of the tuple that `forward` returns.
+        dynamic: Names of the variable dimensions of each input. Equal names mean equal sizes.
+        prefix: Prefix of the module's `state_dict` names in model.safetensors, such as "model.".
+        decompose: Decompose operators, which takes half of the time. Otherwise `PLAIN` translates some of them.
 
     Returns:
-        the graph with the tensors of the `state_dict` that it uses.
+        The graph, and the tensors of the `state_dict` that it uses.
 
     Raises:
-        ValueError: a large constant is left in the graph, or an operator changes its input in place.
-        torch.onnx.OnnxExporterError: an operator has no translation.
+        ValueError: A large constant remains in the graph, or an operator changes its input in place.
+        torch.onnx.OnnxExporterError: An operator has no translation.
     """
     sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
@@ -93,7 +94,7 @@ def _program(
 def _captured(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
-    """A program that the exporter translates without decomposing it."""
+    """Return a program that the exporter translates without decomposing it."""
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}
@@ -107,9 +108,9 @@ def _captured(
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:
-    """A Python number as a constant of its type.
+    """Return a Python number as a constant of its type.
 
-    The exporter's translation goes through float32: with 2 pi so rounded, a phase is off by 0.03 rad at position 10^6.
+    The exporter's translation rounds to float32. With 2 pi so rounded, a phase is off by 0.03 rad at position 10^6.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
     return OPSET.Constant(value=onnx.numpy_helper.from_array(array))
@@ -161,7 +162,7 @@ def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, appen
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
 
 
-# Translations instead of the exporter's, and of operators that it would decompose.
+# Translations that replace the exporter's, and of operators that it would decompose.
 EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
 PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.square.default: _square,
@@ -201,7 +202,7 @@ def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
 
 
 def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str) -> None:
-    """Turn used weights into constants without values, named as in model.safetensors; drop unused ones."""
+    """Turn used weights into constants without values, named as in model.safetensors. Drop unused ones."""
     used = {name for part in _graphs(graph) for node in part.node for name in node.input}
     kept = []
     for value in graph.input:
@@ -225,7 +226,7 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
     """Give the transposed use of a tied weight its own constant (the vocabulary head of a tied embedding).
 
-    The runtime transposes a weight that is only used transposed once, at load.
+    The runtime transposes a weight once at load if it is only used transposed.
     """
     uses = Counter(name for part in _graphs(graph) for node in part.node for name in node.input)
     shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location == TensorProto.EXTERNAL}
@@ -251,7 +252,7 @@ def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all graphs nested in it."""
+    """Yield a graph and all graphs nested in it."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -268,7 +269,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Drop stack traces, paths and inferred types, which are most of the size."""
+    """Remove stack traces, paths and inferred types, which are most of the size."""
     messages: list[Any] = [model, *_graphs(model.graph)]
     for message in messages:
         del message.metadata_props[:]
@@ -287,4 +288,4 @@ def _check_embedded(model: onnx.ModelProto) -> None:
     for graph in _graphs(model.graph):
         for tensor in graph.initializer:
             if tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() > MAX_EMBEDDED_BYTES:
-                raise ValueError(f"constant {tensor.name!r} of {tensor.ByteSize()} bytes is left in the graph")
+                raise ValueError(f"constant {tensor.name!r} of {tensor.ByteSize()} bytes remains in the graph")

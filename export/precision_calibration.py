@@ -2,14 +2,14 @@
 
     precision = 1 / (v a(gain) b(surprise))
 
-v is the model's variance of the state, averaged over components like the squared error. a and b are tables, linear
-between their points and constant outside, over
+v is the model's variance of the state, averaged over components like the squared error. a and b are piecewise linear
+tables, constant outside their points, of
 
     gain       trace of the state covariance over that of the innovation covariance
-    surprise   running surprise, high after observations that did not fit
+    surprise   running novelty, high after observations that the model did not expect
 
 With V = v a b and the hat functions h_i of the points, both tables solve Σ (error² / V - 1) h_i = 0 over simulated
-data. For errors with heavy tails 1 / precision is larger than the square of a width that holds 68 % of them.
+data. For errors with heavy tails, 1 / precision exceeds the square of a width that covers 68 % of them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 
 Array = np.ndarray
 
-# Steps at the start of a stream to leave out, at most half of it: they depend on the prior.
+# Initial steps of a stream that are ignored because they depend on the prior, at most half of it.
 BURN_IN = 50
-# Points of the tables: quantiles of the surprises, and one gain per octave. Gains that hardly differ get one point.
+# Points of the tables: quantiles of the novelties, and one gain per octave. Nearly constant gains get one point.
 SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999)
 TURNS, PACE = 200, 0.7
 LEAST = 1e-6
 
 
 class _Lines:
-    """A table being fitted: its points, and for each row of data the two points around it."""
+    """A table being fitted: its points, and the two points around each row of data."""
 
     def __init__(self, feature: Array, places: Array) -> None:
         self.places, self.factors = places, np.ones(len(places))
@@ -40,12 +40,12 @@ class _Lines:
         self._share = np.divide(inside - places[self._low], width, out=np.zeros_like(inside), where=width > 0)
 
     def values(self) -> Array:
-        """Value of the table for every row."""
+        """Return the value of the table for every row."""
         found: Array = (1 - self._share) * self.factors[self._low] + self._share * self.factors[self._high]
         return found
 
     def improve(self, ratio: Array) -> None:
-        """One iteration towards Σ (ratio - 1) h_i = 0, with the ratio of the current table."""
+        """Do one iteration towards Σ (ratio - 1) h_i = 0, with the ratio of the current table."""
         own = self.values()
         weighted, there = self._sums(ratio / own), self._sums(1 / own)
         moved = np.divide(weighted, there, out=np.ones_like(weighted), where=there > 0) ** PACE
@@ -58,11 +58,11 @@ class _Lines:
 
 
 def precision_tables(ratio: Array, gain: Array, surprise: Array) -> dict[str, list[float]]:
-    """The tables of one mode.
+    """Return the tables of one mode.
 
     Args:
-        ratio: squared error over the model's variance, after every observation `[B, N]`.
-        gain, surprise: at that observation, `[B, N]`.
+        ratio: Squared error over the model's variance, after every observation `[B, N]`.
+        gain, surprise: At that observation, `[B, N]`.
     """
     begin = min(BURN_IN, ratio.shape[1] // 2)
     rows, gains, surprises = (array[:, begin:].astype(np.float64).ravel() for array in (ratio, gain, surprise))
@@ -73,7 +73,7 @@ def precision_tables(ratio: Array, gain: Array, surprise: Array) -> dict[str, li
     for _ in range(TURNS):
         for table in tables:
             table.improve(rows / (tables[0].values() * tables[1].values()))
-    # Only the product matters: the first table is normalised to mean 1.
+    # Only the product matters, so the first table is normalised to mean 1.
     middle = tables[0].values().mean()
     by_gain, by_surprise = tables[0].factors / middle, tables[1].factors * middle
     return {

@@ -29,10 +29,10 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Write the bundle of a run of the series network.
 
     Args:
-        name: of the bundle; default: the folder's name.
+        name: Name of the bundle. Default: the folder's name.
 
     Raises:
-        ValueError: the run is of another model.
+        ValueError: The run is of another model.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)
@@ -61,7 +61,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
-    """Golden outputs for a season with noise, a gap and an outlier."""
+    """Record golden outputs for a season with noise, a gap and an outlier."""
     rng = np.random.default_rng(0)
     t = np.arange(GOLDEN_ENDS[-1])
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))

@@ -1,7 +1,7 @@
-"""The passes of a language model that serving on a GPU runs, on CPU tensors.
+"""The passes of a language model that GPU serving runs, on CPU tensors.
 
-With `rfa.model.placement.simulated_gpu` they launch the kernels of serving, for interceptors; otherwise they are the
-eager code that the kernels are compared with.
+With `rfa.model.placement.simulated_gpu` they launch the serving kernels, for interceptors. Otherwise they are the eager
+code that the kernels are compared with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
 
-# Dtypes of the matrices: for serving on a GPU, and for golden outputs at load.
+# Dtypes of the matrices: for GPU serving, and for golden outputs at load.
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -35,14 +35,14 @@ class ServedPasses:
     """Passes of a model in one dtype.
 
     Args:
-        model: float32, on the CPU.
-        dtype: of the matrices.
+        model: Float32 model on the CPU.
+        dtype: Dtype of the matrices.
 
     Attributes:
-        has_slots, has_attention: whether kernels run the mode.
+        has_slots, has_attention: Whether kernels support the mode.
 
     Raises:
-        ValueError: no decoder runs the model.
+        ValueError: No decoder supports the model.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -54,14 +54,14 @@ class ServedPasses:
     def prefill(
         self, pieces: Sequence[Sequence[int]], begins: Sequence[int], slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """The next tokens of B streams, from slots `[L, B, …]` to slots."""
+        """Process the next tokens of B streams, from slots `[L, B, …]` to slots."""
         output, means, precisions = self._ragged.prefill(Ragged.of(pieces, begins, torch.device("cpu")), *slots)
         return output, SlotPool(means, precisions)
 
     def step(
         self, tokens: Sequence[int], positions: Sequence[int], noise: Tensor, slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """One token of B streams; noise `[B, H, 2D]`, slots `[L, B, …]`."""
+        """Process one token of B streams, with noise `[B, H, 2D]` and slots `[L, B, …]`."""
         pool = SlotPool(*(part.clone() for part in slots))
         # As in serving: contiguous, with unaligned noise.
         rows = list(range(len(tokens)))
@@ -73,11 +73,11 @@ class ServedPasses:
     def extend(
         self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
     ) -> tuple[StepOutput, list[Cache]]:
-        """The next tokens of B streams in attention mode, and their rows; noise `[B, H, 2D]`."""
+        """Process the next tokens of B streams in attention mode and return their rows. noise is `[B, H, 2D]`."""
         begins = [cache.keys.shape[1] for cache in held]
         totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
         counts = [-(-total // PAGE_KEYS) for total in totals]
-        # Pages in descending order, so that none follows the one before it.
+        # Pages in descending order, so that none is adjacent to its predecessor.
         free = iter(reversed(range(sum(counts))))
         pages = [[next(free) for _ in range(count)] for count in counts]
         layers, _, heads, width = held[0].keys.shape
@@ -92,7 +92,7 @@ class ServedPasses:
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
-        """Next tokens after outputs of B rows; filtered: with top_p and top_k in the first row."""
+        """Sample next tokens after outputs of B rows. `filtered`: with top_p and top_k in the first row."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
         top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)
@@ -104,16 +104,16 @@ class ServedPasses:
         return drawn
 
     def empty_cache(self) -> Cache:
-        """Cache of a stream without tokens."""
+        """Return the cache of a stream without tokens."""
         config = self.decoder.config
         return Cache(*(torch.zeros(config.n_layers, 0, config.n_heads, 2 * config.head_dim) for _ in range(2)))
 
     def silence(self, streams: int) -> Tensor:
-        """Zero noise, `[B, H, 2D]`."""
+        """Return zero noise, `[B, H, 2D]`."""
         return torch.zeros(streams, self.decoder.config.n_heads, 2 * self.decoder.config.head_dim)
 
 
 def initial_slots(model: LanguageModel, streams: int) -> SlotPool:
-    """Slots of B streams before their first token."""
+    """Return slots of B streams before their first token."""
     state = model.init_state(streams)
     return SlotPool(*(part.transpose(0, 1).contiguous() for part in (state.means, state.precisions)))

@@ -26,13 +26,13 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_g
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
 
-# States of kernels for GPUs: servers run none without a trusted signature.
+# States of GPU kernels: servers run none without a trusted signature.
 TRUSTED_KERNELS = "signed by a trusted key"
 UNTRUSTED_KERNELS = "no trusted key: servers load them only with a trusted signature"
 STEPS = 1000
 # Largest difference relative to the largest magnitude of the output, at least 1.
 LIMIT = 1e-5
-# Position of one compared stream: phases grow with the position.
+# Position of one compared stream, because phases grow with the position.
 FAR_POSITION = 1_000_000
 PREFIX = 64
 CONTINUATION = 16
@@ -54,9 +54,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Results of `verify_bundle`; `comparisons` is empty without torch.
+    """Results of `verify_bundle`. `comparisons` is empty without torch.
 
-    kernels: if the bundle has kernels for GPUs, whether a given key signed them.
+    Attributes:
+        kernels: If the bundle has GPU kernels, whether a given key signed them.
     """
 
     name: str
@@ -80,13 +81,13 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
     """Verify a bundle as far as this installation allows.
 
     Args:
-        trusted_keys: as in `open_bundle`.
+        trusted_keys: See `open_bundle`.
 
     Returns:
-        the report; `passed` is False if a graph differs from the torch model by more than the limit.
+        The report. `passed` is False if a graph differs from the torch model by more than the limit.
 
     Raises:
-        BundleError: the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
+        BundleError: The bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
     """
     bundle = open_bundle(path, trusted_keys)
     golden_values = check_golden(bundle, _compiled_sessions(bundle))
@@ -101,7 +102,7 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
 
 
 def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
-    """Sessions for the golden outputs of a bundle without graphs, if there is a compiler."""
+    """Return sessions for the golden outputs of a bundle without graphs, if there is a compiler."""
     if bundle.manifest.graphs or importlib.util.find_spec("numba") is None:
         return {}
     if bundle.kind == "filter":
@@ -116,7 +117,7 @@ def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
 
 
 def bundle_info(path: str | Path) -> dict[str, Any]:
-    """Description of a checked bundle: kind, config, sizes, interfaces, calibration, metrics, provenance."""
+    """Describe a checked bundle: kind, configuration, sizes, interfaces, calibration, metrics, provenance."""
     bundle = open_bundle(path)
     manifest = bundle.manifest
     return {
@@ -140,7 +141,7 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
 
 
 def _kernel_info(kernel: StoredKernel) -> dict[str, Any]:
-    """Fields of a kernel for people."""
+    """Return the fields of a kernel that `rfa info` prints."""
     fields = {"name", "file", "architecture", "warps", "registers", "stack_bytes", "shared_bytes", "triton", "cuda"}
     return kernel.entry.model_dump(include=fields)
 
@@ -159,7 +160,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference relative to the largest expected magnitude, at least 1."""
+    """Return the largest difference relative to the largest expected magnitude, at least 1."""
     if actual.shape != expected.shape:
         return float("inf")
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
@@ -189,7 +190,7 @@ class _Largest:
 
     def add(self, name: str, actual: np.ndarray, expected: Any) -> None:
         error = difference(actual, expected.numpy())
-        # Not max(), which would drop a NaN.
+        # Not max(), which would ignore a NaN.
         if not error <= self.errors.get(name, 0.0):
             self.errors[name] = error
         self.errors.setdefault(name, 0.0)
@@ -249,12 +250,12 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _carried(state: Any) -> dict[str, Any]:
-    """Parts of a recurrent state that the graphs carry."""
+    """Return the parts of a recurrent state that the graphs take and return."""
     return {name: part for name, part in state._asdict().items() if name != "position"}
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Steps with independent states; the second stream starts at a large position."""
+    """Compare steps with independent states. The second stream starts at a large position."""
     import torch
 
     session, largest = bundle.session("step"), _Largest()
@@ -278,7 +279,7 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
 
 
 def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Rows of different length against torch steps; padding must have no effect."""
+    """Compare rows of different length with torch steps. Padding must have no effect."""
     import torch
 
     session, largest = bundle.session("prefill"), _Largest()
@@ -299,7 +300,7 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
 
 
 def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """A prompt, then tokens over the cache, against torch's parallel pass."""
+    """Compare a prompt, then tokens with the cache, with torch's parallel pass."""
     import torch
 
     session, largest = bundle.session("attention"), _Largest()
@@ -324,7 +325,7 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
 
 
 def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Constants of the compiled decoder."""
+    """Compare the constants of the compiled decoder."""
     from rfa.model.decoder_constants import decoder_constants
 
     found = bundle.constants()
@@ -337,7 +338,7 @@ def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Steps with independent states, irregular times and one missing observation in ten."""
+    """Compare steps with independent states, irregular times and one missing observation in ten."""
     import torch
 
     from rfa.model.state_filter import Token
@@ -360,7 +361,7 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
             token["passes"] = np.full(2, model.inner, np.float32)
         found = _run(session, {**token, **{f"state.{name}": array for name, array in carried.items()}})
         carried = {name: found[f"next.{name}"] for name in carried}
-        # A graph outputs a tensor once, if it is also part of the next state.
+        # A graph returns a tensor once, even if it is also part of the next state.
         for name in found.keys() & set(output._fields):
             largest.add(name, found[name], getattr(output, name))
         for name, expected in state.items():

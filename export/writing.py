@@ -52,13 +52,13 @@ def write_bundle(
     """Write a bundle, check it and replace an older one.
 
     Args:
-        weights, graphs: by name; a graph is written to `<name>.onnx`.
-        calibration, golden: contents of calibration.json, whose "summary" the manifest repeats, and golden.json.
-        state: tensors of the recurrent state, shapes without the batch.
+        weights, graphs: By name. A graph is written to `<name>.onnx`.
+        calibration, golden: Contents of calibration.json, whose "summary" the manifest repeats, and golden.json.
+        state: Tensors of the recurrent state. Shapes exclude the batch.
 
     Raises:
-        BundleError: `open_bundle` refuses the content, or the graphs do not give the golden outputs.
-        FileExistsError: `directory` is no bundle, and not empty.
+        BundleError: `open_bundle` rejects the content, or the graphs do not reproduce the golden outputs.
+        FileExistsError: `directory` is not empty and not a bundle.
     """
     arrays = {key: np.ascontiguousarray(array) for key, array in weights.items()}
     contents = {
@@ -114,9 +114,9 @@ def rewrite_bundle(
     """Write a bundle to `target` with other constants, calibration or kernels.
 
     Args:
-        constants: content of decoder.safetensors; None leaves the file out.
-        calibration: content of calibration.json; None keeps the bundle's.
-        kernels: files of compiled kernels; None keeps the bundle's.
+        constants: Content of decoder.safetensors. None omits the file.
+        calibration: Content of calibration.json. None keeps that of the bundle.
+        kernels: Files of compiled kernels. None keeps those of the bundle.
     """
     manifest = bundle.manifest
     extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES if bundle.kind == "lm"}

@@ -1,1 +1,1 @@
-"""Open, check and describe a bundle: manifest, hashes, signature, calibration."""
+"""Open, check and describe bundles: manifest, hashes, signature, calibration."""

@@ -1,7 +1,7 @@
 """Open a bundle, a trained model as a folder of checked files: sessions and golden outputs.
 
-No torch, no pickle. Bytes are checked before they are parsed or run, and files are read once: the bytes that were
-hashed are used. docs/reference/bundle-format.md describes the format.
+Uses neither torch nor pickle. Bytes are checked before they are parsed or run. Files are read once, so the hashed bytes
+are the used ones. Format: docs/reference/bundle-format.md.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ MAX_BYTES = {
     TOKENIZER_CONFIG_FILE: 1 << 16,
 }
 REQUIRED_GRAPHS: dict[Kind, tuple[str, ...]] = {"lm": ("attention",), "filter": (), "series": ()}
-# Sessions read no files: constants are supplied from memory.
+# Sessions read no files, because constants are supplied from memory.
 NO_FOLDER = os.devnull
 
 
@@ -100,7 +100,7 @@ class Graph:
 
 
 class Bundle:
-    """An opened bundle: verified content in memory, from `open_bundle`. Sessions are created on request."""
+    """An opened bundle from `open_bundle`, with verified content in memory. Sessions are created on request."""
 
     def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
         self.path = path
@@ -138,30 +138,30 @@ class Bundle:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration of the model class `manifest.family`."""
+        """Configuration of the model class `manifest.family`."""
         return self.manifest.config
 
     @property
     def language(self) -> LanguageConfig:
-        """The configuration of a language model: its modes, and the sizes of its state.
+        """Configuration of a language model: its modes, and the sizes of its state.
 
         Raises:
-            BundleError: the bundle is no language model.
+            BundleError: The bundle is not a language model.
         """
         return self._configuration(LanguageConfig, "language model")
 
     @property
     def filter(self) -> FilterConfig:
-        """The configuration of a filter.
+        """Configuration of a filter.
 
         Raises:
-            BundleError: the bundle is no filter.
+            BundleError: The bundle is not a filter.
         """
         return self._configuration(FilterConfig, "filter")  # type: ignore[type-abstract]
 
     def _configuration(self, kind: type[Family], name: str) -> Family:
         if not isinstance(self._family, kind):
-            raise BundleError(f"bundle {self.name!r} is no {name}")
+            raise BundleError(f"bundle {self.name!r} is not a {name}")
         return self._family
 
     @property
@@ -171,44 +171,44 @@ class Bundle:
 
     @property
     def ece_rows(self) -> int:
-        """Held-out tokens that check the stated calibration error; 0 if there are none."""
+        """Number of held-out tokens that check the stated calibration error, or 0."""
         return rows_of(self._calibration)
 
     @property
     def golden(self) -> dict[str, Any]:
-        """Content of golden.json; see `check_golden`."""
+        """Content of golden.json. See `check_golden`."""
         return self._golden
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The tensors of model.safetensors, read-only, shared with every session of this bundle."""
+        """Tensors of model.safetensors, read-only, shared with every session of this bundle."""
         return dict(self._weights)
 
     def constants(self) -> dict[str, np.ndarray] | None:
-        """The arrays of decoder.safetensors, read-only; None without that file."""
+        """Arrays of decoder.safetensors, read-only, or None without that file."""
         return None if self._constants is None else dict(self._constants)
 
     @property
     def kernels(self) -> tuple[StoredKernel, ...]:
-        """Compiled GPU kernels; most bundles have none."""
+        """Compiled GPU kernels, which most bundles do not have."""
         return self._kernels
 
     def read(self, name: str) -> bytes:
-        """The verified bytes of a file other than model.safetensors, for example tokenizer.json.
+        """Return the verified bytes of a file other than model.safetensors, such as tokenizer.json.
 
         Raises:
-            BundleError: the bundle has no such file.
+            BundleError: The bundle has no such file.
         """
         if name not in self._contents:
             raise BundleError(f"{name}: not in bundle {self.name!r}")
         return self._contents[name]
 
     def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
-        """The session of a checked graph, with constants from the weights.
+        """Return the session of a checked graph, with constants from the weights.
 
-        Shared while it is in use: the session that passed the golden outputs serves.
+        It is shared while in use, so the session that passed the golden outputs serves requests.
 
         Raises:
-            BundleError: no such graph, or the runtime rejects it.
+            BundleError: There is no such graph, or the runtime rejects it.
         """
         if graph_name not in self.manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
@@ -221,22 +221,22 @@ class Bundle:
 
 
 def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bundle:
-    """Open a bundle; everything is checked before it is used.
+    """Open a bundle and check everything before use.
 
-    In this order: the signature, if keys are given; the set of files (regular files, no links, no folders), the
-    manifest's hash and form, size and sha256 of each file; then configuration, arrays, calibration, tokenizer, golden
-    cases and graphs against the family's rules.
+    The checks in order: the signature, if keys are given; the set of files (regular files, no links, no folders), the
+    manifest's hash and form, size and SHA-256 of each file; then configuration, arrays, calibration, tokenizer, golden
+    cases and graphs against the rules of the family.
 
     Args:
-        trusted_keys: one of them must have signed the manifest; if empty, signatures are ignored.
+        trusted_keys: One of them must have signed the manifest. If empty, signatures are ignored.
 
     Raises:
-        BundleError: If a check fails; the message names the file and the reason.
+        BundleError: A check failed. The message names the file and the reason.
     """
     directory = Path(path)
     found = _scan(directory)
     if MANIFEST_FILE not in found:
-        raise BundleError(f"{MANIFEST_FILE}: missing in {directory.name!r}, so this is no bundle")
+        raise BundleError(f"{MANIFEST_FILE}: missing in {directory.name!r}, so this is not a bundle")
     data = _read(directory, MANIFEST_FILE, MAX_MANIFEST_BYTES)
     if trusted_keys:
         _check_signature(directory, found, data, trusted_keys)
@@ -255,12 +255,12 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bun
 def open_session(
     graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
 ) -> ort.InferenceSession:
-    """A CPU session for a graph, which is checked first, with constants from `weights`.
+    """Return a CPU session for a graph, which is checked first, with constants from `weights`.
 
-    One thread by default: more would compete with other requests for cores.
+    It has one thread by default; more would compete with other requests for cores.
 
     Raises:
-        BundleError: an invalid graph, a constant that `weights` lacks, or the runtime rejects it.
+        BundleError: The graph is invalid, `weights` lacks a constant, or the runtime rejects it.
     """
     tensors = {spec.name: spec for spec in tensor_specs(weights)}
     checked = read_graph(graph.model, file, graph.initializers, tensors)
@@ -292,18 +292,18 @@ def _session(
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except MemoryError:
         raise
-    except Exception as error:  # the runtime's exceptions share no base class of their own
+    except Exception as error:  # the runtime's exceptions have no common base class
         raise BundleError(f"{file}: the runtime rejects it: {str(error)[:300]}") from None
 
 
 def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
-    """Run the bundle's golden cases, and a language model's held-out text; returns how many values were compared.
+    """Run the bundle's golden cases, and a language model's held-out text. Return the number of compared values.
 
     Args:
-        sessions: by graph name; default: the bundle's own.
+        sessions: By graph name. Default: the bundle's own.
 
     Raises:
-        BundleError: an output differs by more than the tolerance in golden.json, or a confidence from calibration.json.
+        BundleError: An output differs by more than the tolerance in golden.json, or a confidence from calibration.json.
     """
     if not bundle.manifest.graphs and not sessions:
         return 0  # compiled code is compared where it is compiled
@@ -318,7 +318,7 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
 
 
 def _scan(directory: Path) -> set[str]:
-    """Names of the files of a bundle; links, folders and devices are errors."""
+    """Return the names of the files of a bundle. Links, folders and devices are errors."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
@@ -332,7 +332,7 @@ def _scan(directory: Path) -> set[str]:
 
 
 def _read(directory: Path, name: str, limit: int) -> bytes:
-    """Bytes of a file; O_NOFOLLOW, as it may have become a link since the scan."""
+    """Return the bytes of a file. O_NOFOLLOW, because it may have become a link since the scan."""
     try:
         descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as handle:
@@ -364,7 +364,7 @@ def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_
 
 
 def _check_required(manifest: Manifest) -> None:
-    """Exactly the files of the kind and its graphs, none too large."""
+    """Require exactly the files of the kind and its graphs, none too large."""
     for name in REQUIRED_FILES[manifest.kind]:
         if name not in manifest.files:
             raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")
@@ -378,7 +378,7 @@ def _check_required(manifest: Manifest) -> None:
     for name, spec in manifest.files.items():
         is_kernel = manifest.kind == "lm" and is_kernel_file(name)
         if name not in {*REQUIRED_FILES[manifest.kind], CONSTANTS_FILE, *graphs} and not is_kernel:
-            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} has no use for it")
+            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} must not have it")
         limit = MAX_GRAPH_BYTES if name in graphs else largest_kernel_file(name) if is_kernel else MAX_BYTES[name]
         if spec.size > limit:
             raise BundleError(f"{name}: {spec.size} bytes, at most {limit} expected")
@@ -388,7 +388,7 @@ def _check_required(manifest: Manifest) -> None:
 
 
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
-    """Read-only arrays."""
+    """Return read-only arrays."""
     try:
         arrays = dict(safetensors.numpy.load(data))
     except MemoryError:

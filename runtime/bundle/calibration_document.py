@@ -1,6 +1,6 @@
 """Schema of calibration.json.
 
-Some numbers appear more than once (a summary repeats them, a language model's modes do) and must agree.
+Some numbers appear more than once (a summary repeats them, and so do the modes of a language model) and must agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class StateCalibration(Strict):
-    """Intervals of the state: half widths per std at each level."""
+    """Intervals of the state: half-widths per std at each level."""
 
     source: Annotated[str, Field(max_length=100)]
     multipliers: Annotated[list[Multiplier], Table]
@@ -36,7 +36,7 @@ class StateCalibration(Strict):
 
 
 class ForecastCalibration(Strict):
-    """Intervals of forecasts: for each horizon half widths at each level."""
+    """Intervals of forecasts: for each horizon, half-widths at each level."""
 
     horizons: Annotated[list[Annotated[float, Field(gt=0, le=1e15)]], Table]
     multipliers: Annotated[list[Annotated[list[Multiplier], Table]], Table]
@@ -68,7 +68,7 @@ class AnomalyCalibration(Strict):
 
 
 class ConfidenceCalibration(Strict):
-    """Share of next observations inside the 0.9 interval, by running novelty."""
+    """Coverage of the next observation's 0.9 interval, by running novelty."""
 
     surprise: Annotated[list[Score], Table]
     inside: Annotated[list[Probability], Table]
@@ -81,7 +81,7 @@ class ConfidenceCalibration(Strict):
 
 
 class PrecisionCalibration(Strict):
-    """Calibrated variance over the model's: a factor by gain times one by running novelty."""
+    """Ratio of calibrated to model variance: a factor by gain times a factor by running novelty."""
 
     gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
     by_gain: Annotated[list[Factor], Table]
@@ -98,7 +98,7 @@ class PrecisionCalibration(Strict):
 
 
 class ModeCalibration(Strict):
-    """One mode of a filter; older bundles, and those without true states, have no precision."""
+    """One mode of a filter. Older bundles, and those without true states, have no precision."""
 
     levels: Annotated[list[Level], Table]
     state: StateCalibration
@@ -129,7 +129,7 @@ class FilterSummary(Strict):
 
 
 class FilterCalibration(Strict):
-    """calibration.json of a filter; filters without graphs have no attention mode."""
+    """calibration.json of a filter. Filters without graphs have no attention mode."""
 
     attention: ModeCalibration | None = None
     recurrent: ModeCalibration
@@ -191,13 +191,13 @@ class HeldOutRows(Strict):
         return self
 
     def ece(self) -> float:
-        """The calibration error, recomputed."""
+        """Recompute the calibration error."""
         right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
         return float(reliability(np.array(self.confidence), right)["ece"])
 
 
 class LanguageMode(Strict):
-    """One decoding mode; older bundles have no rows."""
+    """One decoding mode. Older bundles have no rows."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]
@@ -221,14 +221,14 @@ class LanguageMode(Strict):
 
 
 class ByMode(Strict, Generic[Value]):
-    """A value for each mode; a model without slots has no recurrent mode."""
+    """A value for each mode. A model without slots has no recurrent mode."""
 
     attention: Value
     recurrent: Value | None = None
 
 
 class HeldOutTokens(Strict):
-    """Positions of the rows, at a fixed distance in each held-out window; and the first windows."""
+    """Positions of the rows, at a fixed distance in each held-out window, and the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[
@@ -248,7 +248,7 @@ class LanguageData(Strict):
     rows: HeldOutTokens | None = None
 
     def rows_kept(self) -> int:
-        """Rows that each mode must have."""
+        """Return the number of rows that each mode must have."""
         return 0 if self.rows is None else self.held_out_tokens // self.window * (self.window // self.rows.every)
 
     @model_validator(mode="after")

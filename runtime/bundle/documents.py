@@ -13,11 +13,11 @@ STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_n
 
 
 class BundleError(ValueError):
-    """An invalid bundle; the message names the file and the reason."""
+    """The bundle is invalid. The message names the file and the reason."""
 
 
 class Strict(BaseModel):
-    """A model with exactly its fields and types; numbers are finite."""
+    """A model with exactly its fields and types, and finite numbers."""
 
     model_config = STRICT
 
@@ -29,10 +29,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def parse_json(data: bytes, file: str) -> Any:
-    """JSON without NaN, Infinity or duplicate keys.
+    """Parse JSON without NaN, Infinity or duplicate keys.
 
     Raises:
-        BundleError: anything else.
+        BundleError: The text is not such JSON.
     """
 
     def reject(constant: str) -> float:
@@ -47,7 +47,7 @@ def parse_json(data: bytes, file: str) -> Any:
     def finite(text: str) -> float:
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise ValueError("a number out of range")
+            raise ValueError("number out of range")
         return value
 
     try:
@@ -58,10 +58,10 @@ def parse_json(data: bytes, file: str) -> Any:
 
 
 def canonical_json(document: Any) -> bytes:
-    """The canonical bytes of a JSON document.
+    """Return the canonical bytes of a JSON document.
 
     Raises:
-        ValueError: a number that is not finite.
+        ValueError: A number is not finite.
     """
     text = json.dumps(document, sort_keys=True, indent=2, ensure_ascii=True, allow_nan=False)
     return (text + "\n").encode("ascii")
@@ -73,15 +73,15 @@ def compact_json(document: Any) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def json_object(data: bytes, file: str) -> dict[str, Any]:
-    """A strict JSON object.
+    """Parse a strict JSON object.
 
     Raises:
-        BundleError: anything else.
+        BundleError: The text is not one.
     """
     document = parse_json(data, file)
     if not isinstance(document, dict):
@@ -93,10 +93,10 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
     """Validate a document.
 
     Args:
-        where: the file, or a part of one, for the message.
+        where: The file, or a part of one, for the message.
 
     Raises:
-        BundleError: If a field is invalid; the message names the first and what was expected, without content.
+        BundleError: A field is invalid. The message names the first and what was expected, without its content.
     """
     try:
         return kind.model_validate(document)
@@ -115,12 +115,12 @@ def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
 def _bundle_error(error: ValidationError, where: str) -> BundleError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(part)[:40] for part in first["loc"])[:120]
-    # For dataclasses pydantic reports unknown fields as arguments.
+    # For dataclasses, pydantic reports unknown fields as arguments.
     is_unknown = first["type"] == "unexpected_keyword_argument"
     expected = "Extra inputs are not permitted" if is_unknown else first["msg"][:200]
     return BundleError(f"{where}: {field + ': ' if field else ''}{expected}")
 
 
 def ascending(values: list[float], *, is_strict: bool) -> bool:
-    """Whether values ascend, strictly or not."""
+    """Return whether values ascend, strictly or not."""
     return all(one < two if is_strict else one <= two for one, two in pairwise(values))

@@ -1,6 +1,6 @@
 """Golden outputs: small inputs and the exporter's outputs, compared at every load.
 
-golden.json is `{"cases": [case, …]}`; cases run in order. A case:
+golden.json is `{"cases": [case, …]}`. Cases run in order. A case:
 
     {"graph": "step", "inputs": {name: source}, "outputs": {name: expected}, "absolute": 1e-4, "relative": 1e-4}
 
@@ -11,7 +11,7 @@ golden.json is `{"cases": [case, …]}`; cases run in order. A case:
     expected   {"shape", "indices": [flat indices], "values"}   sampled values
                and optionally "argmax": [index of each row]     the largest along the last axis
 
-Floats agree within absolute + relative · |value|, other types if equal. Tolerances are at most MAX_TOLERANCE, and the
+Floats must agree within absolute + relative · |value|, other types exactly. Tolerances are at most MAX_TOLERANCE. The
 cases include every graph with all of its outputs.
 """
 
@@ -31,13 +31,13 @@ ABSOLUTE = 1e-4
 RELATIVE = 1e-4
 MAX_TOLERANCE = 1e-3
 GOLDEN_FILE = "golden.json"
-# Numbers of an input, and cases: they run at every load.
+# Limits on numbers per input and on cases, which run at every load.
 MAX_NUMBERS = 1 << 22
 MAX_CASES = 256
 Size = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
 Shape = Annotated[list[Size], Field(max_length=16)]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
-# Finite as float32: nothing differs from infinity.
+# Finite as float32, because nothing differs from infinity.
 Number = bool | Annotated[int | float, Field(ge=-3e38, le=3e38)]
 
 
@@ -116,10 +116,10 @@ def check_golden_document(
     """Check that every case fits the interface of its graph, and that all graphs are run.
 
     Args:
-        vocab_size: of a language model.
+        vocab_size: Vocabulary size of a language model.
 
     Raises:
-        BundleError: If a case does not fit, or no case runs a graph; the message names the case or the graph.
+        BundleError: A case does not fit, or no case runs a graph. The message names the case or the graph.
     """
     golden = read_document(_Golden, document, GOLDEN_FILE)
     for i, case in enumerate(golden.cases):
@@ -161,7 +161,7 @@ def _check_case(
 def _form(
     source: Any, earlier: list[_Case], graphs: Mapping[str, GraphSpec], tensors: Mapping[str, TensorSpec]
 ) -> tuple[str, tuple[int | str, ...]]:
-    """Dtype and shape of an input."""
+    """Return dtype and shape of an input."""
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
@@ -195,7 +195,7 @@ class Session(Protocol):
 
 
 def loosen(golden: Mapping[str, Any], tolerance: float) -> dict[str, Any]:
-    """The cases with at least this absolute and relative tolerance, without argmax."""
+    """Return the cases with at least this absolute and relative tolerance, without argmax."""
     cases = []
     for case in golden["cases"]:
         outputs = {
@@ -208,11 +208,11 @@ def loosen(golden: Mapping[str, Any], tolerance: float) -> dict[str, Any]:
 
 
 def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weights: Mapping[str, np.ndarray]) -> int:
-    """Run every case; returns how many values were compared.
+    """Run every case and return the number of compared values.
 
     Raises:
-        GoldenMismatch: If an output differs by more than its tolerance, or a case cannot run. The message names the
-            case, graph and output, and the largest difference.
+        GoldenMismatch: An output differs by more than its tolerance, or a case cannot run. The message names the case,
+            graph and output, and the largest difference.
     """
     compared = 0
     outputs: list[dict[str, np.ndarray]] = []
@@ -232,12 +232,12 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
 
 
 def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All outputs of a graph by name."""
+    """Return all outputs of a graph by name."""
     session = sessions[graph]
     names = [node.name for node in session.get_outputs()]
     try:
         results = session.run(names, arrays)
-    except Exception as error:  # the runtime's exceptions share no base class of their own
+    except Exception as error:  # the runtime's exceptions have no common base class
         raise GoldenMismatch(f"{graph} does not run: {str(error)[:200]}") from None
     return dict(zip(names, results, strict=True))
 
@@ -245,7 +245,7 @@ def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.
 def decode_source(
     source: Mapping[str, Any], weights: Mapping[str, np.ndarray], outputs: list[dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """The array of an input; `outputs` are those of the earlier cases."""
+    """Return the array of an input. `outputs` are those of the earlier cases."""
     if "tensor" in source:
         return weights[source["tensor"]][None]
     if "case" in source:

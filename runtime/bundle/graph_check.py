@@ -1,12 +1,14 @@
-"""Check of an ONNX graph of a bundle, and the graph that the runtime gets.
+"""Check an ONNX graph of a bundle, and produce the graph for the runtime.
 
-A graph uses the operators below, those of our exporters: none reads a file, draws random numbers, holds strings or
-calls functions. Each name is one value in the whole file, inner graphs included, and is defined before its use.
-Constants are small and in the graph, or placeholders for tensors of the bundle, which `open_session` supplies.
+A graph uses the operators below, those of our exporters. None reads a file, draws random numbers, holds strings or
+calls
+functions. Each name is one value in the whole file, inner graphs included, and is defined before its use. Constants are
+small and in the graph, or placeholders for tensors of the bundle, which `open_session` supplies.
 
-Sizes depend on the shapes of the inputs alone. They are computed from shapes and constants, never from values, and
-where a tensor may outgrow its inputs, by sums alone. So memory does not depend on values, a trial with the largest
-inputs shows the maximum, and Scan, the only loop, runs as often as its input is long.
+Sizes depend only on the shapes of the inputs. They are computed from shapes and constants, never from values, and where
+a tensor may outgrow its inputs, only by sums. So memory does not depend on values, a trial with the largest inputs
+shows
+the maximum, and Scan, the only loop, runs as often as its input is long.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ MAX_GRAPH_BYTES = 16 << 20
 MAX_NODES = 1 << 15
 MAX_NAME = 200
 MAX_RANK = 16
-# Constants from the configuration (frequencies, masks) are in the graph; weights must not be.
+# Constants from the configuration (frequencies, masks) are in the graph. Weights must not be.
 MAX_EMBEDDED_BYTES = 1 << 18
-# Location of the placeholders; nothing is read from it.
+# Location of the placeholders. Nothing is read from it.
 EXTERNAL_LOCATION = "model.safetensors"
 PLACEHOLDER = [{"key": "location", "value": EXTERNAL_LOCATION}]
 EXTERNAL = 1
@@ -66,8 +68,8 @@ OPERATORS: dict[str, dict[str, Attribute]] = {
     "Split": {"axis": "i", "num_outputs": "i"},
     "Transpose": {"perm": "ints"},
 }  # fmt: skip
-# Operator → the inputs that determine the size of its output: which may exceed its inputs (only by sums of sizes and
-# constants), and which may not.
+# Operator → inputs that determine the size of its output: those that may exceed its inputs (only by sums of sizes and
+# constants), and those that may not.
 GROWING: dict[str, slice] = {"ConstantOfShape": slice(0, None), "Expand": slice(1, None), "Range": slice(0, None)}
 KEEPING: dict[str, slice] = dict.fromkeys(("Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"), slice(1, None))
 SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
@@ -88,11 +90,11 @@ def read_graph(
     """Decode a graph, check it, and encode what was checked.
 
     Args:
-        initializers: exactly the placeholders that the graph must have.
-        tensors: of the bundle, by name; a placeholder has the dtype and shape of its tensor.
+        initializers: Exactly the placeholders that the graph must have.
+        tensors: Tensors of the bundle by name. A placeholder has the dtype and shape of its tensor.
 
     Raises:
-        BundleError: If the graph is refused; the message names the file and the reason.
+        BundleError: The graph is rejected. The message names the file and the reason.
     """
     if len(data) > MAX_GRAPH_BYTES:
         raise BundleError(f"{file}: {len(data)} bytes, a graph without weights has at most {MAX_GRAPH_BYTES}")
@@ -104,10 +106,10 @@ def read_graph(
 
 
 def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> CheckedGraph:
-    """`read_graph`, and the interface must be that of the manifest.
+    """`read_graph`, and compare the interface with the manifest.
 
     Raises:
-        BundleError: If the graph is refused; the message names the file and the reason.
+        BundleError: The graph is rejected. The message names the file and the reason.
     """
     found = read_graph(data, spec.file, spec.initializers, tensors)
     for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):
@@ -118,16 +120,16 @@ def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec])
 
 
 class _Checker:
-    """One pass over a model; errors are ValueErrors."""
+    """One pass over a model. Errors are ValueErrors."""
 
     def __init__(self, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]) -> None:
         self._supplied = {entry.name: entry for entry in initializers}
         self._tensors = tensors
         self._placeholders: set[str] = set()
         self._names: set[str] = set()  # of values, anywhere in the file
-        self._visible: set[str] = set()  # those that can be used here
-        self._sizes: set[str] = set()  # those computed from shapes and constants alone
-        self._sums: set[str] = set()  # those of these computed by sums alone
+        self._visible: set[str] = set()  # usable at this point
+        self._sizes: set[str] = set()  # computed from shapes and constants only
+        self._sums: set[str] = set()  # sizes computed by sums only
         self._nodes = 0
 
     def model(self, model: Message) -> CheckedGraph:
@@ -164,7 +166,7 @@ class _Checker:
             self._node(node, is_inner=is_inner)
         outputs = [value.get("name", "") for value in graph.get("output", [])]
         if not outputs or len(set(outputs)) != len(outputs):
-            raise ValueError("a graph without outputs, or with one twice")
+            raise ValueError("a graph has no outputs, or a repeated one")
         for name in outputs:
             if name not in self._visible:
                 raise ValueError(f"output {name[:80]!r} is never computed")
@@ -180,7 +182,7 @@ class _Checker:
         if operator not in OPERATORS:
             raise ValueError(f"operator {operator[:80]!r} is not allowed in a bundle")
         if is_inner and operator == "Scan":
-            raise ValueError("a Scan inside a Scan")
+            raise ValueError("a Scan inside a Scan is not allowed")
         if "name" in node:
             _name(node["name"], "a node")
         inputs = node.get("input", [])
@@ -206,12 +208,12 @@ class _Checker:
                     raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
-        """Check attributes; returns the inner graph, if there is one."""
+        """Check attributes and return the inner graph, if there is one."""
         allowed, seen, inner = OPERATORS[operator], set(), None
         for attribute in attributes:
             name = attribute.get("name", "")
             if name not in allowed or name in seen:
-                raise ValueError(f"{operator} with attribute {name[:80]!r}, unknown or twice")
+                raise ValueError(f"{operator} has attribute {name[:80]!r}, which is unknown or repeated")
             seen.add(name)
             kind = allowed[name]
             if set(attribute) - {"name", "type", kind} or attribute.get("type") != ATTRIBUTE_TYPES[kind]:
@@ -220,15 +222,15 @@ class _Checker:
             if kind == "g":
                 inner = value
             elif operator == "Cast" and value not in ELEMENTS:
-                raise ValueError(f"a Cast to type {value}")
+                raise ValueError(f"Cast to type {value} is not allowed")
         if operator == "Scan" and inner is None:
-            raise ValueError("a Scan without a body")
+            raise ValueError("a Scan has no body")
         return inner
 
     def _inner(self, graph: Message) -> None:
-        """An inner graph sees the names before it; its own are local."""
+        """Check an inner graph, which sees the names before it and has local names."""
         if graph.get("initializer"):
-            raise ValueError("a subgraph with constants")
+            raise ValueError("a subgraph has constants")
         visible, sizes, sums = set(self._visible), set(self._sizes), set(self._sums)
         for value in graph.get("input", []):
             self._declared(value)
@@ -280,7 +282,7 @@ class _Checker:
 
 
 def _interface(value: Message) -> TensorSpec:
-    """Name, dtype and shape of an input or output, each dimension a size or a name."""
+    """Return name, dtype and shape of an input or output. Each dimension is a size or a name."""
     name = _name(value.get("name"), "an input or output")
     _check_empty(value, "doc_string")
     tensor = value.get("type", {}).get("tensor_type", {})
@@ -291,7 +293,7 @@ def _interface(value: Message) -> TensorSpec:
 
 
 def _describe(specs: Collection[TensorSpec]) -> str:
-    """The first few."""
+    """Describe the first few."""
     named = sorted(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
     return ", ".join(named[:3])[:150] if named else "not these"
 

@@ -1,7 +1,7 @@
 """Held-out tokens in a language bundle's calibration.json, which check the stated confidence.
 
 One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether it was
-right. `modes.<mode>.rows` has at most `MAX_ROWS` of them in order, far apart and so nearly independent.
+right. `modes.<mode>.rows` has at most `MAX_ROWS` of them in order, far apart and therefore nearly independent.
 
     at opening   the expected calibration error (ECE) of the rows agrees with that of all held-out tokens, as far as
                  chance allows (`chance`)
@@ -28,7 +28,7 @@ MAX_WINDOWS = 2  # read at loading
 MAX_REACH = 256  # tokens of each, a third of a second
 PIECES = 4  # of each, at most
 DIGITS = 6  # of a confidence
-# Standard errors allowed: a false alarm in one of three million correct bundles.
+# Allowed standard errors: a false alarm in one of three million correct bundles.
 CHANCES = 5.0
 
 Windows = NDArray[np.int64]
@@ -36,13 +36,13 @@ Reals = NDArray[np.float64]
 
 
 def spacing(held_out: Windows) -> int:
-    """Tokens from row to row in each window `[windows, window + 1]`."""
+    """Return the number of tokens between rows in each window `[windows, window + 1]`."""
     count, window = held_out.shape[0], held_out.shape[1] - 1
     return min(window, -(-count * window // MAX_ROWS))
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """The beginnings of the first windows, up to a row."""
+    """Return the beginnings of the first windows, up to a row."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
@@ -50,7 +50,7 @@ def kept_tokens(held_out: Windows) -> list[list[int]]:
 
 
 def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows) -> dict[str, Any]:
-    """The rows, from the most likely token at every position of every window, `[windows * window]`."""
+    """Return the rows, from the most likely token at every position of every window, `[windows * window]`."""
     every, shape = spacing(held_out), (len(held_out), -1)
     chosen = (confidence.reshape(shape)[:, every - 1 :: every], is_right.reshape(shape)[:, every - 1 :: every])
     rows, right = (part.ravel() for part in chosen)
@@ -61,20 +61,22 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """Number of rows of each mode; 0 for older bundles and filters."""
+    """Return the number of rows of each mode, 0 for older bundles and filters."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
 
 
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
-    """How far the ECE of some rows may be below and above that of all tokens, whose bins these are.
+    """Return how far the ECE of some rows may be below and above that of all tokens, whose bins these are.
 
-    The share of right tokens in a bin of n rows has the variance v/n. As the absolute value is convex, the expected ECE
-    of the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins,
-    sqrt(2 v bins / (pi rows)) in all. Its standard deviation is at most sqrt(v / rows).
+    The share of right tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE of
+    the
+    rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, sqrt(2 v bins
+    / (pi
+    rows)) in total. Its standard deviation is at most sqrt(v / rows).
     """
     total = sum(count)
-    # One more right and one more wrong token in each bin: a few tokens do not prove certainty.
+    # One more right and one more wrong token in each bin, because a few tokens do not prove certainty.
     shares = ((n, (a * n + 1) / (n + 2)) for n, a in zip(count, accuracy, strict=True))
     variance = sum(n * share * (1 - share) for n, share in shares) / max(total, 1)
     deviation = CHANCES * math.sqrt(variance / rows)
@@ -84,10 +86,10 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 def check_confidences(
     calibration: Mapping[str, Any], sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> int:
-    """Read the stored windows with the graphs of each mode; returns how many confidences were compared.
+    """Read the stored windows with the graphs of each mode and return the number of compared confidences.
 
     Raises:
-        BundleError: a confidence differs from its row, or whether its token is right.
+        BundleError: A confidence differs from its row, or whether its token is right.
     """
     stored = calibration["data"].get("rows")
     if stored is None:
@@ -119,7 +121,7 @@ def check_confidences(
 def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """What differs from the row, given the tolerance of golden outputs; None if nothing does."""
+    """Return how a confidence differs from the row, given the tolerance of golden outputs, or None."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)
@@ -127,7 +129,7 @@ def _difference(
     # d log softmax = d z_token / T minus a mean of d z / T: at most twice the error.
     allowed = found * math.expm1(2 * error / float(calibration.temperature)) + 10.0**-DIGITS
     if not abs(found - stated) <= allowed:
-        return f"the confidence is stated as {stated:.6f}, the model gives {found:.6f}"
+        return f"the stated confidence is {stated:.6f}, but the model computes {found:.6f}"
     lead = best - np.partition(scores, -2)[-2] if scores.size > 1 else np.inf
     if lead > 2 * error and is_right != (int(scores.argmax()) == token):
         return f"the most likely token is {'wrong' if is_right else 'right'}, not as stated"
@@ -146,7 +148,7 @@ Read = Iterator[tuple[int, NDArray[np.float32]]]
 def _recurrent(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Tokens read so far, and the logits `[windows, V]` there, after each piece."""
+    """Yield the number of tokens read and the logits `[windows, V]` there, after each piece."""
     count = len(tokens)
     carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
     state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
@@ -166,7 +168,7 @@ def _recurrent(
 def _attention(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """The same over a cache."""
+    """The same with a cache."""
     sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
     _, layers, heads, _, width = sizes["keys"]
     keys = np.zeros((len(tokens), layers, heads, tokens.shape[1], width), np.float32)

@@ -1,8 +1,9 @@
 """The manifest of a bundle, read strictly and written in canonical form.
 
-The canonical form is sorted keys, two-space indent, ASCII and one newline at the end. `content_sha256` covers all other
-fields, and manifest.json must be the canonical form of its content: any flipped bit is found. A hash is no signature:
-it finds damage, not a forger who also rewrites the manifest.
+The canonical form has sorted keys, two-space indent, ASCII and one newline at the end. `content_sha256` covers all
+other
+fields, and manifest.json must be the canonical form of its content, so any flipped bit is detected. A hash is not a
+signature: it detects damage, but not a forged manifest.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from rfa.runtime.bundle.stored_kernels import MAX_KERNELS
 
 FORMAT_VERSION: Final = 1
 MANIFEST_FILE = "manifest.json"
-# Optional; the one file that the manifest does not list.
+# Optional. The only file that the manifest does not list.
 SIGNATURE_FILE = "manifest.json.minisig"
 Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20
-# Two for each kernel, and some 20 others.
+# Two per kernel, and some 20 others.
 MAX_FILES = 2 * MAX_KERNELS + 64
 
 
@@ -69,7 +70,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class TensorSpec(_Part):
-    """A named array; a string in `shape` is a variable dimension."""
+    """A named array. A string in `shape` is a variable dimension."""
 
     name: TensorName
     dtype: Dtype
@@ -112,10 +113,12 @@ class Manifest(_Part):
     """Content of manifest.json.
 
     Args:
-        family, config: model class (`rfa.model.checkpoint.FAMILIES`) and its configuration.
-        state: of the recurrence, shapes without the batch.
-        tensors: content of model.safetensors. files: every other file of the bundle.
-        calibration: the summary of calibration.json. metrics, provenance: free-form JSON.
+        family, config: Model class (`rfa.model.checkpoint.FAMILIES`) and its configuration.
+        state: State of the recurrence. Shapes exclude the batch.
+        tensors: Content of model.safetensors.
+        files: Every other file of the bundle.
+        calibration: Summary of calibration.json.
+        metrics, provenance: Free-form JSON.
     """
 
     format_version: int
@@ -133,20 +136,20 @@ class Manifest(_Part):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json."""
+    """Return the bytes of manifest.json."""
     content = asdict(manifest)
     return canonical_json({**content, "content_sha256": sha256(canonical_json(content))})
 
 
-# Created at import: the sandboxed check of a bundle may open no other file later.
+# Created at import, because the sandboxed check of a bundle may open no other file later.
 _READER = TypeAdapter(Manifest)
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read manifest.json, checking form, hash, version and every field.
+    """Read manifest.json and check form, hash, version and every field.
 
     Raises:
-        BundleError: with the field and the reason.
+        BundleError: The manifest is invalid. The message has the field and the reason.
     """
     document = json_object(data, MANIFEST_FILE)
     version = document.get("format_version")

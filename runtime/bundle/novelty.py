@@ -1,4 +1,4 @@
-"""Novelty of an observation: formulas shared by calibration and runtime. NumPy only."""
+"""Novelty of an observation, computed alike in calibration and runtime. NumPy only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOVELTY_CAP = 4.0
 
 
 def wilson_hilferty(nis: Any, count: Any) -> Any:
-    """A chi-square statistic of `count` components as a standard normal one (Wilson and Hilferty, 1931)."""
+    """Map a chi-square statistic of `count` components to standard normal (Wilson and Hilferty, 1931)."""
     size = np.maximum(count, 1)
     return ((np.asarray(nis) / size) ** (1 / 3) - (1 - 2 / (9 * size))) / np.sqrt(2 / (9 * size))
 

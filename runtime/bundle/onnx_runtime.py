@@ -1,7 +1,7 @@
-"""ONNX Runtime without telemetry; import it from here: `from rfa.runtime.bundle.onnx_runtime import ort`.
+"""ONNX Runtime without telemetry. Import it from here: `from rfa.runtime.bundle.onnx_runtime import ort`.
 
-The build from PyPI sends telemetry to mobile.events.data.microsoft.com from threads of its own, and stores a database
-under ~/.cache/Microsoft. It reads its environment at import; `disable_telemetry_events()` afterwards does not stop it.
+The build from PyPI starts threads that send telemetry to mobile.events.data.microsoft.com, and stores a database under
+~/.cache/Microsoft. It reads its environment at import; a later `disable_telemetry_events()` does not stop it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Protocol buffers of an ONNX model: bytes → nested messages → the same bytes.
 
 A model has one encoding. Errors are: other fields or wire types, and bytes that differ from `encode` of their content
-(fields in another order or twice, overlong numbers, packed lists). The runtime gets the encoding of the checked
-messages, so it cannot read anything else than what was checked.
+(fields in another order or repeated, overlong numbers, packed lists). The runtime gets the encoding of the checked
+messages, so it cannot read anything that was not checked.
 
-Field numbers: onnx.proto (IR version 10); these are the fields that our exporters write.
+Field numbers: onnx.proto (IR version 10), restricted to the fields that our exporters write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from rfa.runtime.bundle.documents import BundleError
 
 Kind = Literal["int", "float", "text", "bytes", "message"]
-# Fields by name: an int, a float, a str, bytes or another message; of repeated ones a list.
+# Fields by name: an int, a float, a str, bytes or another message, or a list of them if repeated.
 Message = dict[str, Any]
 
 MAX_DEPTH = 16
@@ -26,7 +26,7 @@ _TEXT: Kind = "text"
 
 
 class Field(NamedTuple):
-    """A field of a message; `message` is the type of a nested one."""
+    """A field of a message. `message` is the type of a nested one."""
 
     name: str
     kind: Kind
@@ -94,11 +94,10 @@ SCHEMA: dict[str, dict[int, Field]] = {
 
 
 def decode(data: bytes, file: str) -> Message:
-    """The model in some bytes.
+    """Decode the bytes of a model.
 
     Raises:
-        BundleError: no protocol buffer, an unsupported field, nesting beyond MAX_DEPTH, or not the
-            one form of its content.
+        BundleError: Not a protocol buffer, an unsupported field, nesting beyond MAX_DEPTH, or not in canonical form.
     """
     try:
         model = _Reader(data).message("model", 0, len(data), 0)
@@ -110,13 +109,13 @@ def decode(data: bytes, file: str) -> Message:
 
 
 def encode(model: Message) -> bytes:
-    """The encoding of a model."""
+    """Return the encoding of a model."""
     out = bytearray()
     _write(out, model, "model")
     return bytes(out)
 
 
-# By tag, the number and wire type that a field begins with, and in the order of the encoding.
+# By tag (the number and wire type that a field begins with), in the order of the encoding.
 _BY_TAG = {
     kind: {number << 3 | _WIRE[field.kind]: field for number, field in fields.items()}
     for kind, fields in SCHEMA.items()
@@ -129,7 +128,7 @@ class _Reader:
         self._data = data
 
     def message(self, kind: str, at: int, end: int, depth: int) -> Message:
-        """The fields of a message in data[at:end]."""
+        """Return the fields of a message in data[at:end]."""
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         fields = _BY_TAG[kind]
@@ -138,9 +137,7 @@ class _Reader:
             tag, at = self._number(at, end)
             field = fields.get(tag)
             if field is None:
-                raise ValueError(
-                    f"a {kind} with field {tag >> 3} in wire type {tag & 7}, which is not allowed in a bundle"
-                )
+                raise ValueError(f"field {tag >> 3} of wire type {tag & 7} is not allowed in a {kind}")
             value, at = self._value(field, at, end, depth)
             if field.is_repeated:
                 found.setdefault(field.name, []).append(value)
@@ -172,7 +169,7 @@ class _Reader:
                 return value | byte << shift, at  # more than 64 bits fail the comparison of bytes
             value |= (byte & 0x7F) << shift
             shift += 7
-        raise ValueError("a number of more than 64 bits, or cut off")
+        raise ValueError("a number is truncated or has more than 64 bits")
 
 
 def _write(out: bytearray, message: Message, kind: str) -> None:

@@ -31,27 +31,27 @@ MAX_SIGNATURE_BYTES = 4_096
 UNTRUSTED, TRUSTED = "untrusted comment: ", "trusted comment: "
 _KEY, _HASHED = b"Ed", b"ED"
 _PUBLIC_BYTES, _SIGNATURE_BYTES, _COMMENT_BYTES, _SECRET_BYTES = 42, 74, 64, 158
-# In a secret key: no encryption, and minisign's salt and costs of none.
+# In a secret key: no encryption, and minisign's salt and cost fields without encryption.
 _NOT_ENCRYPTED = b"\0\0B2" + bytes(48)
 
 
 class KeyFormatError(ValueError):
-    """An invalid key; the message does not show it."""
+    """The key is invalid. The message does not contain it."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Verifies signatures."""
+    """A key that verifies signatures."""
 
     key_id: bytes
     key: bytes
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """From the one line that minisign prints, `RW…`.
+        """Parse the line that minisign prints, `RW…`.
 
         Raises:
-            KeyFormatError
+            KeyFormatError: The text is not a public key.
         """
         data = _decode_base64(text, _PUBLIC_BYTES)
         if data is None or data[:2] != _KEY:
@@ -64,32 +64,32 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """Signs."""
+    """A key that signs."""
 
     key_id: bytes
     seed: bytes
 
     @classmethod
     def generate(cls) -> SecretKey:
-        """A new key."""
+        """Return a new key."""
         return cls(os.urandom(8), os.urandom(32))
 
     @classmethod
     def parse(cls, text: str) -> SecretKey:
-        """From the content of minisign's key file.
+        """Parse the content of minisign's key file.
 
         Raises:
-            KeyFormatError: invalid, or protected by a password.
+            KeyFormatError: The key is invalid or protected by a password.
         """
         lines = text.splitlines()
         data = _decode_base64(lines[1], _SECRET_BYTES) if len(lines) == 2 and lines[0].startswith(UNTRUSTED) else None
         if data is None or data[:2] != _KEY:
             raise KeyFormatError("not a secret key of minisign")
         if data[2:4] != _NOT_ENCRYPTED[:2]:
-            raise KeyFormatError("the key is protected by a password; make one without: rfa keygen, or minisign -G -W")
+            raise KeyFormatError("the key has a password; create one without: rfa keygen, or minisign -G -W")
         found = cls(data[54:62], data[62:94])
         if data[94:126] != found.public.key:
-            raise KeyFormatError("not a secret key of minisign: its halves do not belong together")
+            raise KeyFormatError("not a secret key of minisign: its halves do not match")
         return found
 
     @property
@@ -107,10 +107,10 @@ class SecretKey:
         return f"{UNTRUSTED}minisign secret key without a password\n{base64.b64encode(data).decode()}\n"
 
     def sign(self, message: bytes, comment: str) -> bytes:
-        """Content of a signature file.
+        """Return the content of a signature file.
 
         Args:
-            comment: one line, also signed.
+            comment: One line, which is also signed.
         """
         signature = self._private.sign(_hash(message))
         over_comment = self._private.sign(signature + comment.encode())
@@ -131,10 +131,10 @@ class Keys(NamedTuple):
 
 
 def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
-    """Keys in a text, one a line or separated by commas; minisign's comments and those after `#` are ignored.
+    """Parse keys, one per line or separated by commas. Minisign's comments and those after `#` are ignored.
 
     Raises:
-        KeyFormatError: an invalid key, or none.
+        KeyFormatError: A key is invalid, or there is none.
     """
     lines = [line.split("#")[0] for line in text.splitlines() if not line.startswith(UNTRUSTED)]
     found = tuple(PublicKey.parse(part.strip()) for line in lines for part in line.split(",") if part.strip())
@@ -144,10 +144,10 @@ def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
 
 
 def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicKey]) -> str:
-    """Verify a signature by one of these keys; returns its trusted comment.
+    """Verify a signature by one of these keys and return its trusted comment.
 
     Raises:
-        BundleError: no signature, or of another key or message.
+        BundleError: The signature is missing, or of another key or message.
     """
     try:
         name, signed, comment, over_comment = signature.decode().removesuffix("\n").split("\n")
@@ -172,10 +172,10 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
 
 
 def write_keys(prefix: Path) -> Keys:
-    """Create a key pair: `PREFIX.key`, readable by its owner and not encrypted, and `PREFIX.pub`.
+    """Create a key pair: `PREFIX.key`, readable only by its owner and not encrypted, and `PREFIX.pub`.
 
     Raises:
-        FileExistsError: one of them exists.
+        FileExistsError: One of them exists.
     """
     key = SecretKey.generate()
     paths = Keys(prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub"))
@@ -189,10 +189,10 @@ def sign_bundle(directory: Path, digest: str, key: SecretKey) -> Path:
     """Sign a bundle's manifest, replacing an older signature.
 
     Args:
-        digest: of the opened bundle.
+        digest: Digest of the opened bundle.
 
     Raises:
-        BundleError: the manifest has changed since.
+        BundleError: The manifest has changed since.
     """
     manifest = (directory / MANIFEST_FILE).read_bytes()
     if hashlib.sha256(manifest).hexdigest() != digest:
@@ -217,7 +217,7 @@ def _hash(message: bytes) -> bytes:
 
 
 def _decode_base64(text: str, size: int) -> bytes | None:
-    """Bytes of canonical base64 of exactly this size, or None."""
+    """Return the bytes of canonical base64 of exactly this size, or None."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

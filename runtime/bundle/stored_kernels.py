@@ -1,8 +1,8 @@
-"""Compiled GPU kernels in a bundle: kernels.json, and machine code (cubin) and PTX of each.
+"""Compiled GPU kernels in a bundle: kernels.json, and machine code (cubin) and PTX of each kernel.
 
-A cubin must have the header of NVIDIA's GPUs; reading it executes nothing. Each kernel states its architecture, the
-hash of its source, and the type of every parameter: a constant, or a number or address that may be divisible by 16. A
-launch must match all of them.
+A cubin must have the header of NVIDIA GPUs; reading it executes nothing. Each kernel states its architecture, the hash
+of its source, and the type of every parameter: a constant, or a number or address that may be divisible by 16. A launch
+must match all of them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rfa.runtime.bundle.documents import BundleError, Sha256, Strict, parse_json
 
 KERNELS_FILE: Final = "kernels.json"
 KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}\.(?:cubin|ptx)")
-# A model with both modes has 56, together 4 MB; a bundle holds those of six GPUs.
+# A model with both modes has 56, together 4 MB. A bundle holds those of six GPUs.
 MAX_KERNELS_OF_A_GPU: Final = 80
 MAX_KERNELS: Final = 6 * MAX_KERNELS_OF_A_GPU
-# kernels.json has some 3.6 kB for each.
+# kernels.json has some 3.6 kB per kernel.
 MAX_KERNELS_BYTES: Final = MAX_KERNELS << 13
-# Machine code or PTX of a kernel, and all kernel files of a bundle.
+# Limits on machine code or PTX of a kernel, and on all kernel files of a bundle.
 MAX_CODE_BYTES: Final = 4 << 20
 MAX_ALL_CODE_BYTES: Final = 256 << 20
-# Alignment that kernels may assume of numbers and addresses.
+# Alignment that kernels may assume for numbers and addresses.
 DIVISOR: Final = 16
 # Largest shared memory of a CTA on any GPU.
 MAX_SHARED_BYTES: Final = 227 << 10
@@ -61,7 +61,7 @@ class Parameter(Strict):
     is_aligned: bool = False
 
     def takes(self, value: Any) -> bool:
-        """Whether a kernel with this parameter may be launched with a value."""
+        """Return whether a kernel with this parameter may be launched with a value."""
         if self.type == "constexpr":
             return type(value) is type(self.value) and bool(value == self.value)
         if self.type.startswith("*"):
@@ -80,11 +80,17 @@ class Parameter(Strict):
 class KernelEntry(Strict):
     """One kernel for one architecture.
 
-    name: of the function in Python and in the machine code; file: of machine code and PTX, without suffix;
-    architecture: of the oldest GPU that it runs on; target: in the PTX, sm_90a for that GPU alone; source:
-    `rfa.model.kernel_launches.source_hash`; options: of the launch; scratch: null pointers after the arguments;
-    registers, stack_bytes: of a thread; shared_bytes: of a CTA; triton, cuda: versions of the compiler and its
-    assembler.
+    Args:
+        name: Name of the function in Python and in the machine code.
+        file: Name of machine code and PTX, without suffix.
+        architecture: Oldest GPU that it runs on.
+        target: Target in the PTX; sm_90a is for that GPU alone.
+        source: `rfa.model.kernel_launches.source_hash`.
+        options: Options of the launch.
+        scratch: Number of null pointers after the arguments.
+        registers, stack_bytes: Per thread.
+        shared_bytes: Per CTA.
+        triton, cuda: Versions of the compiler and its assembler.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")]
@@ -124,11 +130,11 @@ class StoredKernel:
     ptx: str
 
     def fits(self, name: str, values: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-        """Whether it matches a launch.
+        """Return whether it matches a launch.
 
         Args:
-            values: by parameter; tensors, numbers, constants, None.
-            options: warps and stages, if the launch gives them.
+            values: By parameter: tensors, numbers, constants, None.
+            options: Warps and stages, if the launch gives them.
         """
         entry = self.entry
         if name != entry.name or dict(options) != entry.options or len(values) != len(entry.parameters):
@@ -139,7 +145,7 @@ class StoredKernel:
         )
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        """C arguments of a matching launch in order, without constants; then the null pointers."""
+        """Return the C arguments of a matching launch in order, without constants, followed by the null pointers."""
         packed: list[Any] = []
         for parameter in self.entry.parameters:
             value = values[parameter.name]
@@ -150,10 +156,11 @@ class StoredKernel:
         return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
 
     def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
-        """Why it does not run with this compute capability and driver version of CUDA; None if it does.
+        """Return why it does not run with this compute capability and driver version of CUDA, or None if it does.
 
-        Machine code runs on GPUs of its major version from its minor one on, with a target in "a" on that one alone. A
-        driver loads code of any CUDA of its major version.
+        Machine code runs on GPUs of its major version from its minor version on; with a target in "a", only on that
+        version. A
+        driver loads code of any CUDA with its major version.
         """
         entry = self.entry
         major, minor = divmod(int(entry.architecture.removeprefix("sm_")), 10)
@@ -166,20 +173,20 @@ class StoredKernel:
 
 
 def is_kernel_file(name: str) -> bool:
-    """Whether a file of a bundle belongs to its kernels."""
+    """Return whether a file of a bundle belongs to its kernels."""
     return name == KERNELS_FILE or KERNEL_FILE.fullmatch(name) is not None
 
 
 def largest_kernel_file(name: str) -> int:
-    """Largest size of such a file."""
+    """Return the largest size of such a file."""
     return MAX_KERNELS_BYTES if name == KERNELS_FILE else MAX_CODE_BYTES
 
 
 def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
-    """The kernels of a bundle, from its kernel files.
+    """Return the kernels of a bundle, from its kernel files.
 
     Raises:
-        BundleError: a file is missing, not listed, or differs from kernels.json.
+        BundleError: A file is missing, not listed, or differs from kernels.json.
     """
     if not files:
         return ()
@@ -212,7 +219,7 @@ def _check_code(data: bytes, file: str) -> None:
 
 
 def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
-    """The PTX of the entry's kernel."""
+    """Check the PTX of the entry's kernel."""
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
-"""Schema of tokenizer.json and tokenizer_config.json: byte-level BPE only.
+"""Schema of tokenizer.json and tokenizer_config.json, restricted to byte-level BPE.
 
 Custom normalisers, patterns and templates can be arbitrarily slow, and dropout is random. The vocabulary has exactly
-the model's ids, and each token is bytes.
+the
+model's ids, and each token is bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Id = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 
 
 def byte_of_character() -> dict[str, int]:
-    """Inverse of the byte → printable character table of byte-level BPE (GPT-2's `bytes_to_unicode`)."""
+    """Return the inverse of the byte → printable character table of byte-level BPE (GPT-2's `bytes_to_unicode`)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
@@ -67,7 +68,7 @@ class Bpe(Strict):
     @field_validator("merges", mode="before")
     @classmethod
     def _pairs(cls, merges: object) -> object:
-        """A pair is a list, in older files two words in a string."""
+        """A pair is a list or, in older files, two words in a string."""
         if not isinstance(merges, list):
             return merges
         split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
@@ -81,7 +82,7 @@ class Bpe(Strict):
 
     @property
     def reachable(self) -> set[str]:
-        """Results of merges, and single bytes."""
+        """Return results of merges, and single bytes."""
         return {one + two for one, two in self.merges} | set(byte_of_character())
 
 
@@ -128,7 +129,7 @@ def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
     """Check both files.
 
     Raises:
-        BundleError: If a file is invalid; the message names it and the reason.
+        BundleError: A file is invalid. The message names it and the reason.
     """
     document = read_document(TokenizerDocument, json_object(data, TOKENIZER_FILE), TOKENIZER_FILE)
     tokens = {*document.model.vocab, *(token.content for token in document.added_tokens)}

@@ -17,7 +17,7 @@ from rfa.runtime.uncertainty.steps import Steps
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
 
-# Forecasts in one call.
+# Maximum number of forecasts per call.
 FORECASTS_AT_ONCE: Final = 256
 
 
@@ -25,15 +25,15 @@ def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
     readout: ReadoutOptions, covariates: np.ndarray | None,
 ) -> Ahead:  # fmt: skip
-    """Forecasts at these leads, at least one.
+    """Return forecasts at these horizons, at least one.
 
-    They are those of a missing observation at the time of the state, which changes nothing.
+    They equal those of a missing observation at the time of the state.
 
     Args:
         known: values of the columns that are known ahead, at the leads, NaN where missing, `[M, K]`.
 
     Raises:
-        InvalidInput: a lead is invalid, or exceeds the range of the model's numbers.
+        InvalidInput: A horizon is invalid, or exceeds the range of the model's numbers.
     """
     nothing = np.full((1, runtime.observation_size), np.nan)
     steps: list[Steps] = []
@@ -57,7 +57,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """The forecasts in the form of a step's."""
+    """Return the forecasts in the form of a step's."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))
@@ -68,12 +68,12 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
 
 
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
-    """Leads to forecast at each row of a recorded series, so that the intervals of a forecast up to `furthest` adapt.
+    """Return horizons to forecast at each row of a recorded series, so that intervals up to `furthest` adapt.
 
     They are those of the model's calibration, and the furthest.
 
     Args:
-        step: the usual time from row to row.
+        step: Typical lag between rows.
     """
     leads = runtime.readout((0.9,), (), 0).calibration.horizons * (step if runtime.has_own_steps else 1.0)
     nearest = int(np.argmin(np.abs(np.log(leads / furthest))))

@@ -1,13 +1,13 @@
-"""The model `auto`: a bank of local filters for any numbers, each column separately; see `auto_numba`.
+"""The model `auto`: a bank of local filters for any numbers, applied to each column separately (see `auto_numba`).
 
-It is not trained and needs no bundle. Its intervals start from the normal distribution and adapt to the errors of the
-stream at each lead, by the conformal factors of adaptive.py.
+It needs neither training nor a bundle. Its intervals start from the normal distribution and adapt to the errors of the
+stream at each horizon by conformal factors (adaptive.py).
 
-`auto-joint` has the same outputs for each column, but scores rows by the learned correlation of the columns: see
-`rfa.runtime.filters.correlation`.
+`auto-joint` has the same outputs for each column, but scores rows by the learned correlation of the columns
+(`rfa.runtime.filters.correlation`).
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Array = np.ndarray
 NAME: Final = "auto"
 JOINT_NAME: Final = "auto-joint"
 NAMES: Final = (NAME, JOINT_NAME)
-# Retired models, with the model that answers in their place for one version.
+# Retired models, and the models that answer in their place for one version.
 RETIRED: Final[Mapping[str, str]] = {"metrics": NAME}
 MOST_COLUMNS: Final = 64
 STATE, MEMORY, LEARNED = "auto.state", "auto.memory", "auto.correlation"
@@ -68,13 +68,13 @@ _NOT_JOINT = np.empty((1, 0, 0))
 
 
 def retirement_note(name: str) -> str:
-    """The note of a reply to a request for a model in RETIRED."""
+    """Return the note in a reply to a request for a retired model."""
     new = RETIRED[name]
-    return f"model {name!r} is retired and was answered by {new!r}: name {new!r}, the next version refuses {name!r}"
+    return f"model {name!r} is retired; {new!r} was used. Request {new!r}, because the next version rejects {name!r}"
 
 
 def calibration() -> dict[str, Any]:
-    """The calibration before a stream adapts: intervals of the normal distribution at every lead."""
+    """Return the calibration before a stream adapts: intervals of the normal distribution at every horizon."""
     quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in LEVELS]
     leads = LEADS.tolist()
     return {
@@ -92,7 +92,7 @@ def calibration() -> dict[str, Any]:
 
 
 def _filter_rows(scorer, arrays, batch, outputs, trace, buffers):
-    """Filter the observations of a batch; those of a stream after one that was refused are refused too."""
+    """Filter the observations of a batch. After a rejected observation, the rest of its stream is rejected."""
     streams, spec = scorer.streams, scorer.spec
     state, memory, learned = arrays
     slots, times, values, noise = batch
@@ -147,12 +147,12 @@ def _kernel() -> Any:
 
 
 class AutoSteps:
-    """Steps of the bank for some columns; see `FilterSteps`.
+    """Steps of the bank for some columns. See `FilterSteps`.
 
     Args:
-        size: columns.
-        leads: that forecasts are followed as.
-        is_joint: whether rows are scored by the correlation of their columns.
+        size: Number of columns.
+        leads: Horizons of forecasts used for adaptation.
+        is_joint: Score rows by the correlation of their columns.
     """
 
     runtime = "compiled"
@@ -192,11 +192,11 @@ class AutoSteps:
 
 
 class AutoRuntime(FilterRuntime):
-    """The model `auto` for some columns, ready to run.
+    """The model `auto` for some columns.
 
     Args:
-        size: columns, at most MOST_COLUMNS.
-        name: of NAMES.
+        size: Number of columns, at most MOST_COLUMNS.
+        name: One of NAMES.
     """
 
     has_own_steps = True
@@ -205,31 +205,31 @@ class AutoRuntime(FilterRuntime):
     def __init__(self, size: int = 1, name: str = NAME) -> None:
         self.passes = PassesRange(1, 1)
         self._describe(name, NAME, np.eye(size), np.zeros(size))
-        # The first lead twice: errors after a long lag are kept apart from those after a typical lag.
+        # The first horizon twice: errors after a long lag are separate from those after a typical lag.
         horizons = Horizons.of(np.concatenate((LEADS[:1], LEADS)), in_steps=True)
         steps = AutoSteps(size, horizons, is_joint=name == JOINT_NAME)
         self._set_up({"recurrent": Calibration(calibration())}, steps, horizons)
 
     @property
     def own_bytes(self) -> int:
-        """See `FilterRuntime`: a slot of the pool, which is large for many columns."""
+        """A slot of the pool, which is large for many columns. See `FilterRuntime`."""
         return self.state_bytes
 
     @staticmethod
     @functools.lru_cache(32)
     def of(size: int, name: str = NAME) -> AutoRuntime:
-        """The model for a number of columns.
+        """Return the model for a number of columns.
 
         Raises:
-            InvalidInput: there are too many columns.
+            InvalidInput: There are too many columns.
         """
         if size > MOST_COLUMNS:
-            message = f"model {name!r} supports up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
+            message = f"model {name!r} supports up to {MOST_COLUMNS} columns, got {size}: send fewer"
             raise InvalidInput(message, param="observations", code="too_large")
         return AutoRuntime(size, name)
 
     def sized(self, size: int) -> FilterRuntime:
-        """The same model for another number of columns; errors as in `of`."""
+        """Return the same model for another number of columns. Raises the errors of `of`."""
         return AutoRuntime.of(size, self.name)
 
 
@@ -241,5 +241,5 @@ def warm() -> None:
 
 
 def digest(name: str = NAME) -> str:
-    """The digest of this version of a model, in states and replies."""
+    """Return the digest of this version of a model, used in states and replies."""
     return hashlib.sha256(MAGIC[name] + repr(calibration()).encode()).hexdigest()

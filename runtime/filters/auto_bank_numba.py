@@ -1,9 +1,9 @@
-"""The bank of `auto`: its forecasts, their mixture by past errors, and the error of that mixture.
+"""The bank of `auto`: forecasts of its filters, their mixture by past errors, and the error of the mixture.
 
 Equations: `auto_numba.py`; layout: `auto_layout.py`.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import auto_layout as at
 
 _LOG_LEADS = np.log(at.LEADS)
-# Forecasts over which errors are averaged, of a filter and of the mixture.
+# Number of forecasts over which errors are averaged, of a filter and of the mixture.
 FILTER_MEMORY, MIXTURE_MEMORY = 100.0, 200.0
-# An error counts for at most so many mean errors; and for that at least this share of the column's deviation.
+# Limit on an error in mean errors, and the column's minimum deviation for it.
 LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
-# Of a column that stands still, each further equal value leaves this share of the error.
+# In a constant column, each further equal value multiplies the error by this.
 TIED = 0.1
-# Errors as small as this share of the deviation are alike: profiles have seven digits.
+# Errors below this share of the deviation are treated as equal, because profiles have seven digits.
 SAME = 1e-6
-# Share of a squared error one typical lag ahead that is left at no time ahead.
+# Share of a squared error at one typical lag that remains at no time ahead.
 LEAST_GROWTH = 0.05
-# Errors from which a lead has its own; the weight of an error of overlapping forecasts.
+# Number of errors from which a horizon uses its own; the weight of errors of overlapping forecasts.
 ENOUGH, OVERLAP = 3.0, np.minimum(1.5 * at.STRIDES / at.LEADS, 1.0)
-# Prior errors of a walk; variance of a slope times n³, half a least-squares line's.
+# Prior errors of a walk; variance of a slope times n³, half that of a least-squares line.
 WALKS, LINES = 1.0, 6.0
 # Exponent of the ratio of errors in the weights.
 POWER = 12
-# The error of a filter without a forecast, and the least ratio of errors: weights near 0 beside 1.
+# The error of a filter without a forecast, and the least ratio of errors: weights near 0 compared with 1.
 NO_BOUND, LEAST_RATIO = 1e300, 1e-20
 
 
 @inline_jit
 def set_profile(state, start, j, value):
-    """Set a number of profile j in all its lanes."""
+    """Set a value of profile j in all its lanes."""
     for i in range(at.KINDS):
         state[start + j * at.KINDS + i] = value
 
 
 @inline_jit
 def sum_kinds(state, start):
-    """Sum of a number over kinds, of which there are eight."""
+    """Sum a value over the eight kinds."""
     return ((state[start] + state[start + 1]) + (state[start + 2] + state[start + 3])) + (
         (state[start + 4] + state[start + 5]) + (state[start + 6] + state[start + 7])
     )
@@ -51,15 +51,15 @@ def sum_kinds(state, start):
 
 @inline_jit
 def slot_of(state, j, ahead):
-    """The slot of profile j at `ahead` after the last observation."""
+    """Return the slot of profile j at `ahead` after the last observation."""
     slots, turns = int(state[at.USED + j]), (state[at.ELAPSED] + ahead) / state[at.PERIOD + j]
-    # Even steps lie in the middle of slots, so that rounding does not move them to another.
+    # Even steps are in the middle of slots, so that rounding does not move them.
     return int((turns - np.floor(turns)) * slots + 0.5) % slots
 
 
 @inline_jit
 def set_reach(state, steps):
-    """What a slope of 1 adds to its level in `steps` typical lags."""
+    """Set the change of a level by a slope of 1 over `steps` typical lags."""
     for trend in range(at.TRENDS):
         reach = (1 - np.exp(at.LOG_DAMPING[trend] * steps)) / (1 - at.DAMPING[trend])
         for j in range(at.PROFILES):
@@ -68,7 +68,7 @@ def set_reach(state, steps):
 
 @inline_jit
 def forecast_bank(state, memory, ahead):
-    """The bank's forecasts at `ahead`; the season of a profile is ABSENT where it has none."""
+    """Compute the forecasts at `ahead`. The season of a profile is ABSENT where it has none."""
     for j in range(at.PROFILES):
         season = 0.0
         if j > 0:
@@ -85,7 +85,7 @@ def forecast_bank(state, memory, ahead):
 
 @inline_jit
 def lead_below(steps):
-    """Index of the last lead up to `steps`, and the share of the way to the next in log time."""
+    """Return the index of the last horizon up to `steps`, and the position between it and the next in log time."""
     low = 0
     while low < at.LEAD_COUNT - 1 and at.LEADS[low + 1] <= steps:
         low += 1
@@ -96,7 +96,7 @@ def lead_below(steps):
 
 @inline_jit
 def mix(state, low, share):
-    """Weigh the forecasts by their errors between two leads; returns their mean and the sum of the weights."""
+    """Weight the forecasts by their errors between two horizons. Return their mean and the sum of the weights."""
     floor = SAME * state[at.DEVIATION] + at.TINY
     after = min(low + 1, at.LEAD_COUNT - 1)
     for j in range(at.PROFILES):
@@ -134,7 +134,7 @@ def mix(state, low, share):
         cube = ratio * ratio * ratio
         state[at.WEIGHTS + e] = (cube * cube) * (cube * cube)
     if state[at.COUNT] <= POWER:
-        # With so few errors, w ∝ E^(-n).
+        # With few errors, w ∝ E^(-n).
         for e in range(at.BANK):
             state[at.WEIGHTS + e] **= (state[at.COUNT] - 1) / POWER if state[at.COUNT] > 1 else 0.0
     for i in range(at.KINDS):
@@ -150,7 +150,7 @@ def mix(state, low, share):
 
 @inline_jit
 def spread_of_forecasts(state, mean, total):
-    """Mean square of the forecasts' distances from their mean."""
+    """Return the mean square of the forecasts' distances from their mean."""
     for i in range(at.KINDS):
         square = 0.0
         for j in range(at.PROFILES):
@@ -162,22 +162,22 @@ def spread_of_forecasts(state, mean, total):
 
 @inline_jit
 def _independent_errors(state, lead):
-    """Independent errors of the mixture at a lead: overlapping forecasts have similar errors."""
+    """Return the effective number of errors at a horizon, since overlapping forecasts have similar errors."""
     return state[at.MIXED + lead] * OVERLAP[lead]
 
 
 @inline_jit
 def _error_growth(steps, walk, line):
-    """A squared error `steps` ahead over that one step ahead: a level's, a walk's and a line's part."""
+    """Return the squared error `steps` ahead relative to one step: parts of a level, a walk and a line."""
     return max(1 + (steps - 1) * walk + max(steps * steps - 1, 0.0) * line, LEAST_GROWTH)
 
 
 @inline_jit
 def mixture_error(state, steps, low, share):
-    """The mixture's error `steps` ahead, between the leads `low` and `low + 1`.
+    """Return the mixture's error `steps` ahead, between the horizons `low` and `low + 1`.
 
     Returns:
-        mean absolute error, one over the number of errors behind it, and the share of it without any.
+        Mean absolute error, one over the number of errors behind it, and its share without any.
     """
     count = max(state[at.COUNT] - 1, 1.0)
     walk = (count * state[at.GAIN] * state[at.GAIN] + WALKS) / (count + WALKS)
@@ -207,7 +207,7 @@ def mixture_error(state, steps, low, share):
 
 @inline_jit
 def score_bank(state, lead, value, forecasts):
-    """Score the bank's forecasts, from index `forecasts` on, by a value."""
+    """Score the forecasts, from index `forecasts` on, with a value."""
     for j in range(at.PROFILES):
         rate, slack = 0.0, 0.0
         if state[forecasts + j * at.KINDS] < at.ABSENT / 2:
@@ -225,7 +225,7 @@ def score_bank(state, lead, value, forecasts):
 
 @inline_jit
 def score_mixture(state, lead, error, stands):
-    """Update the mixture's error. stands: the column stands still, where an error of 0 only shows its resolution."""
+    """Update the mixture's error. In a constant column (`stands`) an error of 0 only reflects its resolution."""
     count = min(state[at.MIXED + lead] + 1, MIXTURE_MEMORY)
     mean, floor = state[at.MIXTURE + lead], LEAST_SHARE * state[at.DEVIATION]
     bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > at.YOUNG else error

@@ -1,40 +1,45 @@
-"""The filter of `auto`: a bank of local filters for one column of any numbers, with level, trend and season.
+"""The filter of `auto`: a bank of local filters with level, trend and season, for one column of any numbers.
 
-Each filter i of the bank is a Kalman filter of a small system, of the column less a profile j of its season:
+Each filter i of the bank is a Kalman filter of a small system, of the column minus a profile j of its season:
 
     level   x' = x + w, E[w²] = q_i tau        y - s_j(t) = x + e, E[e²] = 1 in units of the noise
     trend   x' = x + b (1 - φ^tau) / (1 - φ), b' = φ^tau b, with gains in steady state
 
-tau is the lag over the typical lag of the stream. The gain has the Student-t weight w(z) of math.md, z the innovation
-over the filter's own mean error; the two fastest levels have none, so that they follow a value that jumps. The profiles
-are: none, the day, the week (of times in seconds), and a period found by the autocorrelation of the last observations.
-A profile has a number for each slot of its period: the mean of the observations there less the level. An observation
-that does not fit counts by its weight, unless the one before it in the slot did not fit either.
+tau is the lag divided by the typical lag of the stream. The gain has the Student-t weight w(z) of MATH.md, where z is
+the
+innovation divided by the filter's own mean error. The two fastest levels have no weight, so that they follow jumps. The
+profiles are: none, the day, the week (for times in seconds), and a period found from the autocorrelation of the last
+observations. A profile has a value for each slot of its period: the mean of the observations there minus the level. An
+outlier counts by its weight, unless the previous observation in its slot was an outlier too.
 
-The best filter depends on the lead. So for each lead of LEADS (in typical lags) the mean absolute error E_l,e of every
-filter's forecasts is followed, and the estimate is the mean of all forecasts by the weights
+The best filter depends on the horizon. For each horizon of LEADS (in typical lags) the mean absolute error E_l,e of
+every
+filter's forecasts is tracked. The estimate is the mean of all forecasts with the weights
 
     w_l,e ∝ (E_l,e / min_e E_l,e)^(-12)
 
-between two leads by E interpolated in log time. With fewer than 12 errors the weights are E^(-n), the likelihood of an
-unknown scale. The mean absolute error of the mixture, A_l, gives the deviation √(π/2) A_l of Student's t (student.py).
-Its degrees of freedom are the independent errors: n of one lag, 1.5 n s / h of n forecasts h lags ahead that begin s
-lags apart. A lead with fewer than ENOUGH of them is completed by the lead before, whose squared error grows from one
-lag ahead as
+between two horizons with E interpolated in log time. With fewer than 12 errors the weights are E^(-n), the likelihood
+of
+an unknown scale. The mean absolute error of the mixture, A_l, gives the deviation √(π/2) A_l of Student's t
+(student.py).
+Its degrees of freedom are the number of independent errors: n at one lag, and 1.5 n s / h for n forecasts h lags ahead
+that begin s lags apart. A horizon with fewer than ENOUGH of them is completed by the previous one, whose squared error
+grows from one lag ahead as
 
     1 + (h - 1) κ + (h² - 1) LINES / (n + 2)³           κ = (n k² + WALKS) / (n + WALKS)
 
-the terms of a local level with the mixture's gain k, of a walk, and of a line whose slope is uncertain; and by the
-variance among the filters. An error after a shorter lag is scaled to the typical lag.
+the terms of a local level with the mixture's gain k, of a walk, and of a line with uncertain slope; and by the variance
+among the filters. An error after a shorter lag is scaled to the typical lag.
 
-Before the observation the state has a share k of the variance of the innovation. After it, it has k (1 - k) by the
+Before the observation the state has a share k of the variance of the innovation. Afterwards it has k (1 - k) by the
 errors including this one, or the variance among the filters if larger; and w (1 - w) k² e² for a possible outlier.
 
-Numbers are relative to the first observation. The results are the same for shifted times, and scale with y. The layout
-of the memory is in `auto_layout.py`.
+Values are relative to the first observation. Results are invariant to shifts of time, and scale with y. The memory
+layout
+is in `auto_layout.py`.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -61,21 +66,21 @@ from rfa.runtime.filters.correlation import joint_square
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.student import normal_square, stretching, widening
 
-# Periods of the profiles in seconds; 0 where the period is found or there is none.
+# Periods of the profiles in seconds, 0 where the period is found or there is none.
 CLOCK = np.array([0.0, 86_400.0, 604_800.0, 0.0])
-# Rows at the first search for a period; they double, up to the ring.
+# Rows at the first search for a period. They double up to the size of the ring.
 FIRST_SEARCH = 64
 INVERSE_NU = 0.05
 MEAN_TO_STD = np.sqrt(np.pi / 2)
 # The error before a second observation, as a share of |y|.
 FIRST_GUESS = 0.25
-# An innovation counts for at most so many deviations; of a column that stood still, for as many as values stood.
+# Limit on an innovation in deviations; in a constant column, the number of constant values.
 FURTHEST_OFF = 1e3
 OUTLIERS = (0.02, 10.0)
 
 
 def _by_lane(levels, trends):
-    """A number of each kind, for all lanes."""
+    """Repeat a value of each kind for all lanes."""
     kinds = np.concatenate((np.broadcast_to(levels, at.LEVELS), np.broadcast_to(trends, at.TRENDS)))
     return np.tile(kinds, at.PROFILES)
 
@@ -92,7 +97,7 @@ REACHES = np.stack([_by_lane(0.0, (1 - at.DAMPING**lead) / (1 - at.DAMPING)) for
 
 @inline_jit
 def _predict(state, tau):
-    """Carry all filters over a lag of tau."""
+    """Predict all filters over a lag of tau."""
     for e in range(at.BANK):
         state[at.SPREAD + e] += DRIFT[e] * tau
         state[at.ONE + e], state[at.REACH + e] = DAMPED[e], REACHES[0, e]
@@ -110,14 +115,14 @@ def _predict(state, tau):
 
 @inline_jit
 def _weight(off, error):
-    """The Student-t weight of an innovation, by the mean error of its filter."""
+    """Return the Student-t weight of an innovation, given the mean error of its filter."""
     z = off / (MEAN_TO_STD * error)
     return min(1.0, (1 + INVERSE_NU) / (1 + z * z * INVERSE_NU))
 
 
 @inline_jit
 def _update(state, value, noise):
-    """Condition all filters on a value. noise: the variance of its noise over the usual one."""
+    """Update all filters with a value. `noise` is the ratio of its noise variance to the usual one."""
     is_first, is_old = state[at.COUNT] == 0, state[at.COUNT] > at.YOUNG
     for j in range(at.PROFILES):
         before, season = state[at.BASE + j * at.KINDS + at.GROUND], state[at.SEASON + j]
@@ -139,7 +144,7 @@ def _update(state, value, noise):
 
 @inline_jit
 def _gain(state, total, noise):
-    """The gain of the mixture, before the update."""
+    """Return the gain of the mixture, before the update."""
     for i in range(at.KINDS):
         weight = 0.0
         for j in range(at.PROFILES):
@@ -151,7 +156,7 @@ def _gain(state, total, noise):
 
 @inline_jit
 def _filtered(state, total):
-    """The mixture of the filters' estimates, by the weights one step ahead, and the variance among them."""
+    """Return the mixture of the filters' estimates, with the weights one step ahead, and the variance among them."""
     for i in range(at.KINDS):
         mean = 0.0
         for j in range(at.PROFILES):
@@ -165,13 +170,13 @@ def _filtered(state, total):
 
 @inline_jit
 def _inverse_dof(state):
-    """One over the number of scored errors, at least one."""
+    """Return one over the number of scored errors, at least one."""
     return 1 / max(state[at.COUNT] - 1, 1.0)
 
 
 @inline_jit
 def _score_pending(state, due, memory, value, is_seen, lag, unit):
-    """Score and remove the pending forecasts whose time has come."""
+    """Score and remove the pending forecasts that are due."""
     now, near = state[at.ELAPSED], 0.5 * min(unit, lag)
     for lead in range(1, at.LEAD_COUNT):
         while state[at.PENDING_COUNT + lead] > 0:
@@ -191,7 +196,7 @@ def _score_pending(state, due, memory, value, is_seen, lag, unit):
 
 @source_inline_jit
 def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_dof, a):
-    """Condition column a on a value, NaN if missing; returns nis, weight, log-determinant, and whether it counts."""
+    """Update column a with a value, NaN if missing. Return nis, weight, log-determinant, and whether it counts."""
     is_seen, noise = value == value, scale * scale
     is_first = state[at.COUNT] == 0
     if is_seen and is_first:
@@ -238,7 +243,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
         state[at.CENTRE] += (rest - state[at.CENTRE]) / size
         state[at.GAIN] = gain
         state[at.COUNT] += 1
-        # By the errors including this one, by the variance among the filters, and for a possible outlier.
+        # From the errors including this one, the variance among the filters, and a possible outlier.
         inverse_dof[1, a] = _inverse_dof(state)
         error, _, _ = mixture_error(state, tau, low, share)
         kept = gain / (gain + (1 - gain) * noise) if gain < 1 else 1.0
@@ -253,7 +258,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
     state[at.VALUE] = rest if is_seen else mean
     out.mean[a] = state[at.ORIGIN] + filtered
     out.covariance[a, a], out.innovation_covariance[a, a] = after, spread * wide
-    # At least the variance after the observation: smoothing never increases a variance.
+    # At least the variance after the observation, because smoothing never increases a variance.
     out.predicted_mean[a] = 0.0 if is_first else state[at.ORIGIN] + mean
     out.predicted_covariance[a, a] = max(prior, after)
     log_det = np.log(spread * stretching(square, inverse_dof[0, a]))
@@ -262,16 +267,16 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
 
 @inline_jit
 def observe(state, due, memory, values, lag, unit, scale, out, inverse_dof, joint):
-    """Condition the columns of a stream on values `[P]`, NaN where missing.
+    """Update the columns of a stream with values `[P]`, NaN where missing.
 
     Args:
-        state: a copy of the stream's, with scratch behind it, `[P, WORK]`.
-        due: the stream's state, `[P, STATE]`, for the times of pending forecasts.
+        state: Copy of the stream's state, followed by scratch, `[P, WORK]`.
+        due: State of the stream, `[P, STATE]`, for the due times of pending forecasts.
         memory: `[P, MEMORY]`.
-        lag, unit: the lag since the observation before, and the typical lag.
-        scale: factor on the deviation of the noise.
-        inverse_dof: of innovation and state, `[2, P]`, see student.py; set here.
-        joint: z (set here), the learned moments and scratch of correlation.py; without rows for separate columns.
+        lag, unit: Time since the previous observation, and the typical lag.
+        scale: Factor on the standard deviation of the noise.
+        inverse_dof: Written: 1/ν of innovation and state, `[2, P]` (student.py).
+        joint: z (written), the learned moments and scratch of correlation.py. It has no rows for separate columns.
     """
     z, learned, factor = joint
     is_joint = len(learned) > 0
@@ -295,7 +300,7 @@ def observe(state, due, memory, values, lag, unit, scale, out, inverse_dof, join
 
 @inline_jit
 def is_finite(state):
-    """Whether the copy of a state `[P, WORK]` is finite."""
+    """Return whether the copy of a state `[P, WORK]` is finite."""
     total = 0.0
     for a in range(len(state)):
         column = state[a]
@@ -310,8 +315,7 @@ def is_finite(state):
 
 @inline_jit
 def forecast(state, memory, horizon, unit, mean, covariance, inverse_dof):
-    """Mean `[P]`, variances (the diagonal of `[P, P]`) and inverse degrees of freedom `[P]` of an observation after
-    `horizon`."""
+    """Compute mean `[P]`, variances (the diagonal of `[P, P]`) and inverse degrees of freedom `[P]` at `horizon`."""
     steps = horizon / unit
     low, share = lead_below(steps)
     for a in range(len(mean)):
@@ -329,7 +333,7 @@ def forecast(state, memory, horizon, unit, mean, covariance, inverse_dof):
 
 @inline_jit
 def remember(state, due, memory, values, unit):
-    """Update the memory with an accepted observation; the arguments are those of `observe`."""
+    """Update the memory with an accepted observation. The arguments are those of `observe`."""
     for a in range(len(values)):
         _remember_column(state[a], due[a], memory[a], values[a], unit)
 
@@ -361,7 +365,7 @@ def _remember_column(state, due, memory, value, unit):
 
 @inline_jit
 def _add_pending(state, due, memory, lead, unit):
-    """Store the forecasts of a lead until their time has come."""
+    """Store the forecasts of a horizon until they are due."""
     entry = int(state[at.FIRST_PENDING + lead] + state[at.PENDING_COUNT + lead]) % at.MOST_PENDING
     start = at.PENDING + ((lead - 1) * at.MOST_PENDING + entry) * (at.BANK + 1)
     for e in range(at.BANK):

@@ -3,7 +3,7 @@
 Equations: `auto_numba.py`; layout: `auto_layout.py`.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import auto_layout as at
 from rfa.runtime.filters.auto_bank_numba import slot_of
 
-# Periods that differ by less than this share are the same.
+# Periods within this relative distance are treated as equal.
 SAME_PERIOD = 0.02
 PROFILE_GAIN = 0.15
-# An observation with a smaller weight than this does not fit.
+# Observations with a smaller weight than this are outliers.
 ODD = 0.5
 
 
@@ -31,7 +31,7 @@ def add_to_profiles(state, memory, rest, unit):
         if state[at.ELAPSED] > state[at.PERIOD + j] + at.SET_UP * unit:
             state[at.IS_COMPLETE + j] = 1.0
         slot = slot_of(state, j, 0.0)
-        # A slot with many observations in a period forgets a period as slowly as a slot with one.
+        # A slot with many observations per period forgets a period as slowly as a slot with one.
         least = PROFILE_GAIN * min(slots * unit / state[at.PERIOD + j], 1.0)
         entry, visits = at.PROFILE[j] + slot, at.PROFILE[j] + slots + slot
         above = rest - state[at.LEVEL_BEFORE + j]
@@ -40,7 +40,7 @@ def add_to_profiles(state, memory, rest, unit):
             memory[visits] = 1
             continue
         count, is_odd = abs(memory[visits]), state[at.FIT] < ODD
-        # An observation that does not fit counts fully only if the one before it did not fit, too.
+        # An outlier counts fully only if the previous one in its slot was an outlier too.
         weight = 1.0 if is_odd and memory[visits] < 0 else state[at.FIT]
         memory[entry] += weight * max(1 / (count + 1), least) * (above - memory[entry])
         count = min(count + 1, 1 / least)
@@ -49,7 +49,7 @@ def add_to_profiles(state, memory, rest, unit):
 
 @inline_jit
 def search_period(state, memory, unit, count):
-    """Search the last observations for a period, and set up a profile of a new one."""
+    """Search the last observations for a period, and set up a profile for a new one."""
     first = int(state[at.ROWS]) - count
     for k in range(count):
         state[at.SEARCHED + k] = memory[at.LAST + (first + k) % at.RING]
@@ -94,10 +94,10 @@ def _worst_error(state, lead):
 
 @inline_jit
 def dominant_period(rest, count):
-    """The lag of the highest autocorrelation of values around their line; 0 without a peak.
+    """Return the lag of the highest autocorrelation of values around their line, or 0 without a peak.
 
     Args:
-        rest: `count` values and LAGS_AT_ONCE more numbers; overwritten by the bounded residuals of the line, and zeros.
+        rest: `count` values and LAGS_AT_ONCE more. Overwritten with the bounded residuals of the line, and zeros.
     """
     middle, mean, slope, square = (count - 1) / 2, 0.0, 0.0, 0.0
     for k in range(count):
@@ -138,7 +138,7 @@ def dominant_period(rest, count):
 
 @inline_jit
 def _products(rest, lag, count):
-    """Sums of the products of values at `lag` and the next LAGS_AT_ONCE - 1 lags; zeros follow the values."""
+    """Return sums of products of values at `lag` and the next LAGS_AT_ONCE - 1 lags. Zeros follow the values."""
     a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(count - lag):
         one, start = rest[k], k + lag

@@ -20,17 +20,19 @@ import pyarrow.compute as pc
 
 DAY_SECONDS: Final = 86_400
 WEEKDAYS: Final = 7
-# Limits of a document: nodes of a day (every quarter of an hour), columns, and listed dates.
+# Limits of a document: nodes per day (every quarter of an hour), columns, and listed dates.
 MOST_SLOTS, MOST_COLUMNS, MOST_DATES = 96, 64, 1_000
 LARGEST: Final = 1e30
-# From 1971, since smaller numbers may count rows, to the years of four digits.
+# From 1971, because smaller numbers may be row counts, to years of four digits.
 FIRST_MOMENT, LAST_MOMENT = 365 * DAY_SECONDS, 253_402_300_799 - DAY_SECONDS
 _EPOCH = date(1970, 1, 1)
 
 
 class Nodes(NamedTuple):
-    """Positions of times: between the nodes `before` and `after` `[N]` (type of day times slots plus slot), at `share`
-    `[N]` of the way."""
+    """Positions of times between the nodes `before` and `after` `[N]` (type of day times slots plus slot).
+
+    `share` `[N]` is the relative position between them.
+    """
 
     before: np.ndarray
     after: np.ndarray
@@ -39,10 +41,10 @@ class Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Days:
-    """The days of a calendar: time zone, nodes of a day, and holidays.
+    """The days of a calendar: time zone, nodes per day, and holidays.
 
     Raises:
-        ValueError: an unknown zone, or an invalid number or date.
+        ValueError: The zone is unknown, or a number or date is invalid.
     """
 
     zone: str
@@ -61,17 +63,17 @@ class Days:
 
     @property
     def types(self) -> int:
-        """Types of days: the weekdays, and holidays if any."""
+        """Number of types of days: the weekdays, and holidays if any."""
         return WEEKDAYS + bool(self.holidays)
 
     def nodes(self, times: np.ndarray) -> Nodes:
-        """Positions of `times` `[N]`, in seconds since 1970.
+        """Return positions of `times` `[N]`, in seconds since 1970.
 
         Raises:
-            ValueError: a time is outside `is_moment`.
+            ValueError: A time is outside `is_moment`.
         """
         if not is_moment(times).all():
-            raise ValueError("a calendar needs times in seconds since 1970, of the years 1971 to 9999")
+            raise ValueError("a calendar needs times in seconds since 1970, in the years 1971 to 9999")
         day, rest = self._local(times)
         place = rest * (self.slots / (DAY_SECONDS * 1e6))
         slot = np.floor(place).astype(np.int64)
@@ -80,16 +82,16 @@ class Days:
         return Nodes(self._type(day) * self.slots + slot, after, place - slot)
 
     def dates(self, times: np.ndarray) -> np.ndarray:
-        """Days since 1970 of each time."""
+        """Return days since 1970 of each time."""
         return self._local(times)[0]
 
     def is_holiday(self, dates: np.ndarray) -> np.ndarray:
-        """Which of these days are holidays."""
+        """Return which of these days are holidays."""
         listed: np.ndarray = getattr(self, "_holidays")  # noqa: B009 - set in __post_init__, no field
         return np.isin(dates, listed)
 
     def _local(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Local day, and microseconds since its midnight."""
+        """Return the local day, and microseconds since its midnight."""
         micros = np.rint(1e6 * np.asarray(times, dtype=np.float64)).astype(np.int64)
         local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", tz=self.zone))).to_numpy(zero_copy_only=False)
         day, rest = np.divmod(local.astype(np.int64), DAY_SECONDS * 1_000_000)
@@ -105,7 +107,7 @@ class Calendar:
     """Days and their pattern `[P, types of days, slots]`, Monday first and holidays last.
 
     Raises:
-        ValueError: the pattern has another shape, too many columns, or a value that is not finite.
+        ValueError: The pattern has a wrong shape, too many columns, or a non-finite value.
     """
 
     days: Days
@@ -118,17 +120,17 @@ class Calendar:
             shape = f"[1 to {MOST_COLUMNS} columns, {expected[0]} types of days, {expected[1]} slots]"
             raise ValueError(f"pattern must be {shape}, got {list(pattern.shape)}")
         if not (np.abs(pattern) <= LARGEST).all():
-            raise ValueError(f"pattern must be of finite numbers, at most {LARGEST:g} in size")
+            raise ValueError(f"pattern must have finite numbers, at most {LARGEST:g} in size")
         object.__setattr__(self, "pattern", pattern)
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """The pattern at `times` `[N]`, seconds since 1970: `[N, P]`."""
+        """Return the pattern at `times` `[N]`, seconds since 1970: `[N, P]`."""
         before, after, share = self.days.nodes(times)
         flat = self.pattern.reshape(len(self.pattern), -1)
         return (flat[:, before] + share * (flat[:, after] - flat[:, before])).T
 
     def to_document(self) -> dict[str, Any]:
-        """The calendar as JSON."""
+        """Convert to JSON."""
         days = self.days
         return {
             "zone": days.zone, "slots": days.slots, "holidays": list(days.holidays), "pattern": self.pattern.tolist()
@@ -136,10 +138,10 @@ class Calendar:
 
     @classmethod
     def from_document(cls, document: Any) -> Calendar:
-        """From JSON.
+        """Convert from JSON.
 
         Raises:
-            ValueError: If an entry is missing, unknown or invalid; the message names it and the reason.
+            ValueError: An entry is missing, unknown or invalid. The message names it and the reason.
         """
         if not isinstance(document, Mapping):
             raise ValueError("calendar must be an object with zone, slots and pattern")
@@ -182,5 +184,5 @@ def _day(text: str) -> int:
 
 
 def is_moment(times: np.ndarray) -> np.ndarray:
-    """Which times may be seconds since 1970: not numbers of rows, and no years beyond four digits."""
+    """Return which times may be seconds since 1970, excluding row numbers and years beyond four digits."""
     return (times >= FIRST_MOMENT) & (times <= LAST_MOMENT)

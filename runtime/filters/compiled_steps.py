@@ -1,10 +1,11 @@
-"""Filters whose step is compiled: linear systems of any size, in float64.
+"""Filters with a compiled step: linear systems of any size, in float64.
 
-One call takes many observations, of live streams or of one recorded series, from the pool to the outputs. The numbers
-of a stream do not depend on the other streams of a call. Compiling takes half a minute, once per machine and version.
+One call processes many observations, of live streams or of one recorded series, from the pool to the outputs. Results
+of
+a stream do not depend on the other streams in a call. Compiling takes half a minute, once per machine and version.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _MADE_OF = (
 
 @source_inline_jit
 def _filter_rows(observe, system, scorer, inputs, outputs, trace, buffers):
-    """Filter the observations of a batch; those of a stream after one that was refused are refused too."""
+    """Filter the observations of a batch. After a rejected observation, the rest of its stream is rejected."""
     streams = scorer.streams
     moves, state, (slots, times, values, noise) = inputs
     work, out, posterior, after, moved = buffers
@@ -95,7 +96,7 @@ def _filter_rows(observe, system, scorer, inputs, outputs, trace, buffers):
             copy1(after, trace.state[row])
 
 
-# Two functions, since numba caches by name, and the functions that a kernel calls must be global.
+# Two functions, because numba caches by name, and the functions that a kernel calls must be global.
 
 
 def _filter_capped(system, scorer, inputs, outputs, trace, buffers):
@@ -114,16 +115,16 @@ def _kernel(function: Any) -> Any:
 
 
 class CompiledSteps:
-    """Steps of a linear filter; see `FilterSteps`.
+    """Steps of a linear filter. See `FilterSteps`.
 
     Args:
-        leads: horizons of the forecasts that adapt.
-        passes: range for requests.
-        kept: number of sets of horizons whose F and Q are cached.
+        leads: Horizons of the forecasts that adapt.
+        passes: Range of passes for requests.
+        kept: Number of sets of horizons whose F and Q are cached.
 
     Attributes:
-        module: of the slowest part of the kernel.
-        layout: shapes of the parts of the state, by name.
+        module: Module of the slowest part of the kernel.
+        layout: Shapes of the parts of the state, by name.
     """
 
     runtime = "compiled"
@@ -157,18 +158,18 @@ class CompiledSteps:
 
     @classmethod
     def of(cls, bundle: Bundle, leads: Horizons) -> Self:
-        """The steps of a bundle."""
+        """Return the steps of a bundle."""
         return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
-        """A state from its parts; missing parts are 0."""
+        """Return a state from its parts. Missing parts are 0."""
         state = np.zeros(self._numbers)
         for name, part in parts.items():
             state[self._places[name]] = part.ravel()
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The state from its parts, as a field."""
+        """Return the state from its parts, as a field."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:
@@ -181,11 +182,11 @@ class CompiledSteps:
         disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """The parts of a state: the inverse of `adopt`."""
+        """Return the parts of a state: the inverse of `adopt`."""
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:
-        """The parts of states `[rows, S]`."""
+        """Return the parts of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
@@ -209,7 +210,7 @@ class CompiledSteps:
 
 
 def _prior(config: LinearFilterConfig) -> dict[str, Array]:
-    """The parts of a state before the first observation that are not 0."""
+    """Return the nonzero parts of a state before the first observation."""
     mean = np.zeros(len(config.drift)) if config.initial_mean is None else np.asarray(config.initial_mean)
     given = config.initial_covariance
     prior = {"mean": mean, "covariance": stationary_covariance(config) if given is None else np.asarray(given)}
@@ -217,12 +218,12 @@ def _prior(config: LinearFilterConfig) -> dict[str, Array]:
 
 
 def _moves_of(system: LinearSystem, horizon: tuple[float, ...]) -> Array:
-    """F and Q `[H, 2, n, n]` of the times until the forecasts."""
+    """Return F and Q `[H, 2, n, n]` over each horizon."""
     moves: Array = transition_numba.transitions(np.array(horizon, np.float64), system.modes)
     return moves
 
 
 def _places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Positions of the parts in a state."""
+    """Return the positions of the parts in a state."""
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()]).tolist()
     return {name: slice(end - math.prod(shape), end) for (name, shape), end in zip(shapes.items(), ends, strict=True)}

@@ -2,7 +2,7 @@
 
 The pattern of a calendar is a known bias of the sensor: it is subtracted from observations and added to the outputs.
 Intervals start from the normal distribution and adapt to the stream, as in `auto`. There is no attention mode. The
-kernels are those of every linear filter; a server compiles them at the start.
+kernels are those of every linear filter; a server compiles them at startup.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ NO_MOMENTS: Final = (
 )
 # The name of every system in metrics.
 LABEL: Final = "system"
-# Systems of at most this many states and components take many observations in a call; others one.
+# Systems of at most this many states and components process many observations per call, others one.
 SMALL: Final = 16
-# Bounds of the work, as the cube of the size for each observation and forecast: of a call (about a millisecond), and of
-# an observation (about ten).
+# Limits on the work, as the cube of the size for each observation and forecast: per call (about a millisecond), and per
+# observation (about ten).
 PIECE_WORK: Final = 1 << 20
 MOST_STEP_WORK: Final = 1 << 24
-MANY: Final = 256  # observations of a small system in a call
-MOST_HORIZONS: Final = 256  # of a request
+MANY: Final = 256  # observations of a small system per call
+MOST_HORIZONS: Final = 256  # per request
 MODES: Final = 25  # size of the modes, in pairs of F and Q
 # Memory in addition to the matrices: readouts of all horizons, the index of the pool, and Python objects.
 OBJECTS_BYTES: Final = 1 << 20
@@ -65,7 +65,7 @@ class SystemRuntime(FilterRuntime):
     """A system, ready to run.
 
     Attributes:
-        digest: of the version that its states belong to.
+        digest: Digest of the version that its states belong to.
     """
 
     has_own_steps = True
@@ -107,7 +107,7 @@ class SystemRuntime(FilterRuntime):
         return pattern + OBJECTS_BYTES + (leads + MODES) * moves + driven
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """See `FilterRuntime`; fewer with many forecasts, which bounds the time of a call."""
+        """See `FilterRuntime`. Fewer with many forecasts, to bound the time per call."""
         work = (1 + len(options.horizon)) * self._cube
         return max(1, min(super().piece_rows_of(options), PIECE_WORK // work))
 
@@ -115,7 +115,7 @@ class SystemRuntime(FilterRuntime):
         """See `run_sequence`.
 
         Raises:
-            InvalidInput: also if a time is outside the range of calendars.
+            InvalidInput: Also if a time is outside the range of calendars.
         """
         if self.calendar is not None:
             ends = np.array([*options.times[:1], *options.times[-1:]])
@@ -127,7 +127,7 @@ class SystemRuntime(FilterRuntime):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """See `FilterRuntime`. An observation outside the range of calendars is refused as out of range."""
+        """See `FilterRuntime`. Observations outside the range of calendars are rejected as out of range."""
         if self.calendar is None:
             return super().step(pool, batch, readout, inputs, memory, traced=traced)
         times = batch.times[:, None] + np.array([0.0, *readout.horizon])
@@ -145,16 +145,16 @@ class SystemRuntime(FilterRuntime):
         return None if self.calendar is None else self.calendar.at(times)
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """See `FilterRuntime`; a range would apply to the measurements without the calendar."""
+        """See `FilterRuntime`. A range would apply to the measurements without the calendar."""
         if self.calendar is not None and (alarm.low, alarm.high) != (NEVER.low, NEVER.high):
-            message = "alarm.range cannot be had with a system that has a calendar: leave one of them out."
+            message = "alarm.range cannot be combined with a system that has a calendar: omit one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_calendar")
         super().check_input(alarm, state, is_given=is_given)
 
     def check_merges(self) -> None:
         """See `FilterRuntime`."""
         if self.calendar is not None:
-            message = "system has a calendar, whose pattern its states do not include: they are not merged."
+            message = "states of a system with a calendar cannot be merged, because they do not include its pattern."
             raise InvalidInput(message, param="system", code="no_merge")
         super().check_merges()
 
@@ -169,7 +169,9 @@ class SystemRuntime(FilterRuntime):
 
 
 def tasks() -> tuple[CompileTask, CompileTask]:
-    """Tasks that compile the slowest part of the kernel; and, after those of all filters, the rest."""
+    """Return tasks that compile the slowest part of the kernel, and tasks for the rest, to run after those of all
+    filters.
+    """
     model = SystemRuntime(System.from_document({"preset": "level", "process_noise": 1, "measurement_noise": 1}))
     steps = cast("CompiledSteps", model.steps)
 

@@ -1,15 +1,16 @@
-"""The correlation of a stream's columns, learned from its innovations, and the joint square of a row under it.
+"""The correlation of a stream's columns, learned from its innovations, and the joint squared distance of a row.
 
-z `[P]` are the innovations of a row in standard deviations. u is z bounded at BOUND, and 0 for missing columns. The
-running mean of u uᵀ is a covariance whatever was missing, so
+z `[P]` are the standardised innovations of a row. u is z bounded at BOUND, and 0 for missing columns. The running mean
+of
+u uᵀ is a covariance whatever was missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 
 is positive definite: n rows are shrunk towards no correlation, and each column keeps an independent part. The joint
-square is z_sᵀ R_ss⁻¹ z_s for the columns s that were seen: chi-square with as many degrees of freedom if z is normal.
+square is z_sᵀ R_ss⁻¹ z_s for the observed columns s, chi-square with as many degrees of freedom for normal z.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-# Bound of |z|; least independent part of a column; rows of the running mean.
+# Bound of |z|; minimum independent part of a column; rows of the running mean.
 BOUND, OWN, MEMORY = 3.0, 0.01, 1000.0
 
 
 @inline_jit
 def joint_square(z, learned, factor):
-    """z_sᵀ R_ss⁻¹ z_s and log |R_ss|.
+    """Return z_sᵀ R_ss⁻¹ z_s and log |R_ss|.
 
     Args:
         z: `[P]`, NaN where a column is not in s.
@@ -58,7 +59,7 @@ def joint_square(z, learned, factor):
 
 @inline_jit
 def learn(z, learned):
-    """Update the means with a row unless all of it is missing; the arguments are those of `joint_square`."""
+    """Update the means with a row that is not entirely missing. The arguments are those of `joint_square`."""
     size, seen = len(z), 0
     for a in range(size):
         seen += 1 if z[a] == z[a] else 0

@@ -1,19 +1,19 @@
-"""One observation of one stream of a linear filter, compiled: the Kalman update under the capped rule.
+"""Compiled update of one stream of a linear filter with one observation, under the capped rule.
 
-Equations: `rfa.model.recurrence.dense` (capped rule, K passes, missing components, re-acquisition after a jump), in
-float64. The numbers are those of `LinearFilter` in float64, in the coordinates of the state. The rule that learns the
-noise is in `dense_numba_learned.py`, the layout of `work` in `linear_rows.py`.
+Equations: `rfa.model.recurrence.dense` (capped rule, K passes, missing components, jump detection), in float64. Results
+equal those of `LinearFilter` in float64, in the coordinates of the state. The rule that learns the noise is in
+`dense_numba_learned.py`, the layout of `work` in `linear_rows.py`.
 
-Two forms differ from `dense.py`, to save operations. With T = w C P Cᵀ + R, S_w⁻¹ = w T⁻¹ divides nothing by the weight
-w; T and S are factored as L D Lᵀ, without roots. And with A = P - K C P Joseph's form (I - K C) P (I - K C)ᵀ + K R Kᵀ
-/ w is
+Two forms differ from `dense.py`, to save operations. With T = w C P Cᵀ + R, S_w⁻¹ = w T⁻¹ avoids division by the weight
+w; T and S are factored as L D Lᵀ, without roots. With A = P - K C P, Joseph's form (I - K C) P (I - K C)ᵀ + K R Kᵀ / w
+is
 
     A + (K R / w - A Cᵀ) Kᵀ
 
-The bracket is rounding alone: like Joseph's form, it removes the error of A along what was observed.
+The bracket is only rounding: like Joseph's form, it removes the error of A along the observed directions.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rfa.runtime.filters.robust_constants import AGREEMENT, LARGEST_NIS, LEAST_S
 
 @inline_jit
 def _predict_row(work, sizes, i):
-    """F m and F P."""
+    """Compute F m and F P."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     work[u(rows.prior_mean + i)] = 0.0
@@ -40,7 +40,7 @@ def _predict_row(work, sizes, i):
 
 @inline_jit
 def _spread_row(work, sizes, i):
-    """F P Fᵀ + Q."""
+    """Compute F P Fᵀ + Q."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     for j in range(i + 1):
@@ -52,7 +52,7 @@ def _spread_row(work, sizes, i):
 
 @inline_jit
 def _mask_missing(work, sizes):
-    """Which components were seen, and the noise of the observation; 0 and 1 where missing."""
+    """Set which components were observed, and the noise of the observation, with 0 and 1 where missing."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     work[u(rows.seen)] = 0.0
@@ -75,7 +75,7 @@ def _mask_missing(work, sizes):
 
 @inline_jit
 def _cross_row(work, sizes, i):
-    """P Cᵀ of the components seen."""
+    """Compute P Cᵀ of the observed components."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for a in range(p):
@@ -90,7 +90,7 @@ def _cross_row(work, sizes, i):
 
 @inline_jit
 def _innovate(work, sizes):
-    """Innovation e, its covariance S = signal + noise of what was seen, and e'S⁻¹e."""
+    """Compute innovation e, its covariance S = signal + noise of the observed components, and e'S⁻¹e."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for a in range(p):
@@ -119,7 +119,9 @@ def _innovate(work, sizes):
 
 @inline_jit
 def _compare(work, sizes, inverse_nu):
-    """The rival, predicted to now, against the filter; and by how much a jump enlarges the prior. See `weigh_jump`."""
+    """Compare the predicted alternative with the filter. Compute the growth of the prior by a jump. See
+    `weigh_jump`.
+    """
     n, p, leads = sizes
     rows = rows_of(sizes)
     for i in range(n):
@@ -156,7 +158,7 @@ def _compare(work, sizes, inverse_nu):
 
 @inline_jit
 def _count_evidence(work, sizes, inverse_nu):
-    """Evidence stays 0 where the filter does better: the logarithm is seldom needed."""
+    """Evidence stays 0 where the filter does better, so the logarithm is rarely needed."""
     rows = rows_of(sizes)
     evidence, ratio = work[u(rows.evidence)], work[u(rows.ratio)]
     if evidence > 0 or ratio > 1:
@@ -166,12 +168,12 @@ def _count_evidence(work, sizes, inverse_nu):
 
 @inline_jit
 def _update_rival(work, sizes, patience):
-    """The rival moves to the observation; the filter jumps if the evidence is enough."""
+    """Move the alternative to the observation. The filter jumps if there is enough evidence."""
     n, p, _ = sizes
     rows = rows_of(sizes)
     evidence = work[u(rows.evidence)]
     work[u(rows.jump)] = 1.0 if evidence >= patience - 1 else 0.0
-    # A rival that differs from the filter and did worse starts again from the filter.
+    # An alternative that differs from the filter and did worse restarts from the filter.
     work[u(rows.rival_distance)] = work[u(rows.rival_distance)] if evidence <= 0 else 0.0
     for i in range(n):
         kept = work[u(rows.rival + i)]
@@ -189,7 +191,7 @@ def _update_rival(work, sizes, patience):
 
 @inline_jit
 def _open_prior(work, sizes):
-    """Enlarge the prior, so that the update starts again from the observation."""
+    """Enlarge the prior, so that the update restarts from the observation."""
     n, p, _ = sizes
     rows = rows_of(sizes)
     for row in range(n * n):
@@ -207,7 +209,7 @@ def _open_prior(work, sizes):
 
 @inline_jit
 def _weigh(work, sizes, inverse_nu):
-    """The capped Student-t weight of an observation whose squared distance is the gate."""
+    """Return the capped Student-t weight of an observation with squared distance `gate`."""
     rows = rows_of(sizes)
     count, gate = work[u(rows.seen)], work[u(rows.gate)]
     work[u(rows.weight)] = min((1 + count * inverse_nu) / (1 + gate * inverse_nu), 1.0)
@@ -215,7 +217,7 @@ def _weigh(work, sizes, inverse_nu):
 
 @inline_jit
 def _reweigh(work, sizes, inverse_nu):
-    """A pass after the first: by the posterior residual (R / w) S_w⁻¹ e = R T⁻¹ e."""
+    """A pass after the first, with the posterior residual (R / w) S_w⁻¹ e = R T⁻¹ e."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     factor(work, sizes, rows.weighted, rows.weight)
@@ -231,7 +233,7 @@ def _reweigh(work, sizes, inverse_nu):
 
 @inline_jit
 def _condition_row(work, sizes, i):
-    """Gain K = w P Cᵀ T⁻¹, mean and covariance; see the module's page. The rows before `i` are done."""
+    """Compute gain K = w P Cᵀ T⁻¹, mean and covariance (see the module docstring). Rows before `i` are done."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     gain, scaled, excess, product = rows.gain + i * p, rows.scaled + i * p, rows.excess + i * p, rows.product + i * n
@@ -265,7 +267,7 @@ def _condition_row(work, sizes, i):
 
 @inline_jit
 def keep_rival(work, sizes):
-    """The rival relative to the filter after its step; none after a jump."""
+    """Store the alternative relative to the filter after its step; none after a jump."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     for i in range(n):
@@ -277,7 +279,7 @@ def keep_rival(work, sizes):
 
 @source_inline_jit
 def predict(work, sizes):
-    """The prediction and its innovation; the observation, F and Q are in `work`."""
+    """Compute the prediction and its innovation. The observation, F and Q are in `work`."""
     n, _, _ = sizes
     for i in range(n):
         _predict_row(work, sizes, i)
@@ -304,7 +306,7 @@ def detect_jump(work, sizes, rule):
 
 @source_inline_jit
 def update(work, sizes, rule):
-    """The posterior from the prediction and its innovation."""
+    """Compute the posterior from the prediction and its innovation."""
     n, _, _ = sizes
     inverse_nu, inner, patience = rule
     rows = rows_of(sizes)

@@ -1,26 +1,30 @@
-"""One observation of one stream of a linear filter, compiled: the rule that learns the law of the noise.
+"""Compiled update of one stream of a linear filter with one observation, under the rule that learns the noise.
 
-Equations: "Learned noise" in `dense.py`. They are a Kalman update for each factor s_k on R, and the moments of their
-mixture by shares g_k. Here all factors cost as much as one, in coordinates of the observation in which R is the
-identity and C P Cᵀ diagonal: with T R Tᵀ = I, T C P Cᵀ Tᵀ = diag(v), innovation z = T e and Z = P Cᵀ Tᵀ
+Equations: "Learned noise" in `dense.py`: a Kalman update for each factor s_k on R, and the moments of their mixture
+with
+weights g_k. Here all factors cost as much as one, in coordinates of the observation in which R is the identity and C P
+Cᵀ
+is diagonal: with T R Tᵀ = I, T C P Cᵀ Tᵀ = diag(v), innovation z = T e and Z = P Cᵀ Tᵀ
 
     r_ik = 1 / (v_i + s_k)         N(e; 0, C P Cᵀ + s_k R) ∝ prod_i r_ik^½ exp(-z_i² r_ik / 2)
     h_i = sum_k g_k r_ik           mean + Z diag(h) z
 
-Joseph's form of the covariance, for the gain Z diag(h) T and what the gains Z diag(r_k) T of the factors differ by, is
+Joseph's form of the covariance, for the gain Z diag(h) T and the differences from the gains Z diag(r_k) T of the
+factors,
+is
 
     A - A Cᵀ Tᵀ diag(h) Zᵀ + Z D Zᵀ,     A = P - Z diag(h) Zᵀ
     D = sum_k g_k [diag((r_k - h)² v + s_k r_k²) + d_k d_kᵀ],     d_k = (r_k - h) z
 
-where D is a sum of positive terms, and A is corrected along what was observed as in `dense_numba.py`.
+where D is a sum of positive terms, and A is corrected along the observed directions as in `dense_numba.py`.
 
-T is found by a factorisation of R and Jacobi's rotations: one for two components, which is exact, and sweeps of them
-for more. A component that was not seen has v = 0, is apart from the others and takes no part.
+T is found by a factorisation of R and Jacobi rotations: one for two components, which is exact, and sweeps for more. A
+missing component has v = 0, is separate from the others and has no effect.
 
-The layout is that of `linear_rows.py`, with the rows of `LearnedRows` after it; the counts are the first of them.
+The layout is that of `linear_rows.py`, followed by the rows of `LearnedRows`, of which the counts are the first.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -44,17 +48,18 @@ from rfa.runtime.filters.robust_constants import (
 
 FACTORS, WIDEST = len(NOISE_FACTORS), max(NOISE_FACTORS)
 _SIZES, _KEPT = np.array(NOISE_FACTORS), KEPT_PRIOR * np.array(PRIOR_COUNTS)
-# A rotation by less than the rounding of its operands is left out.
+# Rotations smaller than the rounding of their operands are skipped.
 LEAST_TURN = 2.0**-52
-# Sweeps of Jacobi's rotations; a handful are enough.
+# Maximum number of sweeps of Jacobi rotations. A few are enough.
 MOST_SWEEPS = 30
-# Densities below it are counted apart, so that a product of many does not vanish.
+# Densities below it are scaled, so that a product of many does not vanish.
 LEAST_DENSITY = 1e-150
 
 
 class LearnedRows(NamedTuple):
-    """Rows after those of `linear_rows`: counts, shares and half the squared distances of the K factors, the r of each
-    factor, T, C P Cᵀ in its coordinates, D, v, z and h, and one row of the state."""
+    """Rows after those of `linear_rows`: counts, weights and half the squared distances of the K factors, the r of each
+    factor, T, C P Cᵀ in its coordinates, D, v, z and h, and one row of the state.
+    """
 
     counts: int
     share: int
@@ -95,19 +100,19 @@ def _learned_rows(counts, p):
 
 @inline_jit
 def learned_rows_of(sizes):
-    """The layout for (n, P, whether C is the first rows of the identity)."""
+    """Return the layout for (n, P, whether C is the first rows of the identity)."""
     return _learned_rows(rows_of(sizes).end, sizes[1])
 
 
 def scratch_size(sizes: tuple[int, int, bool], *, learns: bool) -> int:
-    """Numbers in `work`: the layout's, and last the lag of the F and Q in it."""
+    """Return the size of `work`: the layout, and the lag of its F and Q."""
     end = int(getattr(rows_of, "py_func", rows_of)(sizes).end)
     return (int(getattr(_learned_rows, "py_func", _learned_rows)(end, sizes[1]).end) if learns else end) + 1
 
 
 @inline_jit
 def _add_product(work, out, row, other):
-    """out += row · other."""
+    """Compute out += row · other."""
     work[u(out)] += work[u(row)] * work[u(other)]
 
 
@@ -116,7 +121,7 @@ def _add_product(work, out, row, other):
 
 @inline_jit
 def _whiten(work, sizes):
-    """T with T R Tᵀ = I, and C P Cᵀ in its coordinates."""
+    """Compute T with T R Tᵀ = I, and C P Cᵀ in its coordinates."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     # Of R alone, without the state.
@@ -154,7 +159,7 @@ def _turn(work, row, other, cosine, sine):
 
 @inline_jit
 def _rotate(work, sizes, a, b):
-    """Jacobi's rotation of the coordinates a < b; 1 if it was needed, else 0."""
+    """Rotate the coordinates a < b (Jacobi). Return 1 if it was needed, else 0."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
     own, other, between = learned.core + a * p + a, learned.core + b * p + b, learned.core + b * p + a
@@ -192,7 +197,7 @@ def _diagonalise(work, sizes):
 
 @inline_jit
 def _project(work, sizes):
-    """v and z."""
+    """Compute v and z."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     for i in range(p):
@@ -201,19 +206,19 @@ def _project(work, sizes):
         add_dot(work, learned.signal + i, 1.0, learned.modes + i * p, 1, rows.innovation, 1, p)
 
 
-# The shares of the factors.
+# The weights of the factors.
 
 
 @inline_jit
 def _size(work, sizes, least):
-    """s_k: the widest is at least e'S⁻¹e."""
+    """Return s_k. The largest is at least e'S⁻¹e."""
     reach = min(work[u(rows_of(sizes).gate)], LARGEST_FACTOR)
     return max(least, reach if least == WIDEST else 0.0)
 
 
 @inline_jit
 def _respond(work, sizes, k):
-    """r of factor k, and its count times its density: a product of what is not exponential, and half the exponent."""
+    """Compute r of factor k, and its count times its density, as a product and half an exponent."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     share, penalty, least = learned.share + k, learned.penalty + k, _SIZES[k]
@@ -228,7 +233,7 @@ def _respond(work, sizes, k):
         work[u(learned.response + k * p + i)] = response
         density = work[u(share)]
         is_small = density < LEAST_DENSITY
-        # Relative to the density under R itself, which all factors have in common.
+        # Relative to the density under R itself, which all factors share.
         ratio = math.sqrt((variance + 1) * response) if work[u(rows.present + i)] > 0 else 1.0
         work[u(share)] = density * (1 / LEAST_DENSITY if is_small else 1.0) * ratio
         work[u(penalty)] += 0.5 * (min(signal * signal, LARGEST_NIS) * response) - (
@@ -238,7 +243,7 @@ def _respond(work, sizes, k):
 
 @inline_jit
 def _normalise(work, sizes, factors):
-    """Shares from densities, up to their sum, `total`."""
+    """Convert densities to weights, given their sum `total`."""
     learned = learned_rows_of(sizes)
     work[u(learned.peak)] = -math.inf
     work[u(learned.total)] = 0.0
@@ -265,7 +270,7 @@ def _clear(work, sizes):
 
 @inline_jit
 def _weigh(work, sizes, k):
-    """Share of factor k, and its part in the weight and in h; an observation that completes a jump has noise R."""
+    """Return the weight of factor k, and its part in the weight and in h. At a jump the noise is R."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     least = _SIZES[k]
@@ -279,7 +284,7 @@ def _weigh(work, sizes, k):
 
 @inline_jit
 def _fade(work, sizes, factors):
-    """The counts: they remember MEMORY observations beside the kept part of the prior; a weight is at most 1."""
+    """Update the counts, which remember MEMORY observations besides the retained prior. A weight is at most 1."""
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     work[u(learned.total)] = 0.0
     for k in range(factors):
@@ -300,7 +305,7 @@ def _fade(work, sizes, factors):
 
 @inline_jit
 def _spread(work, sizes, k):
-    """The part of factor k in D."""
+    """Add the part of factor k in D."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
     least = _SIZES[k]
@@ -311,7 +316,7 @@ def _spread(work, sizes, k):
             response = work[u(learned.response + k * p + i)]
             left = response - work[u(learned.mean_response + i)]
             right = work[u(learned.response + k * p + j)] - work[u(learned.mean_response + j)]
-            # By the share first: a distance may overflow where the share is 0.
+            # Multiply by the weight first, because a distance may overflow where the weight is 0.
             part = (share * left * work[u(learned.signal + i)]) * (right * work[u(learned.signal + j)])
             if i == j:
                 part += share * (
@@ -323,7 +328,7 @@ def _spread(work, sizes, k):
 
 @inline_jit
 def _gain_row(work, sizes, i):
-    """Z, and Z diag(h)."""
+    """Compute Z, and Z diag(h)."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     for m in range(p):
@@ -336,7 +341,7 @@ def _gain_row(work, sizes, i):
 
 @inline_jit
 def _mix_row(work, sizes, i):
-    """Mean and covariance; see the module's page."""
+    """Compute mean and covariance (see the module docstring)."""
     n, p, leads = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     gain, scaled, excess, product = rows.gain + i * p, rows.scaled + i * p, rows.excess + i * p, rows.product + i * n
@@ -369,8 +374,10 @@ def _mix_row(work, sizes, i):
 
 @source_inline_jit
 def update(work, sizes, rule):
-    """The posterior from the prediction and its innovation. The rule has the number of factors instead of passes: a
-    variable, so that the loops over them are loops."""
+    """Compute the posterior from the prediction and its innovation.
+
+    The rule has the number of factors instead of passes: a variable, so that numba does not unroll the loops over them.
+    """
     n, _, _ = sizes
     _, factors, patience = rule
     _whiten(work, sizes)

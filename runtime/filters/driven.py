@@ -11,8 +11,9 @@ N) V⁻¹ of `rfa.runtime.filters.spectrum`
 
     F = V [ sum_k N^k / k! t^k e^{l t} ] V⁻¹         G = V [ sum_k N^k / k! I_k(l, t) ] V⁻¹
 
-with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum where |l t| is small, and (t^k e^{l t} - k I_{k-1}) /
-l elsewhere, as in `rfa.model.recurrence.modes`. It holds for undamped and defective A, such as constant velocity.
+with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum for small |l t|, otherwise
+(t^k e^{l t} - k I_{k-1}) / l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A, such as
+constant velocity.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ class HeldInput:
     """F and G of a drift A `[n, n]`.
 
     Args:
-        kept: number of lags to cache.
+        kept: Number of lags to cache.
 
     Raises:
-        ValueError: as `spectrum`.
+        ValueError: See `spectrum`.
     """
 
     def __init__(self, drift: Array, kept: int = KEPT_LAGS) -> None:
         found = spectrum(np.asarray(drift, np.float64))
-        # One lag at a time: the bits do not depend on the other lags.
+        # One lag at a time, so that results do not depend on the other lags.
         self.moves = functools.lru_cache(kept)(functools.partial(_moves, found, found.powers()))
 
 
 def _moves(found: Spectrum, powers: Array, lag: float) -> tuple[Array, Array]:
-    """F and G of a lag `[n, n]`."""
+    """Return F and G of a lag, `[n, n]`."""
     growth = np.stack([_decayed_power(found.rates.astype(complex), lag, k) for k in range(len(powers))])
     return _from_modes(found, powers, growth), _from_modes(found, powers, _integrals(found, growth, lag))
 
 
 def _integrals(found: Spectrum, growth: Array, lag: float) -> Array:
-    """I_k of every mode `[K, n]`."""
+    """Return I_k of every mode, `[K, n]`."""
     terms, x = len(growth), found.rates.astype(complex) * lag
     share = NODES + 0.5
     sums = [(WEIGHTS * share**k * np.exp(x[:, None] * share)).sum(1) for k in range(terms)]
@@ -72,6 +73,6 @@ def _from_modes(found: Spectrum, powers: Array, modes: Array) -> Array:
 
 
 def _decayed_power(rates: Array, t: float, k: int) -> Array:
-    """t^k e^{l t}, a product that does not overflow before it decays."""
+    """Return t^k e^{l t} as a product that does not overflow before it decays."""
     found: Array = np.exp(rates * t) if k == 0 else (t * np.exp(rates * t / k)) ** k
     return found

@@ -1,7 +1,7 @@
 """Filters of systems with a known input.
 
-The filter runs without the input, and its outputs are shifted by the response to it (`driven.py`). So every runtime and
-mode takes an input.
+The filter runs without the input, and its outputs are shifted by the response to it (`driven.py`), so every runtime and
+mode supports inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = np.ndarray
 RESPONSE = "response"
 # F and G of a lag take n³ operations.
 MOST_STATES = 16
-# Rows of a driven series at a time: each new lag takes a tenth of a millisecond.
+# Rows of a driven series at a time. Each new lag takes a tenth of a millisecond.
 DRIVEN_ROWS = 32
 KEPT_HORIZONS = 8
 
@@ -33,9 +33,9 @@ class Response:
     """The response to the inputs up to each observation.
 
     Attributes:
-        states: of the state, `[R, n]`.
-        seen: of the observations, `[R, P]`.
-        ahead: of the forecasts, with the last input held, `[R, H, P]`.
+        states: Response of the state, `[R, n]`.
+        seen: Response of the observations, `[R, P]`.
+        ahead: Response of the forecasts, with the last input held constant, `[R, H, P]`.
     """
 
     states: Array
@@ -43,8 +43,10 @@ class Response:
     ahead: Array
 
     def hide(self, values: Array) -> Array:
-        """Observations `[R, P]` less the response. Rows whose response is not finite are infinite, which filters
-        refuse."""
+        """Return observations `[R, P]` minus the response.
+
+        Rows with a non-finite response become infinite, which filters reject.
+        """
         parts = (part.reshape(len(values), -1) for part in (self.states, self.seen, self.ahead))
         is_finite = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
         hidden: Array = np.where(is_finite[:, None], values - self.seen, np.inf)
@@ -57,7 +59,7 @@ class DrivenSystem:
     Args:
         drift: A `[n, n]`.
         matrix: C `[P, n]`.
-        lags, horizons: number of lags and of sets of horizons to cache.
+        lags, horizons: Number of lags and of sets of horizons to cache.
     """
 
     def __init__(self, drift: Array, matrix: Array, *, lags: int = KEPT_LAGS, horizons: int = KEPT_HORIZONS) -> None:
@@ -67,7 +69,7 @@ class DrivenSystem:
 
     @classmethod
     def of(cls, bundle: Bundle, matrix: Array) -> Self | None:
-        """The system of a bundle; None if the model is not linear, or too large."""
+        """Return the system of a bundle, or None if the model is not linear or too large."""
         if bundle.manifest.family != "linear" or matrix.shape[1] > MOST_STATES:
             return None
         return cls(np.array(bundle.config["drift"], np.float64), matrix)
@@ -75,12 +77,13 @@ class DrivenSystem:
     def respond(
         self, pool: StatePool, batch: Batch, inputs: Array | None, horizon: tuple[float, ...]
     ) -> Response | None:
-        """The response before each observation, or None if these streams never had an input.
+        """Return the response before each observation, or None if these streams never had an input.
 
-        One row at a time: the bits do not depend on the other rows.
+        Rows are processed one by one, so that results do not depend on the other rows.
 
         Args:
-            inputs: per unit time, since the observation before, `[R, n]`; that of a stream's first row has no effect.
+            inputs: Per unit time, since the previous observation, `[R, n]`. Without effect for the first row of a
+                stream.
         """
         responses = pool.arrays[RESPONSE].take(batch.slots, axis=0)
         if inputs is None:
@@ -95,7 +98,7 @@ class DrivenSystem:
         rows, size = len(lags), len(self._matrix)
         states, seen, ahead = np.empty_like(responses), np.empty((rows, size)), np.empty((rows, len(horizon), size))
         free, held = self._leads(horizon)
-        with np.errstate(all="ignore"):  # what is not finite is refused
+        with np.errstate(all="ignore"):  # non-finite values are rejected
             for row, lag in enumerate(lags.tolist()):
                 f, g = self._held.moves(lag)
                 states[row] = f @ (responses[row] if is_first[row] else states[row - 1]) + g @ inputs[row]
@@ -117,7 +120,7 @@ class DrivenSystem:
 
 
 def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tuple[Array, Array]:
-    """C F and C G of each horizon, `[H, P, n]`."""
+    """Return C F and C G of each horizon, `[H, P, n]`."""
     shape = len(horizon), *matrix.shape
     moves = [held.moves(lead) for lead in horizon]
     free, pushed = (np.array([matrix @ move[part] for move in moves]).reshape(shape) for part in (0, 1))

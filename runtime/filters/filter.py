@@ -1,10 +1,11 @@
 """Run a filter bundle: many streams at once, whole sequences, portable states.
 
-The state of a stream lies in a pool. Linear filters are compiled; deep filters run on the graphs of their bundle in
-ONNX Runtime, and have attention mode. Random numbers are keyed by (seed, position in the stream). So a stream gives the
-same numbers with or without other streams, in one request, in segments or one by one.
+The states of streams are in a pool. Linear filters are compiled. Deep filters run on the graphs of their bundle in ONNX
+Runtime, and have an attention mode. Random numbers are keyed by (seed, position in the stream). A stream therefore
+gives
+the same results with or without other streams, in one request, in segments or one by one.
 
-A row whose numbers are not finite does not change its stream, nor the other rows.
+A row with non-finite results changes neither its stream nor the other rows.
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ class FilterRuntime(FilterStates):
     """A filter bundle, ready to run.
 
     Args:
-        bundle: of kind "filter".
+        bundle: Bundle of kind "filter".
 
     Attributes:
-        has_own_steps: whether its calibrated leads are in typical lags of the stream, not in times.
-        suits_any: whether it takes any numbers of any size, and learns only from the stream.
-        farthest: lead in typical lags; all further ones have the same forecast.
-        experts: names of the models whose forecasts it mixes.
-        known: number of columns that are known ahead.
+        has_own_steps: Whether its calibrated horizons are in typical lags of the stream, not in times.
+        suits_any: Whether it accepts numbers of any size, and learns only from the stream.
+        farthest: Horizon in typical lags beyond which the forecast is constant.
+        experts: Names of the models whose forecasts it mixes.
+        covariates: Number of columns that are known ahead.
 
     Raises:
-        ValueError: the bundle is no filter, or cannot be compiled.
+        ValueError: The bundle is not a filter, or cannot be compiled.
     """
 
     has_own_steps = False
@@ -100,12 +101,12 @@ class FilterRuntime(FilterStates):
         self, calibration: Mapping[Mode, Calibration], steps: FilterSteps, horizons: Horizons,
         driven: Any = None, *, sides: int = 1, readouts: int = KEPT_READOUTS,
     ) -> None:  # fmt: skip
-        """Set the parts that filter, and the fields of the state.
+        """Set up the parts that filter, and the fields of the state.
 
         Args:
-            driven: what takes inputs: a `DrivenSystem` or a `Regression`.
-            sides: 2 if intervals are not symmetric.
-            readouts: number to cache.
+            driven: Handles inputs: a `DrivenSystem` or a `Regression`.
+            sides: 2 if intervals are asymmetric.
+            readouts: Number of readouts to cache.
         """
         self._calibration, self.steps, self._driven = calibration, steps, driven
         self.levels: tuple[float, ...] = calibration["recurrent"].levels
@@ -117,12 +118,12 @@ class FilterRuntime(FilterStates):
 
     @property
     def own_bytes(self) -> int:
-        """Memory of the model that each request must account for; that of bundles is accounted for at the load."""
+        """Memory of the model that each request must account for. That of bundles is accounted for at load."""
         return 0
 
     @property
     def kept_bytes(self) -> int:
-        """Most memory that it retains between requests, without the pool."""
+        """Maximum memory retained between requests, without the pool."""
         return 0
 
     @property
@@ -132,16 +133,16 @@ class FilterRuntime(FilterStates):
 
     @property
     def runtime(self) -> str:
-        """What runs the filter: "compiled" or "onnx"."""
+        """Implementation of the filter: "compiled" or "onnx"."""
         return self.steps.runtime
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Modes that it has, the default last."""
+        """Supported modes, the default last."""
         return tuple(mode for mode in get_args(Mode) if mode in self._calibration)
 
     def sized(self, size: int) -> FilterRuntime:
-        """The same model for another number of components."""
+        """Return the same model for another number of components."""
         return self
 
     def with_covariates(self, count: int) -> FilterRuntime:
@@ -155,34 +156,34 @@ class FilterRuntime(FilterStates):
 
     @property
     def piece_rows(self) -> int:
-        """Observations of a recorded series for one call of `follow`."""
+        """Number of observations of a recorded series per call of `follow`."""
         return self.steps.rows
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """The most of them for this series."""
+        """Return the maximum of these for a series."""
         is_driven = options.inputs is not None or _was_driven(options.state)
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 
     def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
-        """The cost of an observation, in plain observations.
+        """Return the cost of an observation, in plain observations.
 
         Args:
-            cost: that of its outputs.
-            t: its time.
-            state: returns a field of its stream's state; None before the first observation.
+            cost: Cost of its outputs.
+            t: Its time.
+            state: Returns a field of its stream's state. None before the first observation.
         """
         return cost
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
-        """The part of a piece that costs at most `most` plain observations, at least one row."""
+        """Return the part of a piece that costs at most `most` plain observations, at least one row."""
         return piece
 
     # Steps.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """Process one observation of each row; None for a row whose numbers are not finite, which changes nothing.
+        """Process one observation of each row. Return None for rows with non-finite results, which change nothing.
 
-        Rows have been checked: shapes, finite values, times that do not decrease.
+        The rows have been validated: shapes, finite values, non-decreasing times.
         """
         slots = pool.rows([row.slot for row in rows])
         groups: dict[Readout, list[int]] = {}
@@ -215,7 +216,7 @@ class FilterRuntime(FilterStates):
         return found
 
     def stepped(self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]) -> Iterator[Stepped | None]:
-        """The results of `advance` for the rows of a batch, which share a readout."""
+        """Return the results of `advance` for the rows of a batch, which share a readout."""
         inputs = None
         if any(row.input is not None for row in rows):
             covariates = self.covariates * (1 + len(readout.horizon))
@@ -232,10 +233,10 @@ class FilterRuntime(FilterStates):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """Process the observations as `FilterSteps.advance`, or one by attention with its memory.
+        """Process the observations with `FilterSteps.advance`, or one by attention with its memory.
 
         Args:
-            inputs: to the state until each observation, per unit time, `[R, n]`.
+            inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
         """
         response = None if self._driven is None else self._driven.respond(pool, batch, inputs, readout.horizon)
         if response is not None:
@@ -250,14 +251,16 @@ class FilterRuntime(FilterStates):
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """The steps of one stream, up to the first observation whose numbers are not finite, which changes nothing."""
+        """Return the steps of one stream, up to the first observation with non-finite results, which changes
+        nothing.
+        """
         steps, _ = self.trace(pool, piece, traced=False)
         return steps
 
     def trace(
         self, pool: StatePool, piece: Piece, memory: Memory | None = None, *, traced: bool
     ) -> tuple[Steps, Traced]:
-        """`follow`, with the trace for smoothing; with `memory` one observation, by attention."""
+        """`follow` with the trace for smoothing. With `memory`, one observation by attention."""
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0
@@ -274,10 +277,10 @@ class FilterRuntime(FilterStates):
         samples: int,
         options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
     ) -> Readout:
-        """The options of a request; equal requests share one object, and can be processed together.
+        """Return the options of a request. Equal requests share one object, and can be processed together.
 
         Raises:
-            InvalidInput: If an option is invalid for this model; the message names the field.
+            InvalidInput: An option is invalid for this model. The message names the field.
         """
         return self._readouts(levels, horizon, samples, options)
 
@@ -292,29 +295,29 @@ class FilterRuntime(FilterStates):
         check_readout(levels, horizon, samples)
         if options.mode not in self._calibration:
             missing = f'model {self.name!r} has no "{options.mode}" mode'
-            message = f"{missing}, which runs on the graphs of a bundle: leave mode out"
+            message = f"{missing}, which requires the graphs of a bundle: omit mode"
             raise InvalidInput(message, param="mode", code="no_such_mode")
         passes = self.passes.checked(options.passes, self.name)
         experts = self.experts if options.weights else ()
         return Readout(self._calibration[options.mode], levels, horizon, samples, options, passes, experts)
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
-        """Refuse more leads than an observation may have.
+        """Reject more horizons than an observation may have.
 
         Raises:
             InvalidInput: `too_large`.
         """
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """Refuse an input or an alarm range that does not apply. An ended input still affects a state.
+        """Reject an unsupported input or alarm range. An input that has ended still affects a state.
 
         Raises:
-            InvalidInput: If one does not apply; `param` is its field.
+            InvalidInput: One is not supported. `param` is its field.
         """
         has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
         if has_range and (is_given or self.covariates or _was_driven(state)):
-            driven = "known" if self.covariates else "input" if is_given else "a state that an input has driven"
-            message = f"alarm.range cannot be had with {driven}: leave one of them out."
+            driven = "known" if self.covariates else "input" if is_given else "a state that had an input"
+            message = f"alarm.range cannot be combined with {driven}: omit one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
         if is_given and (self._driven is None or self.covariates):
             message = f"model {self.name!r} supports no input: linear filters of up to {MOST_STATES} states do."
@@ -323,7 +326,7 @@ class FilterRuntime(FilterStates):
     # Merging.
 
     def check_merges(self) -> None:
-        """Refuse a filter whose states cannot be merged; see `rfa.runtime.filters.merge`.
+        """Reject a filter whose states cannot be merged. See `rfa.runtime.filters.merge`.
 
         Raises:
             InvalidInput: `no_merge`.
@@ -331,10 +334,10 @@ class FilterRuntime(FilterStates):
         check_merges(self.name, self._family)
 
     def merge(self, options: MergeOptions) -> Merged:
-        """Merge states; see `rfa.runtime.filters.merge`.
+        """Merge states. See `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidInput: If the states cannot be merged; the message names the field.
+            InvalidInput: The states cannot be merged. The message names the field.
         """
         return merge(self, options)
 
@@ -361,16 +364,16 @@ class FilterRuntime(FilterStates):
         """Filter a sequence.
 
         Args:
-            observations: P numbers each; None is a missing observation, None inside a missing component.
-            noise: factors on the standard deviation of each observation's measurement noise; None = 1.
-            inputs: to the state until each observation, per unit time: a number for each state.
-            samples: draws of the state per step; with `smooth`, trajectories given all observations.
-            lag: with `smooth`, smooth each state by this many later observations, not all.
+            observations: P numbers each. None is a missing observation; None within one, a missing component.
+            noise: Factors on the standard deviation of each observation's measurement noise. None is 1.
+            inputs: Inputs to the state until each observation, per unit time: a number for each state.
+            samples: Samples of the state per step. With `smooth`, trajectories given all observations.
+            lag: With `smooth`, smooth each state with this many later observations instead of all.
             mode: "attention" uses all earlier observations of the request (at most MAX_ATTENTION), without `state`.
-            state: continue from it (recurrent mode).
+            state: State to continue from (recurrent mode).
 
         Raises:
-            InvalidInput: naming the field.
+            InvalidInput: An argument is invalid. The message names the field.
         """
         options = FilterOptions(
             np.array(times, np.float64), as_array(observations, self.observation_size, self.name),
@@ -392,11 +395,11 @@ class FilterRuntime(FilterStates):
         return forecasts_after(self, state, levels, leads, options, covariates)
 
     def pattern_at(self, times: Array) -> Array | None:
-        """The offsets of measurements at these times, `[N, P]`, if there are any."""
+        """Return the offsets of measurements at these times, `[N, P]`, if there are any."""
         return None
 
     def no_steps(self, readout: Readout) -> Steps:
-        """The steps of no observations."""
+        """Return the steps of no observations."""
         return Steps.empty(readout, self.observation_size)
 
 
@@ -413,14 +416,14 @@ def _steps(bundle: Bundle, leads: Horizons) -> FilterSteps:
 
 
 def _samples(readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int | Sequence[int]) -> list[Array] | None:
-    """Draws of the state of each row, `[samples, P]`; none of rows that are not good."""
+    """Return samples of the state of each row, `[samples, P]`, or none for invalid rows."""
     if not readout.samples:
         return None
     good, position = outputs.is_good, outputs.position.tolist()
     keys = [seeds] * len(position) if isinstance(seeds, int) else seeds
-    # The covariance of a row that is not good may have any value.
+    # The covariance of an invalid row may have any value.
     covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
     paths = draw(outputs.mean, covariances, readout.samples, keys, position)
     paths = paths.clip(*readout.options.range) if readout.has_range else paths
-    # Copies, so that a reader of one row does not keep the draws of all.
+    # Copies, so that a reader of one row does not keep the samples of all.
     return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]

@@ -1,10 +1,10 @@
-"""One observation of a linear filter in compiled code, with every output of a filter.
+"""Compiled step of a linear filter with one observation, with every output of a filter.
 
-Equations: those of `dense_numba.py`, in float64; the outputs are those of `FilterOutput` in `state_filter.py`. A
-stream's numbers do not depend on the other streams of a call, to the bit.
+Equations: those of `dense_numba.py`, in float64. The outputs are those of `FilterOutput` in `state_filter.py`. Results
+of a stream are bitwise independent of the other streams in a call.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ Array = np.ndarray[Any, Any]
 
 
 class LinearSystem(NamedTuple):
-    """What the compiled step needs of a system.
+    """Parameters of a system for the compiled step.
 
-    sizes: n, P, and whether C is the first rows of the identity. sensor: C, b and R in one row. modes: rates, basis,
-    dual, powers and noises. rule: 1/nu, passes or factors, and patience. outliers: their share and size in the
-    predictive density.
+    Args:
+        sizes: n, P, and whether C is the first rows of the identity.
+        sensor: C, b and R in one row.
+        modes: Rates, basis, dual, powers and noises.
+        rule: 1/nu, passes or factors, and patience.
+        outliers: Their share and scale in the predictive density.
     """
 
     sizes: tuple[int, int, bool]
@@ -41,7 +44,7 @@ class LinearSystem(NamedTuple):
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> LinearSystem:
-        """That of a config."""
+        """Create from a configuration."""
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         n, p = len(drift), len(noise)
         matrix = np.eye(n) if config.observation is None else np.asarray(config.observation)
@@ -61,13 +64,13 @@ class LinearSystem(NamedTuple):
 
 
 def learns_noise(config: LinearFilterConfig) -> bool:
-    """Whether the filter learns the law of the noise."""
+    """Whether the filter learns the noise."""
     return config.nu is not None and config.rule == "learned"
 
 
 @inline_jit
 def _seen_through(sensor, sizes, covariance, out):
-    """C P Cᵀ, where the state's covariance is a row of its entries."""
+    """Compute C P Cᵀ from the row of entries of the state covariance."""
     n, p, _ = sizes
     for a in range(p):
         for b in range(a + 1):
@@ -83,7 +86,7 @@ def _seen_through(sensor, sizes, covariance, out):
 
 @inline_jit
 def _seen_mean(sensor, sizes, mean, out):
-    """C m + b."""
+    """Compute C m + b."""
     n, p, _ = sizes
     for a in range(p):
         total = sensor[p * n + a]
@@ -94,7 +97,7 @@ def _seen_mean(sensor, sizes, mean, out):
 
 @inline_jit
 def load_sensor(system, work):
-    """Put C, b and R where the step finds them: they are the same for every observation."""
+    """Copy C, b and R to `work`, where they stay for all observations."""
     rows = rows_of(system.sizes)
     for k in range(len(system.sensor)):
         work[rows.matrix + k] = system.sensor[k]
@@ -102,12 +105,13 @@ def load_sensor(system, work):
 
 @source_inline_jit
 def _observe(update, beyond, system, work, state, value, lag, scale, out):
-    """Condition the stream `[S]` in `state` on values with NaN where missing.
+    """Update the stream `[S]` in `state` with values, NaN where missing.
 
-    One function: how it is cut decides which products are fused with an addition.
+    One function, because its division would change which products are fused with additions.
 
-    beyond: numbers of the state after those of `linear_rows`.
-    work: scratch whose F and Q are kept while the lag stays: its last number is that lag, below 0 at first.
+    Args:
+        beyond: Values of the state after those of `linear_rows`.
+        work: Scratch. F and Q are reused while the lag is unchanged. Its last value is that lag, initially negative.
     """
     n, p, _ = system.sizes
     rows = rows_of(system.sizes)
@@ -153,26 +157,26 @@ def _observe(update, beyond, system, work, state, value, lag, scale, out):
         state[rows.scale + k] = work[rows.end + k]
 
 
-# Cached on their own, so that one process can compile them while another compiles the rest of a kernel.
+# Cached separately, so that one process can compile them while another compiles the rest of a kernel.
 @cached_inline_jit(dense_numba, linear_rows, robust_constants, transition_numba)
 def observe_capped(system, work, state, value, lag, scale, out):
-    """An observation under the capped rule."""
+    """Process an observation under the capped rule."""
     _observe(dense_numba.update, 0, system, work, state, value, lag, scale, out)
 
 
 @cached_inline_jit(dense_numba, dense_numba_learned, linear_rows, robust_constants, transition_numba)
 def observe_learned(system, work, state, value, lag, scale, out):
-    """An observation under the rule that learns the noise."""
+    """Process an observation under the rule that learns the noise."""
     _observe(dense_numba_learned.update, FACTORS, system, work, state, value, lag, scale, out)
 
 
 @inline_jit
 def forecast(system, moves, state, work, mean, covariance):
-    """Mean `[P]` and covariance `[P, P]` of an observation to come.
+    """Compute mean `[P]` and covariance `[P, P]` of a future observation.
 
     Args:
-        moves: F and Q of the time until then `[2, n, n]`.
-        work: scratch `[n (n + 2)]`.
+        moves: F and Q over the horizon, `[2, n, n]`.
+        work: Scratch `[n (n + 2)]`.
     """
     n, p, _ = system.sizes
     moved, inner, spread = work[:n], work[n : 2 * n], work[2 * n :]

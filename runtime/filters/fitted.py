@@ -1,6 +1,7 @@
 """Systems fitted to series, in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
 
-A system is a document of `system.py`. `rfa filter --system FILE` takes the file; a request or `rfa.filter` takes any of
+A system is a document of `system.py`. `rfa filter --system FILE` reads the file; a request or `rfa.filter` accepts any
+of
 its systems. `fits` has the record of each fit.
 """
 
@@ -20,8 +21,8 @@ class Models(Mapping[str, dict[str, Any]]):
     """Documents of systems by the names of their series.
 
     Attributes:
-        fits: the record of each fit: parameters with standard errors, likelihoods, tried structures.
-        failed: the reasons why series could not be fitted.
+        fits: Record of each fit: parameters with standard errors, likelihoods, tried structures.
+        failed: Reasons why series could not be fitted.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -49,16 +50,16 @@ class Models(Mapping[str, dict[str, Any]]):
         """Read a file, and check every system in it.
 
         Raises:
-            ValueError: the file is invalid; names the wrong system.
+            ValueError: The file is invalid. The message names the invalid system.
         """
         name = Path(path).name
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{name} is no JSON document: {error}") from None
+            raise ValueError(f"{name} is not a JSON document: {error}") from None
         series = document.get("series") if isinstance(document, Mapping) else None
         if not isinstance(series, Mapping) or not series:
-            raise ValueError(f"{name} has no models: it needs series, the systems by name")
+            raise ValueError(f"{name} has no models: it needs `series` with systems by name")
         for label, system in series.items():
             try:
                 System.from_document(system)
@@ -68,19 +69,19 @@ class Models(Mapping[str, dict[str, Any]]):
 
 
 def are_models(document: object) -> bool:
-    """Whether it is models or the content of their file, not a single system."""
+    """Return whether this is a `Models` or the content of its file, instead of a single system."""
     return isinstance(document, Models) or (isinstance(document, Mapping) and "series" in document)
 
 
 def system_for(document: object, column: str, key: str = "", *, is_only: bool = True) -> System:
-    """The system of one column of a series, from models or the content of their file.
+    """Return the system of one column of a series, from models or the content of their file.
 
     Args:
-        key: of the series, where a table has several.
-        is_only: whether the series has no other columns. Models of more columns have it under the longer name.
+        key: Key of the series, where a table has several.
+        is_only: Whether the series has no other columns. Models of more columns use the longer name.
 
     Raises:
-        InvalidSystem: there is none, or it is invalid.
+        InvalidSystem: There is none, or it is invalid.
     """
     whole = {"series": document.systems} if isinstance(document, Models) else document
     found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None
@@ -95,5 +96,7 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:
-    """The name of a column among the series of a table: the column, the key, or both for several columns of a key."""
+    """Return the name of a column among the series of a table: the column, the key, or both for several columns per
+    key.
+    """
     return (key if is_only else f"{key} / {column}") if key else column

@@ -1,4 +1,4 @@
-"""Combine posteriors of one state from several sensors: by precision, or by intersection if errors may be shared.
+"""Combine posteriors of one state from several sensors, by precision or, if errors may be shared, by intersection.
 
     fuse        P⁻¹ = P0⁻¹ + sum_i (Pi⁻¹ - Qi⁻¹)        P⁻¹ m = P0⁻¹ m0 + sum_i (Pi⁻¹ mi - Qi⁻¹ qi)
     intersect   P⁻¹ = sum_i wi Pi⁻¹                     P⁻¹ m = sum_i wi Pi⁻¹ mi,        wi >= 0, sum_i wi = 1
@@ -10,10 +10,11 @@ P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹: the prior counts once. Without a prior P�
 independent, and no process noise came between the observations and the state. So fuse at every observation, with the
 predictions as priors, or at any time without process noise. Filters that ran separately share the process noise, and
 `fuse` would be overconfident. `intersect` (Julier and Uhlmann, American Control Conference 1997) is never
-overconfident; its weights minimise the determinant of the fused covariance, whatever the units of the state. It does
-not gain from agreement, only from one posterior being precise where another is not.
+overconfident. Its weights minimise the determinant of the fused covariance, whatever the units of the state. It does
+not
+gain from agreement, only from one posterior being precise where another is not.
 
-Units: those of the state. Computed in float64; leading dimensions are a batch.
+Units: those of the state. Computed in float64. Leading dimensions are a batch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 # Relative tolerance of a posterior against its prior: the rounding of covariances in float32.
 TOLERANCE = 1e-5
-# Search for the weights of an intersection: heights of the barrier in nats, the tolerance, and most steps, of a height.
+# Search for the weights of an intersection: barrier heights in nats, tolerance, and maximum steps per height.
 BARRIERS = 10.0 ** -np.arange(10)
 CLOSE, MOST_STEPS = 1e-3, 50
 
@@ -42,19 +43,19 @@ class Gaussian(NamedTuple):
 def fuse(
     posteriors: Sequence[Gaussian], prior: Gaussian | None = None, own_priors: Sequence[Gaussian] | None = None
 ) -> Gaussian:
-    """The posterior of all sensors, whose errors are independent.
+    """Return the posterior of all sensors with independent errors.
 
     Args:
-        posteriors: of the same state, each by one sensor.
-        prior: of the state without any of the sensors; None = no information, and the posteriors share nothing.
-        own_priors: the prior of each posterior; None = `prior`.
+        posteriors: Posteriors of the same state, each from one sensor.
+        prior: Prior of the state without any of the sensors. None: no information, and the posteriors share nothing.
+        own_priors: Prior of each posterior. Default: `prior`.
 
     Raises:
-        ValueError: a covariance is not positive definite, shapes differ, or a posterior is less certain than its prior.
+        ValueError: A covariance is not positive definite, shapes differ, or a posterior is less certain than its prior.
     """
     if prior is None:
         if own_priors is not None:
-            raise ValueError("own_priors need a prior: what is known without any of the posteriors")
+            raise ValueError("own_priors requires prior")
         return _sum(posteriors)
     information, evidence = _information("prior", prior)
     shape = information.shape[-1:]
@@ -74,10 +75,10 @@ def _sum(posteriors: Sequence[Gaussian]) -> Gaussian:
 
 
 def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
-    """The weights of `intersect` with the least determinant.
+    """Return the weights of `intersect` with the least determinant.
 
     Raises:
-        ValueError: see there.
+        ValueError: See `intersect`.
     """
     information, _ = _stacked(posteriors)
     if information.ndim != 3:
@@ -90,11 +91,11 @@ def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = 
     """Combine posteriors that may share errors (covariance intersection).
 
     Args:
-        posteriors: of the same state, `[n]` and `[n, n]` each.
-        weights: one per posterior, not negative, of sum 1; None = `intersection_weights`.
+        posteriors: Posteriors of the same state, `[n]` and `[n, n]` each.
+        weights: One per posterior, non-negative, with sum 1. Default: `intersection_weights`.
 
     Raises:
-        ValueError: a covariance is not positive definite, shapes differ, or the weights are not as above.
+        ValueError: A covariance is not positive definite, shapes differ, or the weights are invalid.
     """
     found = intersection_weights(posteriors) if weights is None else weights
     information, evidence = _stacked(posteriors)
@@ -103,7 +104,7 @@ def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = 
 
 
 def _stacked(posteriors: Sequence[Gaussian]) -> tuple[Array, Array]:
-    """P⁻¹ and P⁻¹ m of each."""
+    """Return P⁻¹ and P⁻¹ m of each."""
     if not posteriors:
         raise ValueError("posteriors must not be empty")
     shape = np.shape(posteriors[0].mean)[-1:]
@@ -122,7 +123,7 @@ def _pairs(
 
 
 def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = None) -> tuple[Array, Array]:
-    """P⁻¹ and P⁻¹ m."""
+    """Return P⁻¹ and P⁻¹ m."""
     mean, covariance = np.asarray(given.mean, np.float64), np.asarray(given.covariance, np.float64)
     if covariance.shape != (*mean.shape, *mean.shape[-1:]) or (shape is not None and mean.shape[-1:] != shape):
         n = "n" if shape is None else shape[0]
@@ -147,8 +148,7 @@ def _check_sharper(name: str, information: Array, own: Gaussian) -> None:
     root = np.linalg.cholesky(np.asarray(own.covariance, np.float64))
     if np.linalg.eigvalsh(root.mT @ information @ root).min() < 1 - TOLERANCE:
         raise ValueError(
-            f"{name} is less certain than the prior that it was made from; are they of the same instant? "
-            "`intersect` needs no prior"
+            f"{name} is less certain than its prior; are they for the same time? `intersect` needs no prior"
         )
 
 
@@ -161,15 +161,16 @@ def _gaussian(information: Array, evidence: Array) -> Gaussian:
 def _checked(weights: Sequence[float], count: int) -> Array:
     shares = np.asarray(weights, np.float64)
     if shares.shape != (count,) or not (shares >= 0).all() or not abs(shares.sum() - 1) <= 1e-9:
-        raise ValueError(f"weights must be {count} numbers that are not negative and of sum 1")
+        raise ValueError(f"weights must be {count} non-negative numbers with sum 1")
     return shares
 
 
 def _least_determinant(information: Array) -> Array:
-    """Weights that maximise log det(sum wi Pi⁻¹): a concave problem, by Newton's method with a log barrier.
+    """Return weights that maximise log det(sum wi Pi⁻¹): a concave problem, by Newton's method with a log barrier.
 
     The objective with the barrier, divided by its height, is self-concordant: steps damped by the decrement stay inside
-    and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights times the last height.
+    and
+    converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights times the last height.
     """
     count = len(information)
     shares = np.full(count, 1 / count)

@@ -26,10 +26,10 @@ Array = np.ndarray
 
 
 def open_filter(bundle: Bundle) -> FilterRuntime:
-    """A filter, ready to run after its `filter_tasks`.
+    """Return a filter that is ready after its `filter_tasks`.
 
     Raises:
-        BundleError: it cannot run.
+        BundleError: It cannot run.
     """
     try:
         return FilterRuntime(bundle)
@@ -40,10 +40,10 @@ def open_filter(bundle: Bundle) -> FilterRuntime:
 def filter_tasks(
     bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Tasks that compile the parts of a filter's kernels; and tasks, after those of all filters, that run them.
+    """Return tasks that compile parts of a filter's kernels, and tasks that run them, after those of all filters.
 
     Args:
-        report: called with the number of golden values that a compiled filter reproduced.
+        report: Called with the number of golden values that a compiled filter reproduced.
     """
     if model.runtime != "compiled":
         return [(scoring, partial(_observe_nothing, model))], []
@@ -52,10 +52,10 @@ def filter_tasks(
 
 
 def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
-    """Run the golden cases of a linear filter, then disable compilation; returns the number of compared values.
+    """Run the golden cases of a linear filter, then disable compilation. Return the number of compared values.
 
     Raises:
-        BundleError: a value differs.
+        BundleError: A value differs.
     """
     try:
         count = run_golden(bundle.golden, compiled_sessions(model), bundle.weights())
@@ -66,7 +66,7 @@ def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
 
 
 def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
-    """The compiled step and forecast of a linear filter, for golden outputs and comparisons."""
+    """Return the compiled step and forecast of a linear filter, for golden outputs and comparisons."""
     steps = cast("CompiledSteps", model.steps)
     return {graph: CompiledSession(model, steps, graph) for graph in ("step", "forecast")}
 
@@ -90,7 +90,7 @@ class CompiledSession:
     graph: str
 
     def get_outputs(self) -> list[Named]:
-        """Names of the outputs."""
+        """Return the names of the outputs."""
         names = ["forecast_mean", "forecast_covariance"]
         if self.graph == "step":
             names = [
@@ -101,7 +101,7 @@ class CompiledSession:
         return [Named(name) for name in names]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """The named outputs, in order, float32."""
+        """Return the named outputs in order, float32."""
         rows = len(inputs["state.mean"])
         values, lags, noise = np.full((rows, self.steps.size), np.nan), np.zeros(rows), np.ones(rows)
         horizon: Sequence[float] = ()

@@ -1,4 +1,4 @@
-"""The configuration of a linear filter: the matrices of its system. `linear_filter.py` has the equations."""
+"""The configuration of a linear filter: the matrices of its system. Equations: `linear_filter.py`."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class LinearFilterConfig(StrictConfig):
         drift: A `[n, n]`.
         process_noise: Q `[n, n]`, per unit time.
         measurement_noise: R `[P, P]`.
-        observation: C `[P, n]`; null = identity.
-        offset: b `[P]`; null = zero.
-        nu: > 2; null = the Kalman filter.
-        inner: passes K.
-        initial_mean, initial_covariance: the prior of the first observation; null = zero and the stationary covariance.
-        contamination, outlier_scale: share and size of outliers in the reported log-likelihood.
-        reacquire: number of consecutive rejected observations that agree, after which the state has jumped, >= 2; null
-            = never (math in `rfa.model.recurrence.dense`).
-        rule: of the weights: "capped", or "learned", which learns the law of the noise beyond R from the stream. It has
-            a larger state and takes Q as correct; attention mode always uses "capped".
+        observation: C `[P, n]`. null: identity.
+        offset: b `[P]`. null: zero.
+        nu: Degrees of freedom > 2. null: the Kalman filter.
+        inner: Number of reweighting passes K.
+        initial_mean, initial_covariance: Prior of the first observation. null: zero and the stationary covariance.
+        contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
+        reacquire: Number of consecutive agreeing outliers, >= 2, after which the state has jumped. null: never
+            (`rfa.model.recurrence.dense`).
+        rule: Rule of the weights: "capped", or "learned", which learns the noise distribution from the stream. It has a
+            larger state and assumes that Q is correct. Attention mode always uses "capped".
     """
 
     drift: Matrix
@@ -89,7 +89,7 @@ class LinearFilterConfig(StrictConfig):
         if self.observation is not None:
             values["observation"] = _rows(_matrix("observation", self.observation, p, n))
         elif p != n:
-            raise ValueError(f"observation is needed: measurement_noise is [{p}, {p}] and drift is [{n}, {n}]")
+            raise ValueError(f"observation is required: measurement_noise is [{p}, {p}] and drift is [{n}, {n}]")
         for name, size in (("offset", p), ("initial_mean", n)):
             if getattr(self, name) is not None:
                 values[name] = _rows(_matrix(name, [getattr(self, name)], 1, size))[0]
@@ -111,10 +111,10 @@ class LinearFilterConfig(StrictConfig):
         check_choice("rule", self.rule, RULES)
         if spectrum(drift).rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
             raise ValueError(
-                "initial_covariance is needed: drift has an undamped mode, so there is no stationary covariance"
+                "initial_covariance is required: drift has an undamped mode, so there is no stationary covariance"
             )
 
 
 def stationary_covariance(config: LinearFilterConfig) -> np.ndarray:
-    """P with A P + P Aᵀ + Q = 0, `[n, n]`."""
+    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`."""
     return stationary(spectrum(np.asarray(config.drift)), np.asarray(config.process_noise))

@@ -1,6 +1,6 @@
-"""The scratch memory of one stream of a linear filter: where each number lies, and how S = L D Lᵀ is solved in it."""
+"""The scratch memory of one stream of a linear filter: its layout, and the solution of S = L D Lᵀ in it."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from rfa.runtime.compiling import inline_jit
 
 
 class Rows(NamedTuple):
-    """First index of each vector or matrix in `work`; matrices lie row by row.
+    """First index of each vector or matrix in `work`. Matrices are stored row by row.
 
     The state of a stream comes first, up to `scale`; then the observation, up to `f`; F and Q of its lag, up to
-    `matrix`; the sensor (C, b, R), up to `prior_mean`; and scratch.
+    `matrix`; the
+    sensor (C, b, R), up to `prior_mean`; and scratch.
     """
 
     mean: int
@@ -62,7 +63,7 @@ class Rows(NamedTuple):
 
 @inline_jit
 def rows_of(sizes):
-    """The layout for (n, P, whether C is the first rows of the identity)."""
+    """Return the layout for (n, P, whether C is the first rows of the identity)."""
     n, p, _ = sizes
     mean = 0
     covariance = mean + n
@@ -104,13 +105,13 @@ def rows_of(sizes):
 
 @inline_jit
 def u(index):
-    """An unsigned index: numba does not check whether it counts from the end."""
+    """Return an unsigned index, for which numba does not check whether it counts from the end."""
     return np.uint64(index)
 
 
 @inline_jit
 def add_dot(work, out, sign, a, a_step, b, b_step, count):
-    """work[out] += sign · Σ_k work[a + k a_step] · work[b + k b_step], one term after the other.
+    """Compute work[out] += sign · Σ_k work[a + k a_step] · work[b + k b_step], one term after the other.
 
     A loop of several terms at a time would be vectorised, and its products not fused with the additions.
     """
@@ -122,7 +123,7 @@ def add_dot(work, out, sign, a, a_step, b, b_step, count):
 
 @inline_jit
 def factor(work, sizes, target, scale):
-    """L D Lᵀ = scale · signal + noise, at row `target`: L below the diagonal, 1 / D on it, and D Lᵀ above."""
+    """Factor L D Lᵀ = scale · signal + noise at row `target`: L below the diagonal, 1 / D on it, and D Lᵀ above."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     for j in range(p):
@@ -139,7 +140,7 @@ def factor(work, sizes, target, scale):
 
 @inline_jit
 def solve_lower(work, sizes, factor, x):
-    """L⁻¹ x in place."""
+    """Compute L⁻¹ x in place."""
     _, p, _ = sizes
     for a in range(1, p):
         add_dot(work, x + a, -1.0, factor + a * p, 1, x, 1, a)
@@ -147,7 +148,7 @@ def solve_lower(work, sizes, factor, x):
 
 @inline_jit
 def solve(work, sizes, factor, x):
-    """(L D Lᵀ)⁻¹ x in place."""
+    """Compute (L D Lᵀ)⁻¹ x in place."""
     _, p, _ = sizes
     solve_lower(work, sizes, factor, x)
     for back in range(p):
@@ -158,7 +159,7 @@ def solve(work, sizes, factor, x):
 
 @inline_jit
 def distance(work, sizes, out, factor, x):
-    """out = x'(L D Lᵀ)⁻¹x; x becomes L⁻¹ x."""
+    """Compute out = x'(L D Lᵀ)⁻¹x. x becomes L⁻¹ x."""
     _, p, _ = sizes
     solve_lower(work, sizes, factor, x)
     work[u(out)] = 0.0

@@ -1,7 +1,8 @@
 """Merge the posteriors of several streams of one system: predict to a common time, and fuse (`fusion.py`).
 
-A posterior is predicted by its own filter, as by a missing observation. The rest of a state is not merged: it is that
-of the first state (docs/STATE.md).
+A posterior is predicted by its own filter, as by a missing observation. The rest of the merged state is that of the
+first
+state (docs/STATE.md).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # Families whose state is a Gaussian in coordinates that all streams of the model share.
 MERGEABLE: Final = frozenset({"linear"})
-# Why states of other families do not merge.
+# Reasons why states of other families cannot be merged.
 REASONS: Final = {
     "deep": "what its network remembers of a stream is no Gaussian",
 }
@@ -43,7 +44,7 @@ class Merged:
     """The merged posterior: the step of a missing observation, and the state.
 
     Attributes:
-        weights: of each state in an intersection.
+        weights: Weight of each state in an intersection.
     """
 
     step: FilterStep
@@ -52,7 +53,7 @@ class Merged:
 
 
 def check_merges(name: str, family: str) -> None:
-    """Refuse a filter whose states cannot be merged.
+    """Reject a filter whose states cannot be merged.
 
     Raises:
         InvalidInput: `no_merge`.
@@ -66,7 +67,7 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
     """Merge posteriors.
 
     Raises:
-        InvalidInput: If the states cannot be merged; the message names the field.
+        InvalidInput: The states cannot be merged. The message names the field.
     """
     t = _common_time(options)
     states = [_predict(runtime, f"states[{i}]", state, t) for i, state in enumerate(options.states)]
@@ -87,7 +88,7 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
 
 
 def _common_time(options: MergeOptions) -> float:
-    """The latest time of the states, or the requested later one."""
+    """Return the latest time of the states, or the requested later one."""
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
@@ -108,7 +109,7 @@ def _common_time(options: MergeOptions) -> float:
 
 
 def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) -> FilterState:
-    """A state at time t; one of that time does not change."""
+    """Return a state at time t. A state at that time is unchanged."""
     if state.time == t:
         return state
     pool = StatePool(runtime.state_fields, 1)
@@ -120,7 +121,7 @@ def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) ->
 
 
 def _step(runtime: FilterRuntime, state: FilterState, options: MergeOptions) -> FilterStep:
-    """The step of a missing observation at the time of the state, with forecasts."""
+    """Return the step of a missing observation at the time of the state, with forecasts."""
     pool = StatePool(runtime.state_fields, 1)
     slot = pool.acquire()
     with np.errstate(over="ignore"):  # checked below
@@ -136,7 +137,7 @@ def _missing(
     runtime: FilterRuntime, pool: StatePool, rows: np.ndarray, t: float, levels: Sequence[float],
     horizon: Sequence[float],
 ) -> Steps:  # fmt: skip
-    """The steps of a missing observation at time t; empty if the numbers are not finite."""
+    """Return the steps of a missing observation at time t, or none if the results are not finite."""
     readout = runtime.readout(tuple(levels) or runtime.levels, tuple(horizon), 0)
     nothing = np.full((1, runtime.observation_size), np.nan)
     out, _ = runtime.step(pool, Batch(rows, np.array([t]), nothing, np.ones(1)), readout, traced=False)
@@ -154,13 +155,15 @@ def _compiled(runtime: FilterRuntime) -> CompiledSteps:
 
 
 def _response(state: FilterState) -> np.ndarray | float:
-    """The response to inputs, which a filter stores apart from the mean."""
+    """Return the response to inputs, which a filter stores apart from the mean."""
     return state.adaptive.get(RESPONSE, 0.0)
 
 
 def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gaussian) -> dict[str, np.ndarray]:
-    """The filter's part of a state with another mean and covariance. The response stays apart from the mean, because
-    pending forecasts exclude it."""
+    """Return the filter's part of a state with another mean and covariance.
+
+    The response stays apart from the mean, because pending forecasts exclude it.
+    """
     parts = _compiled(runtime).parts(state.tensors)
     changed = {"mean": posterior.mean - _response(state), "covariance": posterior.covariance}
     changed |= {name: np.zeros_like(parts[name]) for name in JUMP_PARTS if name in parts}
@@ -168,7 +171,7 @@ def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gauss
 
 
 def _invalid_input(reason: str) -> InvalidInput:
-    """The error of `fusion.py`, with the names of the request's fields."""
+    """Return the error of `fusion.py`, with the names of the request's fields."""
     message = reason.replace("posteriors[", "states[").partition(";")[0]
     field = re.match(r"states\[\d\]|prior", message)
     code = "not_from_prior" if "less certain" in message else "not_merged"

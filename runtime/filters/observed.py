@@ -1,6 +1,6 @@
 """The outputs of a compiled filter for one observation, and its predictive density."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ class Observed(NamedTuple):
     """Outputs of one observation of one stream.
 
     In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing),
-    innovation_covariance `[P, P]`. In those of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`,
-    predicted_covariance `[n, n]`. scalars `[4]`: precision, weight, nis, log_likelihood.
+    innovation_covariance
+    `[P, P]`. In units of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n,
+    n]`.
+    scalars `[4]`: precision, weight, nis, log_likelihood.
     """
 
     mean: Array
@@ -38,7 +40,7 @@ PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
 
 
 def observed(p: int, n: int) -> Observed:
-    """Buffers for an observation of P components and a state of n."""
+    """Return buffers for an observation of P components and a state of size n."""
     shapes = (p,), (p, p), (p,), (p, p), (n, n), (n,), (n, n), (4,)
     return Observed(*(np.zeros(shape) for shape in shapes))
 

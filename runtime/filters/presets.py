@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-# Variance of an unknown state, over that of a measurement of it. More would leave too few digits for the first update.
+# Variance of an unknown state relative to that of its measurement. More would lose digits in the first update.
 DIFFUSE: Final = 1e12
 
 
 class Preset(NamedTuple):
-    """A preset: its required parameters, the others with their defaults, and the states of one dimension in words."""
+    """A preset: its required parameters, the others with their defaults, and a description of its states."""
 
     needed: tuple[str, ...]
     others: Mapping[str, float | int]
@@ -22,9 +22,9 @@ class Preset(NamedTuple):
 
 
 PRESETS: Final[Mapping[str, Preset]] = {
-    "level": Preset(("process_noise", "measurement_noise"), {}, "a level that wanders"),
+    "level": Preset(("process_noise", "measurement_noise"), {}, "a random-walk level"),
     "trend": Preset(
-        ("process_noise", "slope_noise", "measurement_noise"), {"damping": 0.0}, "a level and its slope, both wander"
+        ("process_noise", "slope_noise", "measurement_noise"), {"damping": 0.0}, "a random-walk level and slope"
     ),
     "constant_velocity": Preset(("process_noise", "measurement_noise"), {}, "position and velocity"),
     "constant_acceleration": Preset(
@@ -35,16 +35,18 @@ PRESETS: Final[Mapping[str, Preset]] = {
     ),
     "seasonal": Preset(
         ("period", "process_noise", "measurement_noise"), {"harmonics": 3, "season_noise": 0.0},
-        "a level that wanders, and two phases of each harmonic",
+        "a random-walk level and two phases of each harmonic",
     ),
 }  # fmt: skip
-# Parameters that must be above zero; the others may be zero.
+# Parameters that must be positive. The others may be zero.
 POSITIVE: Final = frozenset({"measurement_noise", "period"})
 
 
 class Block(NamedTuple):
     """One dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0, or None where
-    there is a stationary covariance."""
+    there is
+    a stationary covariance.
+    """
 
     drift: Array
     noise: Array
@@ -53,7 +55,7 @@ class Block(NamedTuple):
 
 
 def block(whole: Mapping[str, Any]) -> Block:
-    """The matrices of a complete document."""
+    """Return the matrices of a complete document."""
     name, noise = whole["preset"], whole["process_noise"]
     wide = DIFFUSE * whole["measurement_noise"]
     if name == "level":
@@ -84,7 +86,7 @@ def _rotation(omega: float, damping: float) -> Array:
 
 
 def _natural_time(whole: Mapping[str, Any], order: int) -> float:
-    """The time after which the state's noise is as large as a measurement's: the scale of its slopes."""
+    """Return the time after which the noise of the state equals that of a measurement: the scale of its slopes."""
     noise = whole["slope_noise" if whole["preset"] == "trend" else "process_noise"]
     if noise > 0:
         return float((whole["measurement_noise"] / noise) ** (1 / (2 * order - 1)))

@@ -1,15 +1,15 @@
-"""A sampled system, F and Q of a lag, to one in continuous time.
+"""Convert a sampled system, F and Q of a lag, to continuous time.
 
     F = e^{A lag}        Q(lag) = integral of e^{A s} Q e^{Aᵀ s} over 0 <= s <= lag
 
-A is the principal logarithm of F over the lag: square roots by the product form of Denman and Beavers' iteration until
-F is near 1, then the Gauss-Legendre form of its Padé approximant (Cheng, Higham, Kenney and Laub, SIAM J. Matrix Anal.
+A is the principal logarithm of F over the lag: square roots by the product form of the Denman-Beavers iteration until F
+is near 1, then the Gauss-Legendre form of its Padé approximant (Cheng, Higham, Kenney and Laub, SIAM J. Matrix Anal.
 Appl. 22, 2001). Q is found in the modes of A (`spectrum.py`), where Q(lag) is
 
     sum over a, b of I_{a+b}(z, lag) ∘ N^a Q̃ (N^b)ᴴ / (a! b!)
 
-With I_0 alone that is a division. The powers of N add terms further up in each chain, so as many rounds as the longest
-chain has steps give Q̃ exactly.
+With I_0 alone that is a division. The powers of N add terms further up in each chain, so as many iterations as the
+longest chain has steps give Q̃ exactly.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Array = np.ndarray[Any, Any]
 # Norm of F - 1 up to which the approximant with NODES nodes is exact to 1e-16.
 NEAR_ONE, NODES = 0.25, 8
 MOST_ROOTS, MOST_ROUNDS = 60, 50
-# Relative tolerance of F and Q computed back from the result.
+# Relative tolerance of F and Q recomputed from the result.
 TOLERANCE = 1e-9
 
 
 def drift_of(transition: Array, lag: float) -> Array:
-    """A `[n, n]` of a transition F `[n, n]` over a lag > 0.
+    """Return A `[n, n]` of a transition F `[n, n]` over a lag > 0.
 
     Raises:
-        ValueError: there is no real one, or none that gives F back. The reason alone, without a name.
+        ValueError: There is no real A, or none that reproduces F. The message is the reason, without a name.
     """
     values = np.linalg.eigvals(transition)
     size = np.abs(values)
     if size.min() <= 1e-14 * size.max():
-        raise ValueError("is singular: no continuous-time system forgets a part of the state within a step")
+        raise ValueError("is singular: in continuous time no part of the state vanishes within a step")
     negative = (values.real < 0) & (np.abs(values.imag) <= 1e-10 * size)
     if negative.any():
         raise ValueError(
@@ -57,14 +57,15 @@ def drift_of(transition: Array, lag: float) -> Array:
 
 
 def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
-    """Q `[n, n]` per unit time, symmetric, whose noise over the lag is `noise`; it may have negative eigenvalues.
+    """Return Q `[n, n]` per unit time, symmetric, whose noise over the lag is `noise`. It may have negative
+    eigenvalues.
 
     Raises:
-        ValueError: it does not give the noise over the lag back.
+        ValueError: It does not reproduce the noise over the lag.
     """
     integrals = _integrals(found, lag)
     target = found.dual @ noise @ found.dual.conj().T
-    with np.errstate(all="ignore"):  # the check below refuses what is not finite
+    with np.errstate(all="ignore"):  # the check below rejects non-finite values
         rate = target / integrals[0]
     longest = int(found.member.sum(axis=0).max())
     for _ in range(2 * (longest - 1) if found.terms > 1 else 0):
@@ -77,14 +78,14 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
 
 
 def moved(found: Spectrum, lag: float) -> Array:
-    """F of a lag `[n, n]`."""
+    """Return F of a lag, `[n, n]`."""
     growth = np.exp(found.rates * lag)
     inner = sum(power * lag**k * growth for k, power in enumerate(found.powers()))
     return np.asarray((found.basis @ inner @ found.dual).real)
 
 
 def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
-    """Q of a lag `[n, n]`, of a noise per unit time."""
+    """Return Q of a lag, `[n, n]`, given the noise per unit time."""
     inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
     return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
 
@@ -99,7 +100,7 @@ def _spread(found: Spectrum, rate: Array, integrals: Array) -> Array:
 
 
 def _integrals(found: Spectrum, lag: float) -> Array:
-    """I_m of every pair of modes `[2 terms - 1, n, n]`."""
+    """Return I_m of every pair of modes, `[2 terms - 1, n, n]`."""
     count = 2 * found.terms - 1
     z = found.rates[:, None] + found.rates.conj()[None, :]
     x = z * lag
@@ -130,7 +131,7 @@ def _square_root(matrix: Array) -> Array:
 
 
 def _logarithm(matrix: Array) -> Array:
-    """The logarithm of a matrix near 1."""
+    """Return the logarithm of a matrix near 1."""
     one = np.eye(len(matrix))
     rest = matrix - one
     nodes, weights = np.polynomial.legendre.leggauss(NODES)

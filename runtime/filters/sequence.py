@@ -41,9 +41,9 @@ class FilterResult:
     """Results of a sequence other than its steps.
 
     Attributes:
-        state: continues the sequence.
-        tally: sum of the tallies of the steps.
-        is_cut: whether the deadline came before the end.
+        state: State to continue from.
+        tally: Sum of the tallies of the steps.
+        is_cut: Whether the deadline came before the end.
     """
 
     log_likelihood: float
@@ -63,7 +63,7 @@ class FilteredSequence(FilterResult):
     def collect(
         cls, work: Generator[Steps | None, None, FilterResult], tick: Callable[[int], object] = lambda _: None
     ) -> FilteredSequence:
-        """Do all the work of `run_sequence`; `tick` is called after each piece with its number of observations."""
+        """Do all the work of `run_sequence`. `tick` is called after each piece with its number of observations."""
         pieces: list[Steps] = []
         while True:
             try:
@@ -76,11 +76,11 @@ class FilteredSequence(FilterResult):
 
     @cached_property
     def steps(self) -> list[FilterStep]:
-        """One for each observation."""
+        """Return one step per observation."""
         return [step for piece in self.pieces for step in piece.replies()]
 
     def columns(self, names: Sequence[str], horizon: Sequence[float] = ()) -> dict[str, Array]:
-        """Outputs by the names of `Columns`, a number for each observation."""
+        """Return outputs by the names of `Columns`, one value per observation."""
         found = Columns(names, None, horizon)
         for piece in self.pieces:
             found.add(piece)
@@ -97,10 +97,10 @@ def run_sequence(
     Yields the steps in order as soon as they are final, or None while they are not.
 
     Args:
-        deadline: by the monotonic clock. Then no further observation is filtered, and smoothing is left out.
+        deadline: In monotonic time. After it no further observation is filtered, and smoothing is skipped.
 
     Raises:
-        InvalidInput: If an option or an observation is invalid; the message names the field.
+        InvalidInput: An option or an observation is invalid. The message names the field.
     """
     times, count, carried = options.times, len(options.observations), _first_state(runtime, options)
     readout = runtime.readout(options.levels, options.horizon, options.samples, options.readout)
@@ -140,7 +140,7 @@ def run_sequence(
 
 
 def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
-    """Check the request; returns the state that it continues, or the initial state."""
+    """Validate the request. Return the state that it continues, or the initial state."""
     state = runtime.start() if options.state is None or not options.state.count else options.state
     check_observations(options.observations, runtime.observation_size, runtime.name)
     check_times(options.times, len(options.observations), state.time if state.count else -math.inf)
@@ -150,7 +150,7 @@ def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
 
 
 def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:
-    """The result of `work`, or None if the deadline came first."""
+    """Return the result of `work`, or None if the deadline came first."""
     while time.monotonic() <= deadline:
         try:
             next(work)
@@ -165,7 +165,7 @@ def _look_back(
     runtime: FilterRuntime, pieces_of_traces: list[Traces], readout: Readout, options: FilterOptions,
     pieces: list[Steps],
 ) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:  # fmt: skip
-    """The smoothed states, and samples of every step or none."""
+    """Return the smoothed states, and samples of every step or none."""
     first, traces = int(pieces[0].outputs.position[0]), Traces.joined(pieces_of_traces)
     pieces_of_traces.clear()  # they are large
     pattern = runtime.pattern_at(options.times[: traces.steps])
@@ -194,7 +194,7 @@ def _smooth(
 def _draw_trajectories(
     runtime: FilterRuntime, traces: Traces, readout: Readout, seed: int, first: int, offset: Array
 ) -> Generator[None, None, list[Array]]:
-    """Samples of every step, `[samples, P]`, or none."""
+    """Return samples of every step, `[samples, P]`, or none."""
     found: list[Array] = []
     if readout.samples:
         for paths in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
@@ -213,7 +213,7 @@ class Memory:
         self._rows = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in shapes.items()}
 
     def inputs(self, t: float) -> dict[str, Array]:
-        """Inputs of the graph, with space for one more row."""
+        """Return inputs of the graph, with space for one more row."""
         size = next(iter(self._rows.values())).shape[1]
         if size == self._count:
             size += CACHE_BLOCK

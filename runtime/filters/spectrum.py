@@ -1,6 +1,6 @@
 """The spectrum of a drift A: its eigenpairs, or clusters of eigenvalues where it has no eigenbasis.
 
-`modes.py` and `transition_numba.py` compute F and Q of a lag from it; `modes.py` has the equations and the limits.
+`modes.py` and `transition_numba.py` compute F and Q of a lag from it. Equations and limits: `modes.py`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,28 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Largest condition number of a basis; float32 keeps two digits at it.
+# Largest condition number of a basis. float32 retains two digits at it.
 MAX_CONDITION = 1e4
-# Real parts of eigenvalues up to this count as zero.
+# Real parts of eigenvalues up to this are treated as zero.
 STABILITY_TOLERANCE = 1e-9
-# N^K counts as zero up to this share of |A| |N^(K-1)|: rounding, of A itself and of its triangular form.
+# N^K is treated as zero up to this share of |A| |N^(K-1)|: the rounding of A and of its triangular form.
 ROUNDING = 1e-13
 # Or, where the cluster decays at mu, up to this share of mu^K: e^{-mu t} |N^K| t^K / K! stays below it at every lag.
 TOLERANCE = 1e-12
-# Longest series; a chain of true integrators has one term per integrator.
+# Longest series. A chain of true integrators has one term per integrator.
 MAX_TERMS = 8
-# Gauss-Legendre points beyond the threshold on |z t|: with them the sum is exact to 1e-16 for every m (see the tests).
+# Gauss-Legendre points beyond the threshold on |z t|. With them the sum is exact to 1e-16 for every m.
 EXTRA_NODES = 10
 
 
 class Spectrum(NamedTuple):
-    """A = V (diag(rates) + nilpotent) V⁻¹ in complex numbers: rates `[n]`, equal within a cluster; member `[n, c]` is 1
-    where a coordinate is in a cluster; nilpotent `[n, n]` has `terms` powers that count, the zeroth included."""
+    """A = V (diag(rates) + nilpotent) V⁻¹ in complex numbers.
+
+    Attributes:
+        rates: `[n]`, equal within a cluster.
+        member: `[n, c]`, 1 where a coordinate is in a cluster.
+        nilpotent: `[n, n]`, with `terms` nonzero powers, the zeroth included.
+    """
 
     rates: Array
     member: Array
@@ -39,14 +44,14 @@ class Spectrum(NamedTuple):
     terms: int
 
     def powers(self) -> Array:
-        """N^k / k! `[K, n, n]`."""
+        """Return N^k / k!, `[K, n, n]`."""
         found = [np.eye(len(self.rates), dtype=complex)]
         for k in range(1, self.terms):
             found.append(found[-1] @ self.nilpotent / k)
         return np.stack(found)
 
     def noises(self, process_noise: Array) -> Array:
-        """C_m `[2K - 1, n, n]`."""
+        """Return C_m, `[2K - 1, n, n]`."""
         powers = self.powers()
         noise = self.dual @ process_noise @ self.dual.conj().T
         found = np.zeros((2 * self.terms - 1, *noise.shape), complex)
@@ -60,7 +65,7 @@ def spectrum(drift: Array) -> Spectrum:
     """Block-diagonalise a drift `[n, n]`.
 
     Raises:
-        ValueError: it is unstable, or neither diagonalisable nor defective within the tolerances.
+        ValueError: It is unstable, or neither diagonalisable nor defective within the tolerances.
     """
     rates, basis = np.linalg.eig(drift)
     if np.linalg.cond(basis) <= MAX_CONDITION:
@@ -73,20 +78,20 @@ def spectrum(drift: Array) -> Spectrum:
     if found.terms > MAX_TERMS:
         raise ValueError(
             f"drift is neither diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g}) nor defective: "
-            f"eigenvalues near {_nearest(rates):.3g} differ, by too little to be told apart (tolerance {ROUNDING:g}). "
+            f"eigenvalues near {_nearest(rates):.3g} differ by too little (tolerance {ROUNDING:g}). "
             "Make them equal, or choose units of time and state in which they lie apart"
         )
     return found
 
 
 def _nearest(rates: Array) -> complex:
-    """One of the two closest eigenvalues."""
+    """Return one of the two closest eigenvalues."""
     distance = np.abs(rates[:, None] - rates) + np.diag(np.full(len(rates), np.inf))
     return complex(rates[distance.min(0).argmin()])
 
 
 def _clustered(drift: Array, values: Array) -> Spectrum:
-    """The finest clusters (single linkage) whose invariant subspaces make a basis of low condition."""
+    """Return the finest clusters (single linkage) whose invariant subspaces form a well-conditioned basis."""
     n, scale = len(drift), float(np.linalg.norm(drift, 2))
     distance = np.abs(values[:, None] - values)
     floor = ROUNDING * scale
@@ -114,7 +119,7 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
     nilpotent, member = np.zeros((n, n), complex), np.zeros((n, len(found)))
     terms, start = 1, 0
     for c, (own, (_, triangle)) in enumerate(zip(inside, found, strict=True)):
-        # The mean is well conditioned; the eigenvalues of a chain of two are off by sqrt(rounding).
+        # The mean is well conditioned. The eigenvalues of a chain of two are off by sqrt(rounding).
         rate, stop = values[own].mean(), start + len(triangle)
         block = triangle - rate * np.eye(len(triangle))
         nilpotent[start:stop, start:stop] = block
@@ -126,10 +131,11 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
 
 
 def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array] | None:
-    """Orthonormal basis `[n, k]` of the invariant subspace of a cluster, and A on it, upper triangular.
+    """Return an orthonormal basis `[n, k]` of the invariant subspace of a cluster, and the upper triangular A on it.
 
-    Eigenvectors are split off one after the other by a unitary change of the rest. So each step has the rounding error
-    of A, however ill-conditioned its eigenvalues are.
+    Eigenvectors are split off one by one with a unitary change of the rest, so each step has the rounding error of A,
+    however
+    ill-conditioned its eigenvalues are.
     """
     own, other = values[inside], values[~inside]
     unitary = np.eye(len(drift), dtype=complex)
@@ -150,7 +156,7 @@ def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array
 
 
 def _terms(block: Array, decay: float, scale: float) -> int:
-    """The smallest K for which N^K counts as zero; one more than MAX_TERMS if there is none."""
+    """Return the smallest K for which N^K is treated as zero, or MAX_TERMS + 1 if there is none."""
     power, before = np.eye(len(block)), 1.0
     for k in range(1, MAX_TERMS + 1):
         power = power @ block
@@ -162,7 +168,9 @@ def _terms(block: Array, decay: float, scale: float) -> int:
 
 
 def stationary(found: Spectrum, process_noise: Array) -> Array:
-    """P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift: the integrals I_m over all time, m! / (-z)^(m+1)."""
+    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift: the integrals I_m over all time, m! /
+    (-z)^(m+1).
+    """
     noises = found.noises(process_noise) if found.terms > 1 else [found.dual @ process_noise @ found.dual.conj().T]
     minus_z = -(found.rates[:, None] + found.rates.conj()[None, :])
     power = minus_z
@@ -174,7 +182,7 @@ def stationary(found: Spectrum, process_noise: Array) -> Array:
 
 
 def mode_arrays(found: Spectrum, process_noise: Array) -> dict[str, Array]:
-    """The fields of `Eigenpairs`, or of `Chains` where the drift has no eigenbasis."""
+    """Return the fields of `Eigenpairs`, or of `Chains` where the drift has no eigenbasis."""
     parts: dict[str, Array] = {"rate": found.rates, "basis": found.basis, "dual": found.dual}
     if found.terms == 1:
         parts["noise"] = found.dual @ process_noise @ found.dual.conj().T
@@ -196,5 +204,5 @@ def _split(parts: dict[str, Array]) -> dict[str, Array]:
 
 
 def threshold(count: int) -> float:
-    """|z t| up to which the first `count` integrals are sums over nodes."""
+    """Return |z t| up to which the first `count` integrals are sums over nodes."""
     return float(max(4, count - 1))

@@ -24,13 +24,13 @@ class FilterState:
     """A stream between two observations.
 
     Attributes:
-        tensors: the filter's own state, without batch.
-        time: of the last observation; meaningless at count 0.
-        count: observations so far.
-        surprise: running surprise, for the confidence.
-        adaptive: state of the forecast intervals and the anomaly score, by field.
-        seed: of the samples.
-        step: typical lag; 0 before the first.
+        tensors: The filter's own state, without batch.
+        time: Time of the last observation, meaningless at count 0.
+        count: Number of observations.
+        surprise: Running novelty, for the confidence.
+        adaptive: State of the forecast intervals and the anomaly score, by field.
+        seed: Seed of the samples.
+        step: Typical lag, 0 before the first.
     """
 
     tensors: dict[str, Array]
@@ -46,10 +46,10 @@ class FilterStates:
     """Creates, stores and packs the states of a filter.
 
     Args:
-        magic: first bytes of a packed state: the runtime and the version of the format.
-        initial: the filter's own state before the first observation, without batch, in the order of packing.
-        fields: of the filter's own state.
-        adaptive: fields of the adaptive state.
+        magic: First bytes of a packed state: the runtime and the version of the format.
+        initial: The filter's own state before the first observation, without batch, in the order of packing.
+        fields: Fields of the filter's own state.
+        adaptive: Fields of the adaptive state.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FilterStates:
         self.state_bytes: int = _HEADER.size + sum(map(_size_of, self._packed.values()))
 
     def start(self, seed: int = 0) -> FilterState:
-        """The state before the first observation."""
+        """Return the state before the first observation."""
         tensors = {name: array.copy() for name, array in self._initial.items()}
         adaptive = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
         return FilterState(tensors, 0.0, 0, 0.0, adaptive, seed)
@@ -84,7 +84,7 @@ class FilterStates:
         pool.write(slot, {**state.tensors, **clock, **state.adaptive})
 
     def get(self, pool: StatePool, slot: PoolSlot, seed: int) -> FilterState:
-        """The state in a slot."""
+        """Return the state in a slot."""
         values = pool.read(slot)
         return FilterState(
             {name: values[name] for name in self._names},
@@ -97,8 +97,12 @@ class FilterStates:
         )
 
     def pack(self, state: FilterState) -> bytes:
-        """`state_bytes` little-endian bytes: magic, seed, count, time, surprise, step, the tensors in the order of the
-        manifest, and the adaptive fields, each with its own type."""
+        """Return `state_bytes` little-endian bytes.
+
+        They are magic, seed, count, time, surprise, step, the tensors in the order of the manifest, and the adaptive
+        fields, each
+        with its own type.
+        """
         fields = {**state.tensors, **state.adaptive}
         body = b"".join(
             fields[name].astype(np.dtype(field.dtype).newbyteorder("<")).tobytes()
@@ -108,10 +112,10 @@ class FilterStates:
         return _HEADER.pack(*header) + body
 
     def unpack(self, data: bytes) -> FilterState:
-        """The inverse of `pack`.
+        """Invert `pack`.
 
         Raises:
-            InvalidInput: it is not a state of this filter.
+            InvalidInput: It is not a state of this filter.
         """
         if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
             raise _invalid_state(

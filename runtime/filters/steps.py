@@ -1,6 +1,6 @@
-"""Steps of many streams at once: the interface of every implementation of filters."""
+"""Steps of many streams at once: the interface of every filter implementation."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 
-# A shorter lag counts as 0: bundles that measure time in typical lags divide by it.
+# Shorter lags count as 0, because bundles that measure time in typical lags divide by it.
 SHORTEST_LAG = 1e-20
 CLOCK = {
     "clock.time": StateField((), np.float64),
@@ -34,8 +34,10 @@ CLOCK = {
 
 
 class Batch(NamedTuple):
-    """Observations of some streams, those of a stream adjacent and in order: slots in the pool, times and noise `[R]`,
-    values `[R, P]`, NaN where missing."""
+    """Observations of some streams, adjacent and in order within each stream.
+
+    Slots in the pool, times and noise `[R]`, values `[R, P]`, NaN where missing.
+    """
 
     slots: Array
     times: Array
@@ -43,7 +45,7 @@ class Batch(NamedTuple):
     noise: Array
 
     def packed(self) -> tuple[Array, ...]:
-        """The arrays in the one layout of kernels: contiguous, by rows, writable."""
+        """Return the arrays in the layout of the kernels: contiguous, by rows, writable."""
         return tuple(
             part if part.flags.carray else np.require(part, requirements=["C", "A", "W"]) for part in self
         )  # fmt: skip
@@ -52,9 +54,10 @@ class Batch(NamedTuple):
 class Traced(NamedTuple):
     """Data for samples, smoothing and golden outputs: a row for each observation, or none.
 
-    In units of the observation: covariance and innovation_covariance `[P, P]`. In those of the state: transition,
-    predicted and filtered mean and covariance. state: the stored state. Forecasts: mean `[H, P]`, covariance `[H, P,
-    P]`. scalars `[4]`: precision, weight, nis and log-likelihood, also of missing observations.
+    In units of the observation: covariance and innovation_covariance `[P, P]`. In units of the state: transition,
+    predicted
+    and filtered mean and covariance. state: the stored state. Forecasts: mean `[H, P]`, covariance `[H, P, P]`. scalars
+    `[4]`: precision, weight, nis and log-likelihood, also of missing observations.
     """
 
     scalars: Array
@@ -71,9 +74,10 @@ class Traced(NamedTuple):
 
 
 def allocate_posterior(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
-    """The posterior in the buffers of `out`, with buffers for its forecasts.
+    """Return the posterior in the buffers of `out`, with buffers for its forecasts.
 
-    sides: columns of `FilterOutput.half_widths`.
+    Args:
+        sides: Columns of `FilterOutput.half_widths`.
     """
     size = out.mean.shape[0]
     return FilterOutput(
@@ -97,7 +101,7 @@ def store_trace(out, posterior, trace, row):
 
 
 def allocate_trace(rows: int, size: int, n: int, state_size: int, horizon: int) -> Traced:
-    """Buffers of a trace. The empty trace is shared: live streams need it at every step."""
+    """Return buffers of a trace. The empty trace is shared, because live streams need it at every step."""
     return _allocate_trace(rows, size, n, state_size, horizon) if rows else _empty_trace(size, n, state_size, horizon)
 
 
@@ -119,11 +123,11 @@ class FilterSteps(Protocol):
     """The steps of a filter.
 
     Attributes:
-        runtime: the name of the implementation.
-        magic: first bytes of packed states.
-        initial: its part of a state before the first observation, by field.
-        fields: of that part.
-        rows: observations of one stream for one call.
+        runtime: Name of the implementation.
+        magic: First bytes of packed states.
+        initial: Its part of a state before the first observation, by field.
+        fields: Fields of that part.
+        rows: Observations of one stream per call.
     """
 
     runtime: str
@@ -133,17 +137,16 @@ class FilterSteps(Protocol):
     rows: int
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """Process the observations of each stream up to the first whose numbers are not finite, which changes
-        nothing."""
+        """Process the observations of each stream, up to the first with non-finite results, which changes nothing."""
         ...
 
     def disable_compilation(self) -> None:
-        """Raise instead of compiling from now on; everything has run before."""
+        """Raise instead of compiling from now on. Everything must have run before."""
         ...
 
 
 def streams_of(pool: StatePool) -> StreamStates:
-    """The arrays of a pool that scoring reads and writes."""
+    """Return the arrays of a pool that scoring reads and writes."""
     arrays = pool.arrays
     return StreamStates(
         arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays["clock.step"],

@@ -1,15 +1,16 @@
 """Student's t as a stretched normal distribution.
 
-An error over a scale learned from ν numbers is Student's t with ν degrees of freedom. By Wallace (1959)
+An error divided by a scale learned from ν values has Student's t distribution with ν degrees of freedom. By Wallace
+(1959)
 
     z = c √(ν log(1 + t² / ν))                  c = (8ν + 1) / (8ν + 3)
 
-is close to a standard normal: from ν = 2 on within 2 % of the quantiles up to 90 %, and wider beyond and at ν = 1.
-`inverse_dof` is 1/ν, and 0 for a known scale. From a thousand numbers on the scale counts as known: t is 0.2 % wider at
+is close to standard normal: from ν = 2 on within 2 % of the quantiles up to 90 %, and wider beyond and at ν = 1.
+`inverse_dof` is 1/ν, and 0 for a known scale. From a thousand values on the scale counts as known: t is 0.2 % wider at
 99 % there.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-# From 1/ν below this the scale counts as known.
+# Below this 1/ν the scale counts as known.
 LEAST = 1e-3
 
 
 @inline_jit
 def stretched(square, inverse_dof):
-    """The quantile of t over the normal one, relative to that of one deviation.
+    """Return the quantile of t divided by the normal one, relative to that of one deviation.
 
     Args:
-        square: of the normal quantile.
+        square: Square of the normal quantile.
     """
     return widening(square, inverse_dof) / widening(1.0, inverse_dof) if inverse_dof > LEAST else 1.0
 
 
 @inline_jit
 def widening(square, inverse_dof):
-    """t over z at equal probability; `square` is z²."""
+    """Return t over z at equal probability. `square` is z²."""
     if inverse_dof <= LEAST or square <= 0:
         return 1.0
     root = (8 + 3 * inverse_dof) / (8 + inverse_dof)
@@ -43,7 +44,7 @@ def widening(square, inverse_dof):
 
 @inline_jit
 def normal_square(square, inverse_dof):
-    """z² of a t²."""
+    """Return z² of a t²."""
     if inverse_dof <= LEAST:
         return square
     root = (8 + inverse_dof) / (8 + 3 * inverse_dof)
@@ -52,7 +53,7 @@ def normal_square(square, inverse_dof):
 
 @inline_jit
 def stretching(square, inverse_dof):
-    """(dt/dz)²: the ratio of the density of z to that of t.
+    """Return (dt/dz)², the ratio of the density of z to that of t.
 
     Args:
         square: t².

@@ -8,10 +8,10 @@ A document holds plain numbers, lists and strings. It can be part of a request, 
     {"F": [[1, 0.5], [0, 1]], "dt": 0.5, "Q": …, "H": [[1, 0]], "R": 0.25, "P0": 1e6}
     {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
 
-With `calendar` the measurements also have a known pattern of the week (`rfa.runtime.filters.calendar`).
+With `calendar` the measurements also have a known weekly pattern (`rfa.runtime.filters.calendar`).
 
-The fields are those of `SHARED`, `MATRICES` and `PRESETS`; `LinearFilterConfig` explains them. Q is noise per unit time
-with A, and the noise of one step of `dt` with F. A number for Q, R or P0 is that times the identity.
+The fields are those of `SHARED`, `MATRICES` and `PRESETS`; `LinearFilterConfig` explains them. With A, Q is noise per
+unit time; with F, the noise of one step of `dt`. A number for Q, R or P0 is multiplied by the identity.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_STATES: Final = 64
 MOST_COMPONENTS: Final = 64
 MOST_PASSES: Final = 64
 LARGEST: Final = 1e30
-# Eigenvalues of a covariance down to minus this are rounding.
+# Eigenvalues of a covariance above minus this are rounding.
 ROUNDING: Final = 1e-9
 
 # Fields of every document, and of one with matrices, with their names in `LinearFilterConfig`.
@@ -49,7 +49,7 @@ MATRICES: Final = {"A": "drift", "Q": "process_noise", "C": "observation", "R": 
 ALSO: Final = {"H": "C", "bias": "offset"}
 PER_STEP: Final = ("F", "dt")
 CALENDAR: Final = "calendar"
-# Fields where null is a value: no robust weights, and no jumps.
+# Fields in which null has a meaning: no robust weights, and no jumps.
 NULLABLE: Final = ("nu", "reacquire")
 
 
@@ -57,7 +57,7 @@ class InvalidSystem(ValueError):
     """A document is invalid.
 
     Attributes:
-        field: the wrong field, such as `system.A`.
+        field: The invalid field, such as `system.A`.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -67,12 +67,12 @@ class InvalidSystem(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """A checked system.
+    """A validated system.
 
     Attributes:
-        config: of the filter.
-        document: the given document with one name for each field, and with the defaults.
-        calendar: the pattern of the week in every measurement, if there is one.
+        config: Configuration of the filter.
+        document: The given document with one name for each field, and with the defaults.
+        calendar: The weekly pattern in every measurement, if there is one.
     """
 
     config: LinearFilterConfig
@@ -81,10 +81,10 @@ class System:
 
     @classmethod
     def from_document(cls, document: object) -> Self:
-        """Check a document.
+        """Validate a document.
 
         Raises:
-            InvalidSystem: If a field is invalid; the message names it and the reason.
+            InvalidSystem: A field is invalid. The message names it and the reason.
         """
         given = _renamed(document)
         pattern = given.pop(CALENDAR, None)
@@ -97,20 +97,20 @@ class System:
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> Self:
-        """The system of a config.
+        """Return the system of a configuration.
 
         Raises:
-            InvalidSystem: it is too large.
+            InvalidSystem: It is too large.
         """
         values = asdict(config)
         if config.rule != "capped":
-            raise InvalidSystem("", f"cannot have the rule {config.rule!r}: it weighs observations by 'capped'")
+            raise InvalidSystem("", f"does not support rule {config.rule!r}, only 'capped'")
         document = {short: values[name] for short, name in {**MATRICES, **SHARED}.items()}
         return cls.from_document(json.loads(json.dumps(document)))
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of the document, in hexadecimal; the same for every spelling of a document."""
+        """SHA-256 of the document in hexadecimal, equal for every spelling of a document."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -121,7 +121,7 @@ class System:
 
 
 def _renamed(document: object) -> dict[str, Any]:
-    """The document with one name for each field."""
+    """Return the document with one name for each field."""
     if not isinstance(document, Mapping) or not all(isinstance(name, str) for name in document):
         raise InvalidSystem("", "must be an object with the fields of a system, such as A, Q, C and R, or preset")
     given = dict(document)
@@ -153,7 +153,7 @@ def _check_names(given: Mapping[str, Any], allowed: Sequence[str], owner: str) -
     for name in given:
         if name not in allowed:
             shown = name[:64] if name.isidentifier() else "?"
-            raise InvalidSystem(shown, f"is no field of {owner}: they are {', '.join(allowed)}")
+            raise InvalidSystem(shown, f"is not a field of {owner}, which has {', '.join(allowed)}")
 
 
 # Numbers, vectors and matrices.
@@ -200,7 +200,7 @@ def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int 
 
 
 def _square(given: Mapping[str, Any], name: str, size: int) -> list[list[float]]:
-    """A matrix, or a number times the identity."""
+    """Return a matrix, or a number times the identity."""
     if _is_list(given[name]):
         return _matrix(given, name, size, size)
     value = _number(given, name)
@@ -215,10 +215,10 @@ def _is_list(value: Any) -> bool:
 
 
 def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with matrices, completed."""
+    """Return a completed document with matrices."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
-        raise InvalidSystem("A", "is needed, or F with dt in its place: how the state moves")
+        raise InvalidSystem("A", "is required, or F with dt in its place: how the state moves")
     if ("dt" in given) != ("F" in given):
         raise InvalidSystem("dt", "is required with F, and only with F: the time step of F")
     first = "A" if "A" in given else "F"
@@ -231,7 +231,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidSystem("dt", "must be above 0")
     for name, what in (("Q", "the noise that moves the state"), ("R", "the noise of a measurement")):
         if name not in given:
-            raise InvalidSystem(name, f"is needed: {what}")
+            raise InvalidSystem(name, f"is required: {what}")
     whole["Q"] = _square(given, "Q", n)
     if "C" in given:
         whole["C"] = _matrix(given, "C", None, n)
@@ -241,7 +241,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
-    """The fields of every document, completed."""
+    """Return the fields of every document, completed."""
     whole: dict[str, Any] = {}
     for name, size in (("x0", n), ("offset", p)):
         if name in given:
@@ -258,7 +258,7 @@ def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
 
 
 def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with a preset, completed."""
+    """Return a completed document with a preset."""
     name = given["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise InvalidSystem("preset", f"must be one of {', '.join(PRESETS)}")
@@ -267,7 +267,7 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_names(given, ("preset", "dimensions", *parameters, *SHARED), f"the preset {name!r}")
     for needed in preset.needed:
         if needed not in given:
-            raise InvalidSystem(needed, f"is needed: the preset {name!r} is {preset.states}")
+            raise InvalidSystem(needed, f"is required: the preset {name!r} is {preset.states}")
     whole: dict[str, Any] = {"preset": name, "dimensions": _whole(given, "dimensions", 1, 1, MOST_COMPONENTS)}
     for parameter in parameters:
         if parameter == "harmonics":
@@ -284,7 +284,7 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(whole: Mapping[str, Any]) -> LinearFilterConfig:
-    """The config of a complete document."""
+    """Return the configuration of a complete document."""
     values = {name: whole[short] for short, name in SHARED.items() if short in whole}
     values |= _preset_matrices(whole) if "preset" in whole else _matrices(whole)
     try:
@@ -340,11 +340,11 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
-    """The error of a config, with the names of the document."""
+    """Return the error of a configuration, with the names of the document."""
     names = {long: short for short, long in {**MATRICES, **SHARED}.items()}
     names["drift"] = "F" if is_step else "A"
     message = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), reason)
-    if message.startswith("P0 is needed"):
+    if message.startswith("P0 is required"):
         message += ". A number means that times the identity; a large one means that nothing is known"
     first, _, rest = message.partition(" ")
     if first in names.values():

@@ -1,9 +1,9 @@
-"""F and Q of a lag in compiled code, from the modes of the drift (`spectrum.py`).
+"""Compiled F and Q of a lag, from the modes of the drift (`spectrum.py`).
 
 Equations: `rfa.model.recurrence.modes`, in float64.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-# A term of the series of I_m below this adds nothing: the sum is not below 1e-7 (x >= -MAX_TERMS * 2).
+# Terms of the series of I_m below this are negligible: the sum is at least 1e-7 (x >= -MAX_TERMS * 2).
 SMALLEST_TERM = 1e-19
 # These functions allocate arrays, so `_nrt` must be set: numba compiles a callee with the options of its first caller.
 COMPILER_OPTIONS: dict[str, Any] = {
@@ -28,7 +28,7 @@ _compiled = numba.njit(**COMPILER_OPTIONS)
 
 @_compiled
 def _decayed_power(rate, t, k):
-    """t^k e^{rate t}, a product that does not overflow before it decays."""
+    """Return t^k e^{rate t} as a product that does not overflow before it decays."""
     if k == 0:
         return np.exp(rate * t)
     root = t * np.exp(rate * t / k)
@@ -40,7 +40,7 @@ def _decayed_power(rate, t, k):
 
 @_compiled
 def _integrals(z, t, found):
-    """I_m(z, t) for m < len(found); see `modes.py`. The series is enough in float64."""
+    """Compute I_m(z, t) for m < len(found). See `modes.py`. The series is accurate enough in float64."""
     x = z * t
     if abs(x) <= max(len(found) - 1, 1):
         for m in range(len(found)):
@@ -58,10 +58,10 @@ def _integrals(z, t, found):
 
 @_compiled
 def transition(lag, modes, f, q):
-    """F and Q `[n, n]` of a lag, into `f` and `q`.
+    """Compute F and Q `[n, n]` of a lag, into `f` and `q`.
 
     Args:
-        modes: rates, basis, dual, powers and noises of the `Spectrum`.
+        modes: Rates, basis, dual, powers and noises of the `Spectrum`.
     """
     rates, basis, dual, powers, noises = modes
     n = len(rates)
@@ -109,7 +109,7 @@ def transition(lag, modes, f, q):
 
 @_compiled
 def transitions(lags, modes):
-    """F and Q of every lag, `[U, 2, n, n]`."""
+    """Return F and Q of every lag, `[U, 2, n, n]`."""
     n = len(modes[0])
     moves = np.empty((len(lags), 2, n, n))
     for i in range(len(lags)):

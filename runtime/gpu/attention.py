@@ -1,8 +1,8 @@
-"""The decode step of attention streams at one batch size: static input and output buffers, and on a GPU one CUDA graph.
+"""A decode step of attention streams at one batch size, with static buffers and, on a GPU, one CUDA graph.
 
-It serves texts of any length: page tables have the width of the longest text, and kernels read each stream's number of
-keys from a tensor. Padding rows have one key, in a page that nobody else reads. The caller holds a lock: one step at a
-time.
+It supports texts of any length: page tables have the width of the longest text, and kernels read each stream's number
+of
+keys from a tensor. Padding rows have one key, in a page that no stream uses. The caller must hold a lock during a step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rfa.runtime.gpu.pages import PagedContext, PagePool
 from rfa.runtime.text.sampling import DrawnToken, Draws
 
 Array = NDArray[np.float32]
-# Device memory of a key and head in a step, and of a distance and head in a layer.
+# Device memory per key and head in a step, and per distance and head in a layer.
 COLUMN_BYTES, DISTANCE_BYTES = 16, 32
 
 
@@ -34,11 +34,11 @@ class PagedStepRunner:
     """Steps of `size` attention streams, some of which may be padding.
 
     Args:
-        ragged: the model; without kernels for it, streams run one by one, without a graph.
-        pool: of the pages.
-        longest: pages of a stream at most.
-        vocabulary: tokens.
-        memory: of CUDA graphs; None captures none.
+        ragged: The model. Without kernels for it, streams run one by one, without a graph.
+        pool: Pool of the pages.
+        longest: Maximum number of pages per stream.
+        vocabulary: Number of tokens in the vocabulary.
+        memory: Memory of CUDA graphs. None captures none.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PagedStepRunner:
         # By `is_filtered`.
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepOutput]] = {}
         if memory is not None:
-            # Kept alive: the graph reads them.
+            # Kept alive, because the graph reads them.
             self._tables = ragged.tables(longest * PAGE_KEYS)
             self._set_inputs(
                 Ragged.of([], [], device), [], np.empty((0, *noise[1][1:]), np.float32), Draws([], np.float32(1))
@@ -70,7 +70,9 @@ class PagedStepRunner:
 
     @staticmethod
     def bytes_needed(shape: tuple[int, int, int], size: int, longest: int) -> int:
-        """Device memory of graphs for up to `size` rows of `longest` tokens, without logits; shape: L, H, 2D."""
+        """Return the device memory of graphs for up to `size` rows of `longest` tokens, without logits. shape: L, H,
+        2D.
+        """
         layers, heads, _ = shape
         distances = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
         return heads * (COLUMN_BYTES * size * (longest + PAGE_KEYS) + DISTANCE_BYTES * layers * distances)
@@ -78,8 +80,10 @@ class PagedStepRunner:
     def draw(
         self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Read a token of each of n <= size streams, which have capacity for it, and draw the next ones; and whether
-        the new keys and values of each row are finite."""
+        """Process a token of each of n <= size streams, which have capacity for it, and sample the next ones.
+
+        Also returns whether the new keys and values of each row are finite.
+        """
         ragged = Ragged.of([[token] for token in tokens], [stream.position for stream in streams], self._device)
         pages = [stream.table() for stream in streams]
         self._set_inputs(ragged, pages, noise, draws)
@@ -111,7 +115,7 @@ class PagedStepRunner:
 
     @torch.no_grad()
     def _compute(self, *, is_filtered: bool) -> StepOutput:
-        """The step, and the next tokens."""
+        """Run the step and sample the next tokens."""
         output, is_finite = self._ragged.extend_batch(self._layout, *self._pool.rows, self._noise)
         self._draw.compute(output, is_finite, is_filtered=is_filtered)
         return output

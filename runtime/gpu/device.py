@@ -1,10 +1,10 @@
-"""Whether torch can use the GPU that this process was given."""
+"""Check whether torch can use the GPU of this process."""
 
 from __future__ import annotations
 
 
 def gpu_refusal() -> str | None:
-    """The reason why torch cannot use a GPU, and what to do about it; None if it can."""
+    """Return the reason why torch cannot use a GPU and what to do about it, or None if it can."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""The draw of a batch's next tokens on its device (`rfa.model.draw`): inputs and outputs cross in one copy each."""
+"""Sampling of a batch's next tokens on its device (`rfa.model.draw`), with one copy of inputs and one of outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfa.runtime.text.contexts import Advance, Context
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, TopLogits
 
 DrawFunction = Callable[..., tuple[list[DrawnToken], Sequence[Advance]]]
-# Memory of a step for each logit: the logit, its weight, and what is sorted.
+# Memory of a step per logit: the logit, its weight, and the sorted values.
 BYTES_PER_LOGIT = 64
 SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 # Inputs of a row that takes the most probable token.
@@ -25,13 +25,13 @@ GREEDY = {"top_p": math.inf, "uniform": 0.0, "last_place": 0, "temperature": 1.0
 
 
 class TokenDraw:
-    """The draw of a batch's next tokens, with static input and output buffers.
+    """Sampling of a batch's next tokens, with static input and output buffers.
 
     Args:
-        size: rows, some of which may be padding.
-        vocabulary: tokens.
-        inputs: has the fields of `input_fields` among others; the caller sends them.
-        device: of the logits.
+        size: Number of rows, some of which may be padding.
+        vocabulary: Number of tokens in the vocabulary.
+        inputs: Contains the fields of `input_fields`, among others. The caller sends them.
+        device: Device of the logits.
     """
 
     def __init__(self, size: int, vocabulary: int, inputs: Packed, device: torch.device) -> None:
@@ -47,7 +47,7 @@ class TokenDraw:
 
     @staticmethod
     def input_fields(size: int) -> Fields:
-        """Inputs for `size` rows."""
+        """Return the inputs for `size` rows."""
         return {
             "top_p": (torch.float64, (size,)),
             "uniform": (torch.float64, (size,)),
@@ -75,24 +75,23 @@ class TokenDraw:
         arrays["temperature"][rows] = np.maximum(temperatures, SMALLEST_TEMPERATURE)
 
     def compute(self, output: StepOutput, is_finite: Tensor, *, is_filtered: bool) -> None:
-        """Draw, on the device.
+        """Sample on the device.
 
         Args:
-            output: of the step.
+            output: Output of the step.
             is_finite: `[B]` float32, 1 where the new state of a row is finite, else 0.
-            is_filtered: False promises that no row has a filter (`Draws.are_filtered`).
+            is_filtered: False if no row has a filter (`Draws.are_filtered`).
         """
         tensors = self._inputs.tensors
         inputs = Distribution(*(tensors[name] for name in Distribution._fields))
         draw(output, is_finite, inputs, Drawn(**self._outputs.tensors), is_filtered=is_filtered)
 
     def read(self, draws: Draws, output: StepOutput) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Wait for the device.
-
-        Returns the tokens drawn for the rows that are not padding, and a mask of the rows with a finite state.
+        """Wait for the device. Return the tokens of the rows that are not padding, and a mask of rows with a finite
+        state.
 
         Args:
-            output: of the step, the same as in `compute`.
+            output: Output of the step, as in `compute`.
         """
         # Outside the graph: few requests need it, and it would double the number of graphs.
         order = ranked(output.logits) if draws.are_ranked else None
@@ -105,7 +104,7 @@ class TokenDraw:
             normalisers = numbers["top"] / scales + np.log(found["sums"] / fixed_point(self._vocabulary))
             log_probabilities = numbers["chosen"] / scales - normalisers
         finite = (numbers["is_finite"] == 1) & np.isfinite(normalisers).all(0)
-        # The device draws from rows that are not finite, too.
+        # The device also samples from rows that are not finite.
         columns = np.where(finite, found["tokens"], 0), *log_probabilities, finite
         tops = _tops(choices, normalisers[0], finite, order)
         latents = _latents(choices, output.latent)
@@ -143,7 +142,7 @@ def draw_by_options(
 def _tops(
     choices: Sequence[Choice], normalisers: NDArray[np.float64], finite: NDArray[np.bool_], order: Ranked | None
 ) -> Sequence[TopLogits | None]:
-    """The most probable tokens of the rows that request them."""
+    """Return the most probable tokens of the rows that request them."""
     if order is None:
         return [None] * len(choices)
     most = max(choice.top for choice in choices)
@@ -156,7 +155,7 @@ def _tops(
 
 
 def _latents(choices: Sequence[Choice], latent: Tensor) -> Sequence[NDArray[np.float32] | None]:
-    """The latents of the rows that request them."""
+    """Return the latents of the rows that request them."""
     if not any(choice.with_latent for choice in choices):
         return [None] * len(choices)
     latents = latent[: len(choices)].cpu().numpy()

@@ -1,7 +1,9 @@
-"""Loads and launches kernels by the CUDA driver, in torch's context.
+"""Load and launch kernels with the CUDA driver, in torch's context.
 
-The driver needs a current context on each thread. torch sets it when it calls CUDA's runtime there, which a thread that
-takes memory from torch's cache may never do, so this module sets it. It is the primary context of a GPU, as torch's.
+The driver needs a current context on each thread. torch sets it on its first CUDA runtime call in a thread, which may
+never happen if memory comes from torch's cache. This module therefore sets it itself, to the primary context of the
+GPU,
+which torch uses too.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ _CURRENT: AbstractContextManager[None] = nullcontext()
 
 
 class CudaError(RuntimeError):
-    """A call of the driver failed."""
+    """A driver call failed."""
 
 
 class _Thread(threading.local):
-    """devices: those whose context was set on this thread."""
+    """devices: Those whose context was set on this thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
 
 
 class CudaDriver:
-    """Loads and launches on the GPUs of this process, from any thread.
+    """Loads and launches kernels on the GPUs of this process, from any thread.
 
     Args:
         library: libcuda, or a fake.
-        current_device: torch's, on the calling thread.
+        current_device: Returns torch's current device on the calling thread.
     """
 
     def __init__(self, library: ctypes.CDLL, current_device: Callable[[], int]) -> None:
@@ -50,7 +52,7 @@ class CudaDriver:
         library.cuDeviceGet.argtypes = (ctypes.POINTER(number), number)
         library.cuDevicePrimaryCtxRetain.argtypes = (ctypes.POINTER(address), number)
         library.cuCtxSetCurrent.argtypes = (address,)
-        # Without the suffix: the functions of CUDA 3.
+        # Names without suffix are the functions of CUDA 3.
         library.cuCtxPushCurrent_v2.argtypes = (address,)
         library.cuCtxPopCurrent_v2.argtypes = (ctypes.POINTER(address),)
         library.cuModuleLoadData.argtypes = (ctypes.POINTER(address), ctypes.c_char_p)
@@ -61,19 +63,19 @@ class CudaDriver:
 
     @property
     def version(self) -> tuple[int, int]:
-        """The CUDA version that it supports: (12, 8)."""
+        """Supported CUDA version, such as (12, 8)."""
         number = ctypes.c_int()
         self._check(self._library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
         return number.value // 1000, number.value % 1000 // 10
 
     def load(self, kernel: StoredKernel, device: int) -> ctypes.c_void_p:
-        """The kernel's function on a GPU, valid until the process ends.
+        """Return the kernel's function on a GPU, valid until the process ends.
 
         Args:
-            device: as torch counts GPUs.
+            device: Device index of torch.
 
         Raises:
-            CudaError: the driver failed.
+            CudaError: A driver call failed.
         """
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         name, shared = kernel.entry.name.encode(), kernel.entry.shared_bytes
@@ -89,13 +91,13 @@ class CudaDriver:
         self, function: ctypes.c_void_p, kernel: StoredKernel, device: int, grid: tuple[int, int, int], stream: int,
         arguments: Any,
     ) -> None:  # fmt: skip
-        """Launch it; the driver copies `arguments`, which `StoredKernel.arguments` makes.
+        """Launch a kernel. The driver copies `arguments`, which `StoredKernel.arguments` makes.
 
         Args:
-            device: of the function and the stream.
+            device: Device of the function and the stream.
 
         Raises:
-            CudaError: the driver failed.
+            CudaError: A driver call failed.
         """
         threads, shared = kernel.entry.warps * THREADS_OF_A_WARP, kernel.entry.shared_bytes
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
@@ -104,10 +106,11 @@ class CudaDriver:
         self._check(code, f"cuLaunchKernel of {kernel.entry.name}")
 
     def _on(self, device: int) -> AbstractContextManager[None]:
-        """Within it, the context of a GPU is current on this thread.
+        """Context manager in which the context of a GPU is current on this thread.
 
-        The context of torch's current device stays current, as after any call of CUDA's runtime. Nothing here is work
-        on a stream, so a graph may be under capture.
+        The context of torch's current device stays current, as after any CUDA runtime call. No work is put on a stream,
+        so a
+        graph may be under capture.
         """
         if device != self.current_device():
             return self._pushed(device)
@@ -118,7 +121,7 @@ class CudaDriver:
 
     @contextmanager
     def _pushed(self, device: int) -> Iterator[None]:
-        """The context of a GPU other than torch's current one, restored afterwards: torch relies on its own."""
+        """Context manager for a GPU other than torch's current one. Afterwards torch's context is restored."""
         self._check(self._library.cuCtxPushCurrent_v2(self._context(device)), f"cuCtxPushCurrent of GPU {device}")
         try:
             yield
@@ -126,7 +129,9 @@ class CudaDriver:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def _context(self, device: int) -> ctypes.c_void_p:
-        """A GPU's primary context, retained once and never released: it holds the loaded modules."""
+        """Return a GPU's primary context. It is retained once and never released, because it holds the loaded
+        modules.
+        """
         with self._lock:
             if device not in self._contexts:
                 handle, context = ctypes.c_int(), ctypes.c_void_p()

@@ -1,14 +1,15 @@
-"""The network of a series bundle in torch, for long pieces of a series on servers with a GPU.
+"""The network of a series bundle in torch, for long segments of a series on servers with a GPU.
 
-Everything is float32: outputs equal those of the compiled network up to the order of sums, and meet the bundle's golden
+Everything is float32. Outputs equal those of the compiled network up to the order of sums, and match the bundle's
+golden
 outputs. A chunk of rows is one call: tokens and queries go to the device, quantiles and the columns' state come back.
-One call runs at a time: it takes a tenth of the host's time for its rows, and the memory of one chunk is enough.
+One call runs at a time: it takes a tenth of the host's time for its rows, and needs memory for one chunk only.
 
     call(T) = LAUNCHES · LAUNCH_SECONDS + L T/16 SCAN_SECONDS + T (F / DEVICE_FLOPS + bytes / COPY_BYTES)
     host(T) = T F / HOST_FLOPS                              F: floating-point operations of a token and its queries
 
-A call needs enough tokens that host(T) is MARGIN times call(T). The rates are conservative estimates for the slowest
-GPU that the kernels support, not measurements.
+The device is used if host(T) is at least MARGIN times call(T). The rates are conservative estimates for the slowest
+supported GPU, not measurements.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ from rfa.runtime.series.session import NETWORK, QUANTILES
 
 Array = np.ndarray
 logger = logging.getLogger("rfa.engine")
-# The compiled network on a core: 2.5e6 operations in 29 us of a row, measured against rows without a network.
+# The compiled network on a core: 2.5e6 operations in 29 us per row, measured against rows without a network.
 HOST_FLOPS: Final = 85e9
 # Float32 matrix products without tensor cores: a quarter of the slowest GPU's peak (8e12).
 DEVICE_FLOPS: Final = 2e12
-# Largest number of torch operators of a layer and around the layers, and the cost of one.
+# Maximum number of torch operators per layer and around the layers, and the cost of one.
 LAYER_LAUNCHES, OTHER_LAUNCHES, LAUNCH_SECONDS = 60, 60, 8e-6
-# One token of the slots' scan, which is sequential: twice the estimate in gpu.md.
+# One token of the slot scan, which is sequential: twice the estimate in gpu.md.
 SCAN_SECONDS: Final = 2e-6
 # Bytes per second from memory that is not pinned.
 COPY_BYTES: Final = 4e9
-# Least speed-up by this estimate, which leaves out waiting and other costs.
+# Minimum speed-up by this estimate, which excludes waiting and other costs.
 MARGIN: Final = 2.0
-# Queries of a plain row.
+# Queries per plain row.
 USUAL_ASKS: Final = 3
-# Columns of a chunk, and queries of a row of so many at the longest horizon.
+# Columns per chunk, and queries of a row with so many at the longest horizon.
 MOST_COLUMNS, MOST_ASKS = 64, 64 * (3 + 2 * 256)
 # Device memory of the libraries.
 WORKSPACE_BYTES: Final = 128 << 20
@@ -62,11 +63,11 @@ class TorchSeries:
     """See `SeriesDevice`.
 
     Args:
-        bundle: of kind "series".
+        bundle: Bundle of kind "series".
         device: "cuda", or "cpu" for tests, in Triton's interpreter.
 
     Raises:
-        UnsupportedError: the GPU's memory does not hold it.
+        UnsupportedError: The GPU has not enough memory.
     """
 
     def __init__(self, bundle: Bundle, device: str) -> None:
@@ -75,7 +76,7 @@ class TorchSeries:
         self.least_tokens = least_tokens(config)
         if torch.device(device).type == "cuda":
             check_memory(bundle, config)
-            # Reserve the memory of the largest chunk: torch's cache keeps it.
+            # Reserve the memory of the largest chunk, which torch's cache retains.
             torch.empty(bytes_needed(config), dtype=torch.uint8, device=device)
         weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
         network: SeriesNetwork = build_model(bundle.manifest.family, bundle.manifest.config, weights).to(device)
@@ -117,7 +118,7 @@ class TorchSeries:
         chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
 
     def _warn_of_memory(self) -> None:
-        """Log once: many pieces may run out of memory."""
+        """Log once that many segments may run out of memory."""
         if not self._has_run_out:
             self._has_run_out = True
             logger.warning(
@@ -162,7 +163,7 @@ class NetworkSession:
         self._series = series
 
     def get_outputs(self) -> list[Named]:
-        """Outputs of `run`."""
+        """Return the outputs of `run`."""
         return [Named(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
@@ -170,7 +171,7 @@ class NetworkSession:
 
 
 def flops(config: SeriesConfig) -> tuple[float, float]:
-    """Floating-point operations of a token and of a query, two for each number of a matrix."""
+    """Return the floating-point operations of a token and of a query, two per number of a matrix."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     layer = d * (3 * heads * width + 2 * slots) + heads * width * d + 2 * config.mlp_ratio * d * d
@@ -182,13 +183,13 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
 
 
 def host_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Seconds of a core for a number of tokens of plain rows."""
+    """Return the seconds on a core for a number of tokens of plain rows."""
     token, ask = flops(config)
     return tokens * (token + USUAL_ASKS * ask) / HOST_FLOPS
 
 
 def device_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Time of a call of the device for them."""
+    """Return the seconds of a device call for them."""
     token, ask = flops(config)
     launches = LAYER_LAUNCHES * config.n_layers + OTHER_LAUNCHES
     sent = 4 * (FEATURES + 8 + USUAL_ASKS * (QUERY_FEATURES + 2 + len(LEVELS)))
@@ -197,19 +198,19 @@ def device_seconds(config: SeriesConfig, tokens: int) -> float:
 
 
 def least_tokens(config: SeriesConfig) -> int:
-    """Fewest tokens, in whole patches, that pay for a call by the module's estimate; more than a chunk if none do."""
+    """Return the fewest tokens, in whole patches, for which a call pays off; more than a chunk if none do."""
     counts = range(PATCH, TOKENS + 1, PATCH)
     pays = (count for count in counts if host_seconds(config, count) >= MARGIN * device_seconds(config, count))
     return next(pays, TOKENS + 1)
 
 
 def bytes_needed(config: SeriesConfig) -> int:
-    """Memory of the largest chunk: tokens in a layer or queries in the head, and the columns' slots."""
+    """Return the memory of the largest chunk: tokens in a layer or queries in the head, and the columns' slots."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     state = slots * (2 * width + 1)
     tokens, asks = TOKENS + MOST_COLUMNS * (PATCH + 1), MOST_ASKS
-    # Slots of a token: gathered, moved by its lag, after its step, and after every patch.
+    # Slots of a token: gathered, transported by its lag, after its step, and after every patch.
     layer_numbers = 4 * state + 12 * heads * width + 8 * slots + FEATURES + 6 * d + 2 * config.mlp_ratio * d
     head_numbers = tokens * (2 * d + 2 * config.head_width)
     head_numbers += asks * (QUERY_FEATURES + 3 * config.head_width + 2 * config.head_inner + 6 * len(LEVELS))
@@ -217,10 +218,10 @@ def bytes_needed(config: SeriesConfig) -> int:
 
 
 def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
-    """Check the free memory before any is allocated.
+    """Check the free memory before allocating any.
 
     Raises:
-        UnsupportedError: it is too small; says what to do.
+        UnsupportedError: There is not enough. The message says what to do.
     """
     weights = sum(array.nbytes for array in bundle.weights().values())
     needed, free = weights + bytes_needed(config) + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
@@ -233,7 +234,7 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:
-    """Why long pieces of a series do not run on the device; None if they do."""
+    """Return why long segments of a series do not run on the device, or None if they do."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:
         return "its network is so small that transfers to the GPU take longer than the computation"
@@ -245,5 +246,5 @@ def refusal(bundle: Bundle, device: str) -> str | None:
 
 
 def _has_compiler() -> bool:
-    """Whether Triton would find a C compiler."""
+    """Return whether Triton would find a C compiler."""
     return bool(os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc"))

@@ -1,4 +1,4 @@
-"""The golden outputs of a bundle on the torch runtime."""
+"""Golden outputs of a bundle on the torch runtime."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from rfa.runtime.text.contexts import StepOutput
 
 
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
-    """Run the golden cases of its bundle on a runtime; returns how many values were compared.
+    """Run the golden cases of a bundle on a runtime and return the number of compared values.
 
-    With rounded matrices, the tolerance for rounding could hide a small error of a kernel. So a second, temporary
-    runtime with float32 matrices must meet the tolerance of golden.json.
+    With rounded matrices, the tolerance for rounding could hide a small error of a kernel. A second, temporary runtime
+    with
+    float32 matrices must therefore meet the tolerance of golden.json.
 
     Raises:
-        BundleError: an output differs by more than the tolerance of golden.json, or of the rounding.
+        BundleError: An output differs by more than the tolerance of golden.json, or of the rounding.
     """
     if runtime.rounding == 0:
         return _reproduced(runtime, bundle, "this device", bundle.golden)
@@ -44,11 +45,11 @@ class AttentionSession:
     runtime: TorchLanguageRuntime
 
     def get_outputs(self) -> list[Named]:
-        """Outputs of `run`."""
+        """Return the outputs of `run`."""
         return [Named(name) for name in (*StepOutput._fields, "new_keys", "new_values")]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The named outputs, in that order."""
+        """Return the named outputs, in that order."""
         valid, tokens = int(inputs["position"][0]), inputs["tokens"][0].tolist()
         context = PagedContext(self.runtime.pages, valid + len(tokens))
         try:

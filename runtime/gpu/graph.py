@@ -8,25 +8,25 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-WARM_UP = 2  # runs before a graph is captured: libraries allocate and choose kernels in the first
+WARM_UP = 2  # runs before capture, because libraries allocate and choose kernels in the first
 
 
 class GraphMemory:
-    """Captures graphs that share memory: one runs at a time, and its output is read before the next."""
+    """Captures graphs that share memory. One runs at a time, and its output is read before the next."""
 
     def __init__(self) -> None:
         self._memory = torch.cuda.graph_pool_handle()
         self._side = torch.cuda.Stream()
 
     def capture(self, compute: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-        """A graph of the launches of `compute`, and its output, which every replay overwrites."""
+        """Capture the launches of `compute`. Return the graph and its output, which every replay overwrites."""
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
             for _ in range(WARM_UP):
                 compute()
         torch.cuda.current_stream().wait_stream(self._side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU: bundles are reloaded while the old ones serve.
+        # Other threads may use the GPU, because bundles are reloaded while the old ones serve.
         with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             output = compute()
         return graph, output

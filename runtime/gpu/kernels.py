@@ -1,10 +1,10 @@
 """Precompiled kernels of a bundle, launched by the driver instead of Triton's compiler.
 
 Every launch of the process passes here (`rfa.model.kernel_launches`). If a loaded kernel has the same source and
-signature, `cuLaunchKernel` runs it on torch's current stream, and so in a CUDA graph under capture. Triton compiles the
+signature, `cuLaunchKernel` runs it on torch's current stream, including a CUDA graph under capture. Triton compiles the
 others.
 
-Machine code can access all GPU memory of the process: only bundles signed by a trusted key may provide it.
+Machine code can access all GPU memory of the process, so only bundles signed by a trusted key may provide it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ UNTRUSTED = "machine code is loaded only from bundles signed by a key of RFA_TRU
 
 @dataclass
 class KernelUse:
-    """Names of kernels that came from bundles and of those that Triton compiled, and why the bundle's were not used, or
-    not all.
-    """
+    """Names of kernels from bundles and of those compiled by Triton, and why kernels of the bundle were not used."""
 
     stored: set[str] = field(default_factory=set)
     compiled: set[str] = field(default_factory=set)
     reason: str | None = None
 
     def report(self) -> GpuKernels:
-        """For /info."""
+        """Return the report for /info."""
         return GpuKernels(tuple(sorted(self.stored)), tuple(sorted(self.compiled)), self.reason)
 
 
@@ -53,9 +51,9 @@ class StoredLaunches:
     """The loaded kernels of this process, and their launches.
 
     Args:
-        driver: opens the GPU's driver, on the first load.
-        capability: of torch's current device.
-        stream: handle of torch's current stream on a device.
+        driver: Opens the GPU's driver, on the first load.
+        capability: Returns the compute capability of torch's current device.
+        stream: Returns the handle of torch's current stream on a device.
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class StoredLaunches:
         self._open_driver, self._capability, self._stream = driver, capability, stream
         self._lock = threading.Lock()
         self._loaded_keys: set[tuple[int, bytes, str]] = set()
-        # By device and name; tuples are replaced as a whole, as launches read them without a lock.
+        # By device and name. Tuples are replaced as a whole, because launches read them without a lock.
         self._loaded: dict[tuple[int, str], tuple[tuple[StoredKernel, ctypes.c_void_p], ...]] = {}
 
     @functools.cached_property
@@ -72,7 +70,7 @@ class StoredLaunches:
         return self._open_driver()
 
     def load(self, bundle: Bundle) -> str | None:
-        """Load a bundle's kernels for torch's current GPU; returns why not, or not all of them."""
+        """Load a bundle's kernels for torch's current GPU. Return why some or all were not loaded."""
         if not bundle.kernels:
             return "the bundle has none"
         capability, version = self._capability(), self._driver.version
@@ -80,7 +78,7 @@ class StoredLaunches:
         suited = [kernel for kernel, reason in zip(bundle.kernels, refusals, strict=True) if reason is None]
         if not suited:
             return refusals[0]
-        # Of the supported architectures, the latest.
+        # The latest of the supported architectures.
         best = max(int(kernel.entry.architecture.removeprefix("sm_")) for kernel in suited)
         try:
             for kernel in suited:
@@ -103,7 +101,7 @@ class StoredLaunches:
             self._loaded_keys.add(key)
 
     def take(self, call: KernelCall) -> bool:
-        """Launch a fitting kernel; see `rfa.model.kernel_launches`."""
+        """Launch a matching kernel. See `rfa.model.kernel_launches`."""
         use = _USE.get()
         device = device_of(call.values)
         for kernel, function in self._loaded.get((device, call.name), ()):
@@ -124,13 +122,13 @@ class StoredLaunches:
 
 
 def device_of(values: Mapping[str, Any]) -> int:
-    """Index of the GPU that a launch's tensors are on; 0 on a CPU."""
+    """Return the index of the GPU that holds a launch's tensors, or 0 on a CPU."""
     return next((value.device.index or 0 for value in values.values() if isinstance(value, torch.Tensor)), 0)
 
 
 @functools.cache
 def _launches() -> StoredLaunches:
-    """The stored launches of this process; the first call registers them."""
+    """Return the stored launches of this process. The first call registers them."""
     found = StoredLaunches(
         lambda: CudaDriver(ctypes.CDLL(LIBRARY), torch.cuda.current_device),
         torch.cuda.get_device_capability,
@@ -142,11 +140,11 @@ def _launches() -> StoredLaunches:
 
 @contextmanager
 def kernels_of(bundle: Bundle, *, is_trusted: bool, launches: StoredLaunches | None = None) -> Iterator[KernelUse]:
-    """Load a bundle's kernels; yields how the launches of this thread are served.
+    """Load a bundle's kernels. Yields how the launches of this thread are served.
 
     Args:
-        is_trusted: a trusted key has signed the bundle.
-        launches: default: those of this process.
+        is_trusted: Whether a trusted key has signed the bundle.
+        launches: Default: those of this process.
     """
     launches = launches or _launches()
     reason: str | None = UNTRUSTED

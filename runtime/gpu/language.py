@@ -1,8 +1,9 @@
-"""A language bundle in torch, for servers with a GPU; the interface is that of `language.LanguageRuntime`.
+"""A language bundle in torch, for servers with a GPU. The interface is that of `language.LanguageRuntime`.
 
-Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the bytes of
-the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Graphs
-read prompts in pieces, many at once. Attention streams over pages of one pool (`rfa.model.ragged`).
+Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the layout of
+the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Prompts
+are
+read in pieces, many at once, also by graphs. Attention streams use pages of one pool (`rfa.model.ragged`).
 
 Only this runtime imports torch and the model; a server without a GPU does not import it.
 """
@@ -43,27 +44,27 @@ logger = logging.getLogger("rfa.engine")
 Array = NDArray[np.float32]
 # GPU memory in addition to weights and slots: workspaces of libraries, activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
-# Attention gets at most this part of the remaining memory: other models, or this one again, may be loaded.
+# Attention gets at most this share of the remaining memory, because other models may be loaded.
 ATTENTION_SHARE = 4
-# Tokens of the prompt that compiles the kernels; their variants do not depend on the length.
+# Tokens of the prompt that compiles the kernels, whose variants do not depend on the length.
 WARM_LENGTH = 3
 
 
 class TorchLanguageRuntime(Language):
-    """A language bundle on a device of torch.
+    """A language bundle on a torch device.
 
     Args:
-        bundle: of kind "lm".
+        bundle: Bundle of kind "lm".
         device: "cuda", or "cpu" for tests: float32, no graphs.
-        streams: recurrent contexts that exist at the same time, at most.
-        max_rows: rows of a step, at most.
-        attention_tokens: of all attention streams together; on a GPU limited by its memory.
-        longest_attention: tokens of one attention stream, at most; None: attention_tokens.
-        dtype: of the matrices; None: bfloat16 on a GPU, float32 elsewhere.
+        streams: Maximum number of simultaneous recurrent contexts.
+        max_rows: Maximum number of rows per step.
+        attention_tokens: Tokens of all attention streams together, limited by the GPU's memory.
+        longest_attention: Maximum tokens of one attention stream. Default: attention_tokens.
+        dtype: Dtype of the matrices. Default: bfloat16 on a GPU, float32 elsewhere.
 
     Raises:
-        ValueError: the bundle's parts are inconsistent.
-        UnsupportedError: the GPU's memory is too small, or the model has a window.
+        ValueError: The bundle's parts are inconsistent.
+        UnsupportedError: The GPU's memory is too small, or the model has a window.
     """
 
     runtime = "torch"
@@ -82,7 +83,7 @@ class TorchLanguageRuntime(Language):
         super().__init__(bundle)
         self.device = device
         self.prefill_rows = max_rows
-        self._lock = threading.Lock()  # of the runners and their buffers
+        self._lock = threading.Lock()  # guards the runners and their buffers
         on_gpu = torch.device(device).type == "cuda"
         dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
         self.rounding = _rounding(dtype, layers=self._layers)
@@ -105,7 +106,7 @@ class TorchLanguageRuntime(Language):
         self._warm_up()
 
     def _create_slot_runners(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
-        """Pool and runners of recurrent streams."""
+        """Create pool and runners of recurrent streams."""
         self.pool = self._pool = DevicePool(
             self.initial["means"], self.initial["precisions"], streams, max_rows, device
         )
@@ -117,7 +118,7 @@ class TorchLanguageRuntime(Language):
         self._runners = {size: self._runners[size] for size in self.batch_sizes.sizes}
 
     def _create_pages(self, tokens: int) -> None:
-        """Pages of attention streams."""
+        """Create the pages of attention streams."""
         shape, dtype = (self._layers, *self.latent_shape), self._ragged.cache_dtype
         device = self._decoder.device
         count = pages_of(tokens)
@@ -132,7 +133,7 @@ class TorchLanguageRuntime(Language):
         self.pages = PagePool(shape, count, device, dtype)
 
     def _create_attention_runners(self, max_rows: int, longest: int) -> None:
-        """Runners by the number of rows; the largest first, as the others share its memory."""
+        """Create runners by the number of rows, largest first, because the others share its memory."""
         has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
         self._longest_pages = min(pages_of(longest), self.pages.capacity)
         sizes = _candidate_sizes(max_rows) if has_kernels else []
@@ -144,7 +145,7 @@ class TorchLanguageRuntime(Language):
         return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), memory)
 
     def _create_prompt_runners(self, max_rows: int) -> None:
-        """Graphs of prompts, for the modes that the kernels run."""
+        """Create graphs of prompts, for the modes that the kernels support."""
         self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
         self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
         if self._graph_memory is None:
@@ -166,7 +167,7 @@ class TorchLanguageRuntime(Language):
         return pages_needed(capacity, streams - 1, common) <= self.pages.capacity
 
     def _warn_of_eager_modes(self) -> None:
-        """Say why a mode runs without the fused kernels."""
+        """Log why a mode runs without the fused kernels."""
         refusals = {"attention": self._ragged.attention_refusal, "recurrent": self._ragged.scan_refusal}
         for mode in self.modes:
             if refusals[mode] is not None:
@@ -179,7 +180,7 @@ class TorchLanguageRuntime(Language):
         return PagedContext(self.pages, capacity, forks, common)
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """See `Language`; the outputs stay on the device."""
+        """See `Language`. The outputs stay on the device."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         if not streams:
             return super().prefill(contexts, pieces)
@@ -203,7 +204,7 @@ class TorchLanguageRuntime(Language):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """A piece of a prompt in each of B recurrent streams; the outputs are those of their last tokens."""
+        """Process a piece of a prompt in each of B recurrent streams. The outputs are those of their last tokens."""
         output, advances = self._read(contexts, pieces)
         return _on_host(output), advances
 
@@ -236,7 +237,7 @@ class TorchLanguageRuntime(Language):
     def _extend(
         self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[ModelOutput, list[PagedAdvance]]:
-        """Outputs of the last tokens, on the device."""
+        """Return outputs of the last tokens, on the device."""
         for stream, piece in zip(streams, pieces, strict=True):
             stream.reserve(len(piece))
         device = self._decoder.device
@@ -249,7 +250,7 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """See `Language`; the logits stay on the device, except those of rows with other options than its draw has."""
+        """See `Language`. The logits stay on the device, except those of rows whose options its kernels do not support."""
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]
@@ -271,7 +272,7 @@ class TorchLanguageRuntime(Language):
         return drawn, _paged_advances(streams, [1] * len(streams), kept)
 
     def _attention_runner(self, rows: int) -> PagedStepRunner:
-        """A runner that may pad; without the kernels one of exactly `rows`, created on demand."""
+        """Return a runner that may pad. Without the kernels it has exactly `rows`, and is created on demand."""
         if self._ragged.attention_refusal is None:
             return self._attention_runners[self._attention_sizes.padded(rows)]
         if rows not in self._attention_runners:
@@ -290,12 +291,12 @@ class TorchLanguageRuntime(Language):
         return self._runners[self.batch_sizes.padded(len(contexts))]
 
     def _rows(self, contexts: Sequence[SlotContext], tokens: Sequence[int]) -> tuple[Rows, Rows, Rows, Rows]:
-        """Tokens, positions, rows to read and rows to write."""
+        """Return tokens, positions, rows to read and rows to write."""
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
         return np.asarray(tokens, dtype=np.int64), positions, *self._pool_rows(contexts)
 
     def _pool_rows(self, contexts: Sequence[SlotContext]) -> tuple[Rows, Rows]:
-        """Rows to read and rows to write."""
+        """Return rows to read and rows to write."""
         pool_slots = [context.slot for context in contexts]
         return self._pool.current_rows(pool_slots), self._pool.next_rows(pool_slots)
 
@@ -315,7 +316,7 @@ class TorchLanguageRuntime(Language):
             context.release()
 
     def _probe(self, rows: int) -> Run:
-        """The step on rows that all differ, for `agreeing_sizes`, in the pool's padding rows."""
+        """Run the step on rows that all differ, for `agreeing_sizes`, in the pool's padding rows."""
         tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
@@ -338,7 +339,7 @@ class TorchLanguageRuntime(Language):
         heads, width = self.latent_shape
         # Twice: for the warm-up of a graph, and for its replays.
         prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
-        # Each batch size has its own memory; all smaller ones together need as much as the largest.
+        # Each batch size has its own memory. All smaller ones together need as much as the largest.
         draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
         steps = 0
         if "attention" in self.modes:
@@ -353,23 +354,23 @@ class TorchLanguageRuntime(Language):
 
 
 def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
-    """The decoder of a bundle."""
+    """Return the decoder of a bundle."""
     manifest = bundle.manifest
     weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
     return Decoder(build_model(manifest.family, manifest.config, weights).to(device), dtype)
 
 
 def _rounding(dtype: torch.dtype, layers: int) -> float:
-    """Largest relative change of an output by rounded matrix factors; 0 for float32.
+    """Return the largest relative change of an output by rounded matrix factors, 0 for float32.
 
-    Half a unit in the last place for each factor of a layer's products, its four and the two of attention, and of the
-    head, all of one sign.
+    This is half a unit in the last place, with equal signs, for each factor of a layer's products (four, and two of
+    attention) and of the head.
     """
     return 0.0 if dtype == torch.float32 else 2 * (6 * layers + 1) * torch.finfo(dtype).eps / 2
 
 
 def _candidate_sizes(max_rows: int) -> list[int]:
-    """Powers of two and the largest; `agreeing_sizes` chooses among them."""
+    """Return powers of two and the largest size. `agreeing_sizes` chooses among them."""
     return sorted({*(1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows), max_rows})
 
 

@@ -1,7 +1,7 @@
 """Keys and values of attention streams on a device, in pages of one pool.
 
-A stream acquires all pages that its request may need when it begins, so that it never waits for memory halfway. Pages
-are not cleared: kernels read only the keys of the owner. Continuations share the full pages before them, which are
+A stream acquires all pages that its request may need at its start, so that it never waits for memory later. Pages are
+not cleared: kernels read only the keys of the owner. Continuations share the full pages before them, which are
 read-only, and copy the partly filled one.
 """
 
@@ -27,12 +27,12 @@ class PagePool:
 
     Args:
         shape: L, H, 2D.
-        capacity: pages of all streams.
-        dtype: of keys and values.
+        capacity: Number of pages for all streams.
+        dtype: Dtype of keys and values.
 
     Attributes:
         keys, values: `[L, (capacity + 1) · PAGE_KEYS, H, 2D]`.
-        scratch_page: the last page, which padding rows write to.
+        scratch_page: The last page, which padding rows write to.
     """
 
     def __init__(self, shape: tuple[int, int, int], capacity: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -46,25 +46,25 @@ class PagePool:
 
     @staticmethod
     def bytes_of_page(shape: tuple[int, int, int], dtype: torch.dtype) -> int:
-        """Device memory of a page."""
+        """Return the device memory of a page in bytes."""
         layers, heads, width = shape
         return 2 * layers * PAGE_KEYS * heads * width * dtype.itemsize
 
     @property
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values."""
+        """Return keys and values."""
         return self.keys, self.values
 
     @property
     def in_use(self) -> int:
-        """Pages that have an owner."""
+        """Number of pages that have an owner."""
         return self.capacity - len(self._free)
 
     def acquire(self, count: int) -> list[int]:
-        """`count` pages with one owner each.
+        """Acquire `count` pages with one owner each.
 
         Raises:
-            CapacityError: fewer are free.
+            CapacityError: Fewer are free.
         """
         with self._lock:
             if count > len(self._free):
@@ -78,13 +78,13 @@ class PagePool:
         return pages
 
     def share(self, pages: list[int]) -> None:
-        """Add an owner to each."""
+        """Add an owner to each page."""
         with self._lock:
             for page in pages:
                 self._owners[page] += 1
 
     def release(self, pages: list[int]) -> None:
-        """Remove an owner of each; pages without one are free."""
+        """Remove an owner of each page. Pages without an owner are free."""
         with self._lock:
             for page in pages:
                 self._owners[page] -= 1
@@ -104,12 +104,12 @@ class PagedContext:
     """Attention context of one stream.
 
     Args:
-        capacity: tokens to reserve pages for; it grows when it has more.
-        forks: continuations to reserve pages for, each of the same capacity.
-        common: tokens that the stream will have when it is forked.
+        capacity: Number of tokens to reserve pages for. It grows when the context has more.
+        forks: Number of continuations to reserve pages for, each of the same capacity.
+        common: Number of tokens that the stream will have when it is forked.
 
     Raises:
-        CapacityError: the pages are not free.
+        CapacityError: Not enough pages are free.
     """
 
     def __init__(self, pool: PagePool, capacity: int = 1, forks: int = 0, common: int = 0) -> None:
@@ -121,10 +121,10 @@ class PagedContext:
         self._fork_pages = [list(islice(reserved, _own_pages(capacity, common))) for _ in range(forks)]
 
     def fork(self) -> PagedContext:
-        """An independent continuation from here. If copying a page fails, the continuation's pages are released.
+        """Return an independent continuation. If copying a page fails, its pages are released.
 
         Raises:
-            CapacityError: not enough pages were reserved or are free, or no memory is left for the copy.
+            CapacityError: Not enough pages were reserved or are free, or there is no memory for the copy.
         """
         full, filled = self.position // PAGE_KEYS, pages_of(self.position)
         needed = len(self.pages) - full
@@ -148,7 +148,7 @@ class PagedContext:
         """Reserve pages for a number of additional tokens.
 
         Raises:
-            CapacityError: the pages are not free.
+            CapacityError: Not enough pages are free.
         """
         missing = pages_of(self.position + tokens) - len(self.pages)
         if missing > 0:
@@ -161,20 +161,20 @@ class PagedContext:
         self.pages, self._fork_pages = [], []
 
     def table(self) -> NDArray[np.int32]:
-        """Its pages as an array; pages are only ever added."""
+        """Page numbers as an array. Pages are only ever added."""
         if len(self._table) != len(self.pages):
             self._table = np.array(self.pages, np.int32)
         return self._table
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """Rows of the pool that hold the keys of these tokens."""
+        """Return the pool rows that hold the keys of these tokens."""
         device = self.pool.keys.device
         return places_of(torch.tensor(self.pages, device=device), torch.arange(begin, end, device=device))
 
 
 @contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Turn torch's out of memory into CapacityError: the request may be retried."""
+    """Convert torch's out-of-memory error to CapacityError, so that the request may be retried."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -182,23 +182,23 @@ def bounded_memory() -> Iterator[None]:
 
 
 def pages_of(tokens: int) -> int:
-    """Number of pages for a number of tokens."""
+    """Return the number of pages for a number of tokens."""
     return -(-tokens // PAGE_KEYS)
 
 
 def _own_pages(capacity: int, common: int) -> int:
-    """Pages of a continuation without the full ones that it shares."""
+    """Return the number of pages of a continuation, without the full ones that it shares."""
     return pages_of(capacity) - common // PAGE_KEYS
 
 
 def pages_needed(capacity: int, forks: int, common: int) -> int:
-    """Pages that `PagedContext` reserves for a stream and its continuations."""
+    """Return the number of pages that `PagedContext` reserves for a stream and its continuations."""
     return pages_of(capacity) + forks * _own_pages(capacity, common)
 
 
 @dataclass(frozen=True)
 class PagedAdvance:
-    """A context whose pages hold more tokens, not yet committed."""
+    """A context whose pages hold more tokens that are not yet committed."""
 
     context: PagedContext
     tokens: int

@@ -1,6 +1,6 @@
-"""Slots of many streams on a device, two rows of device memory a stream.
+"""Slots of many streams on a device, two rows of device memory per stream.
 
-Then follow the rows that pad a batch: each reads a row with the initial state, and writes its own.
+They are followed by rows that pad a batch: each reads a row with the initial state, and writes its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class DevicePool(DoubleBufferedPool):
     """Recurrent contexts on a device.
 
     Args:
-        means, precisions: of a new stream, `[L, H, S, 4D]` and `[L, H, S]`.
-        capacity: number of streams.
-        padding: largest number of padding rows of a batch.
+        means, precisions: State of a new stream, `[L, H, S, 4D]` and `[L, H, S]`.
+        capacity: Number of streams.
+        padding: Maximum number of padding rows per batch.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class DevicePool(DoubleBufferedPool):
 
     @staticmethod
     def bytes_needed(context_bytes: int, capacity: int, padding: int) -> int:
-        """Device memory of a pool of contexts of this size."""
+        """Return the device memory of a pool of this size in bytes."""
         return (2 * capacity + 1 + padding) * context_bytes
 
     def read(self, slot: PoolSlot) -> dict[str, Array]:
-        """Copies of a stream's means and precisions."""
+        """Return copies of a stream's means and precisions."""
         row = int(self.current_rows([slot])[0])
         return {name: part[:, row].cpu().numpy().copy() for name, part in self.slots._asdict().items()}
 
@@ -67,7 +67,7 @@ class DevicePool(DoubleBufferedPool):
 
 
 def _rows_of(initial: NDArray[np.float32], count: int, initial_row: int, device: str) -> torch.Tensor:
-    """`[L, count, …]`: zeros for the streams, then the initial state."""
+    """Return `[L, count, …]`: zeros for the streams, then the initial state."""
     start = torch.from_numpy(initial.copy()).to(device)
     rows = torch.zeros((start.shape[0], count, *start.shape[1:]), device=device)
     rows[:, initial_row:] = start[:, None]

@@ -1,8 +1,8 @@
 """Pieces of prompts at one number of tokens and streams, in a CUDA graph with static buffers.
 
-A piece is some fifty launches, which take Python milliseconds, most often longer than the device. The results are keys
-and values, or slots, and whether they are finite; there are no outputs. Graphs share memory with those of steps, so the
-caller holds a lock: one at a time.
+A piece has some fifty launches, which take Python milliseconds, usually longer than the device. The results are keys
+and
+values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold a lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pages import PagePool
 from rfa.runtime.gpu.pool import DevicePool, Rows
 
-# Tokens of the smallest graph; the others double it.
+# Tokens of the smallest graph. The others double it.
 LEAST_TOKENS = 64
 Runner = TypeVar("Runner")
 
@@ -32,20 +32,20 @@ class PromptRunners(Generic[Runner]):
     """Runners of prompts: for one stream or many, and for tokens in powers of two.
 
     Args:
-        make: creates one for a number of tokens and streams.
-        tokens, streams: the largest.
+        make: Creates a runner for a number of tokens and streams.
+        tokens, streams: Maximum numbers.
     """
 
     def __init__(self, make: Callable[[int, int], Runner], tokens: int, streams: int) -> None:
         powers = range(LEAST_TOKENS.bit_length() - 1, tokens.bit_length())
         self._tokens = BatchSizes(sorted({*(1 << power for power in powers), tokens}))
         self._streams = BatchSizes(sorted({1, streams}))
-        # The largest first: the others share its memory.
+        # The largest first, because the others share its memory.
         sizes = [(count, rows) for count in reversed(self._tokens.sizes) for rows in reversed(self._streams.sizes)]
         self._runners = {size: make(*size) for size in sizes}
 
     def of(self, ragged: Ragged) -> Runner:
-        """The runner for these tokens."""
+        """Return the runner for these tokens."""
         return self._runners[self._tokens.padded(len(ragged.tokens)), self._streams.padded(len(ragged.counts))]
 
 
@@ -53,10 +53,10 @@ class PagedPromptRunner:
     """Pieces of up to `streams` attention streams, together at most `tokens` tokens.
 
     Args:
-        ragged: the model, which the kernels support.
-        pool: of the pages.
-        longest: pages of a stream at most.
-        memory: of CUDA graphs; None captures none.
+        ragged: The model, which the kernels support.
+        pool: Pool of the pages.
+        longest: Maximum number of pages per stream.
+        memory: Memory of CUDA graphs. None captures none.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class PagedPromptRunner:
         self._layout = PagedTokens.of(self._inputs.tensors, streams * keys, keys, tokens)
         self._graph: torch.cuda.CUDAGraph | None = None
         if memory is not None:
-            # Kept alive: the graph reads them.
+            # Kept alive, because the graph reads them.
             self._tables = ragged.tables(keys)
             self._set_inputs(Ragged.of([], [], device), [])
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, pages: Sequence[NDArray[np.int32]]) -> NDArray[np.bool_]:
-        """Write the keys and values of the tokens; returns whether those of each stream are finite."""
+        """Write the keys and values of the tokens. Return whether those of each stream are finite."""
         self._set_inputs(ragged, pages)
         self._compute() if self._graph is None else self._graph.replay()
         self._outputs.fetch()
@@ -95,7 +95,7 @@ class SlotPromptRunner:
     """The same for recurrent streams.
 
     Args:
-        pool: with at least `streams` padding rows.
+        pool: Pool with at least `streams` padding rows.
     """
 
     def __init__(
@@ -114,8 +114,10 @@ class SlotPromptRunner:
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, sources: Rows, targets: Rows) -> NDArray[np.bool_]:
-        """Read slots from rows `sources` of the pool, write them to `targets`; returns whether those of each stream are
-        finite."""
+        """Read slots from rows `sources` of the pool and write them to `targets`.
+
+        Returns whether those of each stream are finite.
+        """
         self._set_inputs(ragged, sources, targets)
         self._compute() if self._graph is None else self._graph.replay()
         self._outputs.fetch()

@@ -1,7 +1,7 @@
-"""The decode step at one batch size: static input and output buffers, and on a GPU one CUDA graph.
+"""A decode step at one batch size, with static buffers and, on a GPU, one CUDA graph.
 
-A graph reads and writes the same addresses at every replay, so the caller holds a lock: one step at a time. It includes
-the draw of the next tokens. There are two graphs: with the search for the ends of top_k and top_p, and without.
+A graph reads and writes the same addresses at every replay, so the caller must hold a lock during a step. It includes
+the sampling of the next tokens. There are two graphs: with the search for top_k and top_p, and without.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StepRunner:
     """Steps of `size` rows, some of which may be padding.
 
     Args:
-        pool: with at least `size` padding rows.
-        with_graph: capture a CUDA graph; only on a GPU.
+        pool: Pool with at least `size` padding rows.
+        with_graph: Capture a CUDA graph (only on a GPU).
     """
 
     def __init__(self, decoder: Decoder, pool: DevicePool, size: int, *, with_graph: bool) -> None:
@@ -63,7 +63,9 @@ class StepRunner:
                 self._graphs[is_filtered] = memory.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
-        """One token of n <= size streams: slots are read from rows `sources` of the pool and written to `targets`."""
+        """Process one token of n <= size streams, reading slots from rows `sources` of the pool and writing
+        `targets`.
+        """
         draws = Draws([Choice()] * len(tokens), np.float32(1))
         output = self._advance(tokens, positions, sources, targets, noise, draws)
         _, is_finite = self._draw.read(draws, output)
@@ -73,8 +75,7 @@ class StepRunner:
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """`run`, but the drawn tokens come to the host, not the logits; and whether the new slots of each row are
-        finite."""
+        """Like `run`, but return the sampled tokens on the host, and whether the new slots of each row are finite."""
         return self._draw.read(draws, self._advance(tokens, positions, sources, targets, noise, draws))
 
     def _advance(
@@ -84,7 +85,7 @@ class StepRunner:
         return self.step(is_filtered=draws.are_filtered)
 
     def step(self, *, is_filtered: bool) -> StepOutput:
-        """The step of the inputs set last; its output on the device is valid until the next step."""
+        """Run the inputs set last. The output on the device is valid until the next step."""
         if not self._graphs:
             return self._compute(is_filtered=is_filtered)
         graph, output = self._graphs[is_filtered]
@@ -101,7 +102,7 @@ class StepRunner:
 
     @torch.no_grad()
     def _compute(self, *, is_filtered: bool) -> StepOutput:
-        """The step, and the next tokens."""
+        """Run the step and sample the next tokens."""
         tokens, positions, sources, targets = self._inputs.tensors["numbers"].unbind()
         output, is_finite = self._decoder.step_between(
             tokens, positions, self._inputs.tensors["noise"], self._pool.slots, sources, targets
@@ -111,6 +112,6 @@ class StepRunner:
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:
-    """Tokens, positions, rows to read and rows to write `[4, size]` of padding rows."""
+    """Return tokens, positions, rows to read and rows to write `[4, size]` of padding rows."""
     nothing = np.zeros(size, dtype=np.int64)
     return np.stack([nothing, nothing, nothing + pool.initial_row, pool.padding_rows[:size]])

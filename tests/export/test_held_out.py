@@ -121,7 +121,7 @@ def another_text(document: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (one_row("confidence", lambda value: value + 0.01), "attention.rows: row 3: the confidence is stated as"),
+        (one_row("confidence", lambda value: value + 0.01), "attention.rows: row 3: the stated confidence is"),
         (one_row("right", lambda bit: "10"[int(bit)]), "attention.rows: row 3: the most likely token is"),
         (a_colder_model, "attention.rows: row 0: the confidence"),
         (another_text, "recurrent.rows: row 0: the confidence"),

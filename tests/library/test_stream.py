@@ -266,7 +266,7 @@ def test_a_stream_has_a_system_of_its_own_and_keeps_it(server: TestClient) -> No
     assert [step.mean for step in steps] == [step["mean"] for step in reply["steps"]]
     with pytest.raises(ValueError, match="system replaces model"):
         rfa.Stream(model="linear", system=MOTION)
-    with pytest.raises(ValueError, match=r"system\.measurement_noise is needed"):
+    with pytest.raises(ValueError, match=r"system\.measurement_noise is required"):
         rfa.Stream(system={"preset": "level", "process_noise": 1})
 
 

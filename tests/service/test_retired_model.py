@@ -30,7 +30,7 @@ async def test_a_reply_is_that_of_auto_and_says_so() -> None:
         many = await answer(client, {"series": {"a": {"values": {"y": VALUES}}}, "model": "metrics", "seed": 1})
     note = {
         "code": "retired_model", "horizon": None, "components": None,
-        "message": "model 'metrics' is retired and was answered by 'auto': name 'auto', the next version refuses "
+        "message": "model 'metrics' is retired; 'auto' was used. Request 'auto', because the next version rejects "
         "'metrics'",
     }  # fmt: skip
     assert retired["warnings"] == [note, *auto["warnings"]]

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from rfa.runtime.bundle.documents import BundleError
 
 AnyArray = NDArray[Any]
-# Relative, for values recomputed in another order and with other libraries than in torch.
+# Relative tolerance of values recomputed in another order and with other libraries than in torch.
 TOLERANCE = 1e-4
-# Rounding to float32 moves eigenvalues of a covariance by at most this share of the largest.
+# Rounding to float32 changes eigenvalues of a covariance by at most this share of the largest.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ArrayRule:
-    """A rule for an array; values must also be finite.
+    """A rule for an array. Values must also be finite.
 
     Args:
-        least, above, most: bounds of the values, `above` exclusive.
-        value: the expected values, within `tolerance` of the largest magnitude.
-        is_covariance: symmetric and positive semidefinite, with a positive diagonal.
+        least, above, most: Bounds of the values. `above` is exclusive.
+        value: Expected values, within `tolerance` of the largest magnitude.
+        is_covariance: Symmetric and positive semidefinite, with a positive diagonal.
     """
 
     shape: tuple[int, ...]
@@ -45,16 +45,16 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     """Check names, dtypes and shapes, then values.
 
     Raises:
-        BundleError: If an array is missing, unexpected or invalid; the message names file, array and reason.
+        BundleError: An array is missing, unexpected or invalid. The message names file, array and reason.
     """
     for name in sorted(rules.keys() - found.keys())[:1]:
         raise BundleError(f"{file}: lacks {name}, which the configuration requires")
     for name in sorted(found.keys() - rules.keys())[:1]:
-        raise BundleError(f"{file}: holds {name[:80]}, which the configuration does not have")
+        raise BundleError(f"{file}: {name[:80]} is not in the configuration")
     for name, rule in rules.items():
         if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
             stored = f"{found[name].dtype}{list(found[name].shape)}"
-            raise BundleError(f"{file}: {name} is {stored}, the configuration asks for {rule.dtype}{list(rule.shape)}")
+            raise BundleError(f"{file}: {name} is {stored}, the configuration requires {rule.dtype}{list(rule.shape)}")
     for name, rule in rules.items():
         problem = _problem(found[name], rule)
         if problem is not None:
@@ -63,13 +63,13 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
 
 def _problem(array: AnyArray, rule: ArrayRule) -> str | None:
     if not np.isfinite(array).all():
-        return "has a value that is not finite"
+        return "contains a non-finite value"
     if rule.least is not None and (array < rule.least).any():
-        return f"has a value below {rule.least:g}"
+        return f"contains a value below {rule.least:g}"
     if rule.above is not None and (array <= rule.above).any():
-        return f"has a value that is not above {rule.above:g}"
+        return f"contains a value not above {rule.above:g}"
     if rule.most is not None and (array > rule.most).any():
-        return f"has a value above {rule.most:g}"
+        return f"contains a value above {rule.most:g}"
     if rule.is_covariance and not _is_covariance(array.astype(np.float64)):
         return "is no covariance"
     if rule.value is not None and not _is_near(array, rule.value, rule.tolerance):

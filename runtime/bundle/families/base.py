@@ -1,4 +1,4 @@
-"""What every family declares."""
+"""Base classes of families."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rfa.runtime.bundle.documents import Strict
 from rfa.runtime.bundle.families.arrays import AnyArray, Rules
 from rfa.runtime.bundle.manifest import Dtype, GraphSpec, Kind, TensorSpec
 
-# State of one stream; a server holds hundreds.
+# Upper bound of the state of one stream, because a server holds hundreds.
 MAX_STATE_BYTES = 64 << 20
 
 
 class GraphRule(NamedTuple):
-    """The interface of a graph, in order; inputs in `optional` may be missing."""
+    """The interface of a graph, in order. Inputs in `optional` may be missing."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -38,18 +38,18 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """Rules for model.safetensors; `shapes` of its arrays decide what the configuration leaves open.
+        """Return rules for model.safetensors. `shapes` of its arrays decide what the configuration leaves open.
 
         Raises:
-            ValueError: inconsistent shapes.
+            ValueError: The shapes are inconsistent.
         """
 
     @abstractmethod
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """Rules for values that follow from others or are bounded; `weights` have the right shapes.
+        """Return rules for values that follow from others or are bounded. `weights` have the right shapes.
 
         Raises:
-            ValueError: inconsistent values.
+            ValueError: The values are inconsistent.
         """
 
     @abstractmethod
@@ -65,22 +65,22 @@ class FamilyConfig(Strict):
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """Rules for decoder.safetensors; None if the family has no such file."""
+        """Return rules for decoder.safetensors, or None if the family has no such file."""
         return None
 
 
 def spec(name: str, *shape: int | str, dtype: Dtype = "float32") -> TensorSpec:
-    """A float tensor unless said otherwise."""
+    """Return the rule of a tensor, by default of floats."""
     return TensorSpec(name, dtype, shape)
 
 
 def batched(specs: Sequence[TensorSpec], prefix: str) -> list[TensorSpec]:
-    """State tensors as inputs or outputs of a graph."""
+    """Return state tensors as inputs or outputs of a graph."""
     return [TensorSpec(f"{prefix}{part.name}", part.dtype, ("batch", *part.shape)) for part in specs]
 
 
 def size(found: Sequence[TensorSpec]) -> int:
-    """Bytes of float32 tensors of fixed shape."""
+    """Return the size of float32 tensors of fixed shape in bytes."""
     total = 0
     for part in found:
         count = 4

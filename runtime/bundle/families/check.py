@@ -13,21 +13,21 @@ from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
-# Optional: constants computed from the weights at export, for runtimes without torch.
+# Optional constants, computed from the weights at export for runtimes without torch.
 CONSTANTS_FILE = "decoder.safetensors"
 CALIBRATION_FILE = "calibration.json"
 RETIRED_FAMILY = "metric"
 
 
 def read_family(manifest: Manifest) -> FamilyConfig:
-    """The configuration; the manifest's state and graphs must follow from it.
+    """Return the configuration. The manifest's state and graphs must follow from it.
 
     Raises:
-        BundleError: with the field and the reason.
+        BundleError: The manifest does not match. The message has the field and the reason.
     """
     kind = FAMILIES.get(manifest.family)
     if manifest.family == RETIRED_FAMILY:
-        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is retired: name the model 'auto' instead")
+        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is retired; use the model 'auto' instead")
     if kind is None:
         raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown, not one of {sorted(FAMILIES)}")
     if kind.kind != manifest.kind:
@@ -38,7 +38,7 @@ def read_family(manifest: Manifest) -> FamilyConfig:
     rules = family.graphs()
     if manifest.family == "linear" and manifest.graphs:
         raise BundleError(
-            f"{MANIFEST_FILE}: linear filters no longer have graphs: write the bundle again by `rfa export RUN`"
+            f"{MANIFEST_FILE}: linear filters no longer have graphs; export the bundle again with `rfa export RUN`"
         )
     if set(manifest.graphs) != set(rules):
         raise BundleError(f"{MANIFEST_FILE}: graphs are {sorted(manifest.graphs)[:8]}, must be {sorted(rules)}")
@@ -50,10 +50,10 @@ def read_family(manifest: Manifest) -> FamilyConfig:
 
 
 def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
-    """The manifest's entries for arrays.
+    """Return the manifest's entries for arrays.
 
     Raises:
-        BundleError: unsupported dtype.
+        BundleError: A dtype is not supported.
     """
     for name, array in weights.items():
         if str(array.dtype) not in DTYPES:
@@ -67,7 +67,7 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
     """Check model.safetensors against the configuration and the manifest.
 
     Raises:
-        BundleError: If an array does not fit them; the message names it and what was expected.
+        BundleError: An array does not match. The message names it and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
     found = tensor_specs(weights)
@@ -88,7 +88,7 @@ def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, wei
     """Check decoder.safetensors against configuration and weights.
 
     Raises:
-        BundleError: If an array does not fit them, or the family has no such file.
+        BundleError: An array does not match, or the family has no such file.
     """
     rules = family.constants(weights)
     if rules is None:
@@ -100,7 +100,7 @@ def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifes
     """Check calibration.json, and the manifest's summary of it.
 
     Raises:
-        BundleError: If a field is invalid, or the modes or the summary differ; the message gives the reason.
+        BundleError: A field is invalid, or the modes or the summary differ. The message gives the reason.
     """
     read_document(family.calibration, document, CALIBRATION_FILE)
     modes = document["modes"] if isinstance(family, LanguageConfig) else set(document) - {"summary"}
@@ -123,4 +123,4 @@ def _check_side(
         return
     first = next((one for one, two in zip(found, expected, strict=False) if one != two), None)
     detail = f"{first.name} {first.dtype}{list(first.shape)}" if first is not None else f"{len(found)} of them"
-    raise BundleError(f"{MANIFEST_FILE}: {side} of {graph.file} are not what the configuration asks for: {detail}")
+    raise BundleError(f"{MANIFEST_FILE}: {side} of {graph.file} do not match the configuration: {detail}")

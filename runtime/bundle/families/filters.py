@@ -17,7 +17,7 @@ from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 EXACT = 1e-6
 MAX_SIZE = 256
 MAX_TERMS, MAX_NODES = 8, 64
-NOISE_LAWS = 7  # factors of the noise in `rfa.model.recurrence.dense`
+NOISE_LAWS = 7  # noise factors in `rfa.model.recurrence.dense`
 FLOOR = 1e-6
 
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -30,7 +30,7 @@ OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
 class FilterConfig(FamilyConfig):
-    """All filters: the interface, and the state in observation units."""
+    """Base class of filters: the interface, and the state in observation units."""
 
     kind: ClassVar[Kind] = "filter"
     modes: ClassVar[tuple[str, ...]] = ("recurrent",)
@@ -38,7 +38,7 @@ class FilterConfig(FamilyConfig):
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Fewest and most reweighting passes K; the most are the default."""
+        """Smallest and largest number of reweighting passes K. The largest is the default."""
         most: int = self.inner  # type: ignore[attr-defined]  # a field of every family, each with its default
         return (1 if self.takes_passes() else most), most
 
@@ -52,7 +52,7 @@ class FilterConfig(FamilyConfig):
         return False
 
     def _token(self) -> tuple[TensorSpec, ...]:
-        """Inputs of a step other than the state."""
+        """Return the inputs of a step other than the state."""
         p, _ = self.sizes
         passes = (spec("passes", "batch"),) if self.takes_passes() else ()
         return (
@@ -81,7 +81,7 @@ class FilterConfig(FamilyConfig):
 
 
 class LinearConfig(FilterConfig):
-    """`rfa.runtime.filters.linear_config.LinearFilterConfig`; see there."""
+    """See `rfa.runtime.filters.linear_config.LinearFilterConfig`."""
 
     drift: Matrix
     process_noise: Matrix
@@ -109,7 +109,7 @@ class LinearConfig(FilterConfig):
             if value is not None and _shape(value) != shape:
                 raise ValueError(f"{name} must be {list(shape)}")
         if self.observation is None and p != n:
-            raise ValueError("observation is needed where measurement_noise and drift differ in size")
+            raise ValueError("observation is required if measurement_noise and drift differ in size")
         return self
 
     @property
@@ -133,11 +133,11 @@ class LinearConfig(FilterConfig):
         return self.nu is not None and self.rule == "learned"
 
     def graphs(self) -> dict[str, GraphRule]:
-        """See `FamilyConfig`: none, the step is compiled from the configuration."""
+        """None, because the step is compiled from the configuration. See `FamilyConfig`."""
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """See `FamilyConfig`: single steps, and forecasts from the state after them."""
+        """Single steps, and forecasts from the state after them. See `FamilyConfig`."""
         state = batched(self.state(), "state.")
         return {
             "step": GraphSpec("step", (*self._token(), *state), self._step_outputs(), ()),
@@ -145,7 +145,7 @@ class LinearConfig(FilterConfig):
         }
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`; a drift without an eigenbasis is stored as chains of modes."""
+        """See `FamilyConfig`. A drift without an eigenbasis is stored as chains of modes."""
         p, n = self.sizes
         rules: dict[str, tuple[int, ...]] = {
             "matrix": (p, n), "offset": (p,), "noise": (p, p), "inverse_nu": (1,), "contamination": (1,),
@@ -161,7 +161,7 @@ class LinearConfig(FilterConfig):
         return {name: ArrayRule(shape) for name, shape in rules.items()}
 
     def _chain_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Shapes for the stored numbers of powers of the nilpotent part and of clusters, which the drift determines."""
+        """Return shapes for the numbers of nilpotent powers and of clusters, which follow from the drift."""
         n = self.sizes[1]
         nodes, table = shapes.get("nodes", ()), shapes.get("node_weights", ())
         top = table[1] if len(table) == 2 else 0
@@ -205,7 +205,9 @@ class LinearConfig(FilterConfig):
         return rules
 
     def _check_drift(self, weights: Mapping[str, AnyArray]) -> None:
-        """A = V (diag(rates) + nilpotent) V⁻¹, up to the rounding of V and V⁻¹, and for modes their noise V⁻¹ Q V⁻ᴴ."""
+        """Check A = V (diag(rates) + nilpotent) V⁻¹, up to the rounding of V and V⁻¹, and for modes their noise V⁻¹ Q
+        V⁻ᴴ.
+        """
         parts = ("basis", "dual", "rate", "noise", *(["power"] if "member" in weights else []))
         found = {
             name: weights[f"{name}_re"].astype(np.float64) + 1j * weights[f"{name}_im"].astype(np.float64)
@@ -233,7 +235,7 @@ Width = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class DeepConfig(FilterConfig):
-    """`rfa.model.deep_blocks.DeepFilterConfig`; see there."""
+    """See `rfa.model.deep_blocks.DeepFilterConfig`."""
 
     modes = ("attention", "recurrent")
 
@@ -268,7 +270,7 @@ class DeepConfig(FilterConfig):
         )  # fmt: skip
 
     def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """What attention mode stores of an observation."""
+        """Return the cache row of an observation in attention mode."""
         shape = self.n_layers, self.n_heads, 2 * self.head_dim
         return spec("keys", *shape), spec("values", *shape)
 
@@ -339,7 +341,7 @@ def _robustness(nu: float | None, contamination: float, outlier_scale: float) ->
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Shape of nested lists; None if rows differ in length."""
+    """Return the shape of nested lists, or None if rows differ in length."""
     if not isinstance(value[0], list):
         return (len(value),)
     return (len(value), len(value[0])) if len({len(row) for row in value}) == 1 else None

@@ -62,16 +62,16 @@ class LanguageConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:
-        """Slots need unmodified RFA; options of slots need slots."""
+        """Slots require unmodified RFA, and options of slots require slots."""
         is_whole = self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
         if self.n_slots and not is_whole:
-            raise ValueError("slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
+            raise ValueError("slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
         if not self.n_slots and (self.window or self.own_readout):
-            raise ValueError("window and own_readout need slots")
+            raise ValueError("window and own_readout require slots")
         if self.window and self.kernel != "student_t":
-            raise ValueError("a window is read with the kernel 'student_t'")
+            raise ValueError("a window requires kernel 'student_t'")
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
-            raise ValueError("inner and innovation are of the robust weight")
+            raise ValueError("inner and innovation require the robust weight")
         return self
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
@@ -116,7 +116,7 @@ class LanguageConfig(FamilyConfig):
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """A weight, and with own_readout another for recurrent mode."""
+        """Return the rule of a weight and, with own_readout, of another for recurrent mode."""
         own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
         return {f"{name}.weight": shape, **own}
 
@@ -140,13 +140,13 @@ class LanguageConfig(FamilyConfig):
         return rules
 
     def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
-        """Noise of the slots' own dynamics over a token, `[L, H, S]`."""
+        """Return the process noise of the slots over a token, `[L, H, S]`."""
         steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
         own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
         return own
 
     def _stacked(self, weights: Mapping[str, AnyArray], name: str) -> AnyArray:
-        """A parameter of the mixers, `[L, …]` float64."""
+        """Return a parameter of the mixers, `[L, …]` float64."""
         return np.stack([weights[f"blocks.{i}.mixer.{name}"] for i in range(self.n_layers)]).astype(np.float64)
 
     @property
@@ -155,7 +155,7 @@ class LanguageConfig(FamilyConfig):
         return bool(self.n_slots) and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """See `FamilyConfig`: `rfa.model.decoder_constants`, recomputed."""
+        """See `FamilyConfig`. Recomputes `rfa.model.decoder_constants`."""
         if not self.has_constants:
             return None
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}
@@ -183,7 +183,7 @@ class LanguageConfig(FamilyConfig):
         }
 
     def _omega(self) -> AnyArray:
-        """The frequencies `[H, D]` of `rfa.model.dynamics.frequencies`."""
+        """Return the frequencies `[H, D]` of `rfa.model.dynamics.frequencies`."""
         heads, half = self.n_heads, self.head_dim // 2
         if self.frequencies == "none":
             return np.zeros((heads, self.head_dim))

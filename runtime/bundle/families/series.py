@@ -1,4 +1,4 @@
-"""The series network (`rfa.model.series`): no graphs, as its steps are compiled."""
+"""The series network (`rfa.model.series`). It has no graphs, because its steps are compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SeriesCalibration(Strict):
 
 
 class SeriesBundleConfig(FamilyConfig):
-    """`rfa.runtime.series.config.SeriesBundleConfig`; see there."""
+    """See `rfa.runtime.series.config.SeriesBundleConfig`."""
 
     kind: ClassVar[Kind] = "series"
     calibration = SeriesCalibration
@@ -40,11 +40,11 @@ class SeriesBundleConfig(FamilyConfig):
     embedding_width: Panels = 256
     head_width: Panels = 192
     head_inner: Panels = 64
-    # Inputs of version 2 can be trained, and are not served yet.
+    # Inputs of version 2 can be trained, but are not served yet.
     version: Literal[1] = 1
 
     def _blocks(self) -> LanguageConfig:
-        """A text model with own readouts, whose blocks are the same."""
+        """A text model with own readouts has the same blocks."""
         sizes = {name: getattr(self, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio")}
         return LanguageConfig(vocab_size=1, own_readout=True, n_slots=self.n_slots, **sizes)
 
@@ -66,14 +66,14 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """See `FamilyConfig`: the slots; the runtime adds its own state."""
+        """The slots; the runtime adds its own state. See `FamilyConfig`."""
         return self._blocks().state()
 
     def graphs(self) -> dict[str, GraphRule]:
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """See `FamilyConfig`: one stream, token by token, with some queries of each."""
+        """One stream, token by token, with some queries of each. See `FamilyConfig`."""
         takes = (
             spec("tokens", "length", FEATURES), spec("lags", "length", dtype="int64"),
             spec("asked", "length", "leads", ASKED),

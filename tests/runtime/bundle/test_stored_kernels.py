@@ -108,7 +108,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels has kernels.json"),
     "a file less": (lambda c: c.pop(first(c, ".ptx")), "lists a file that is missing"),
     "a file more": (lambda c: c.update({"scan_kernel-9.sm_80.cubin": b""}), "not listed in kernels.json"),
-    "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "has no use for it"),
+    "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "must not have it"),
     "code of this machine": (
         lambda c: c.update({first(c, ".cubin"): Path("/proc/self/exe").read_bytes()[:4096]}),
         "not machine code of an NVIDIA GPU",

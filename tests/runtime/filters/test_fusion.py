@@ -173,7 +173,7 @@ ONE = Gaussian(np.zeros(2), np.eye(2))
         (([ONE], Gaussian(np.zeros(2), np.full((2, 2), np.nan))), "prior must be finite"),
         (([ONE], Gaussian(np.zeros(2), np.array([[1.0, 0.5], [0.0, 1.0]]))), "prior.covariance must be symmetric"),
         (([ONE], ONE, [ONE, ONE]), "own_priors must be one per posterior"),
-        (([ONE], None, [ONE]), "own_priors need a prior"),
+        (([ONE], None, [ONE]), "own_priors requires prior"),
         (([ONE], ONE, [Gaussian(np.zeros(2), -np.eye(2))]), r"own_priors\[0\].covariance"),
     ],
 )

@@ -82,7 +82,7 @@ def test_invalid_requests_are_refused():
             runtime.filter(times, [[0.0], [0.0]])
     with pytest.raises(InvalidInput, match=r"alarm\.range"):
         runtime.check_input(NEVER._replace(high=3.0), None, is_given=False)
-    with pytest.raises(InvalidInput, match="not merged"):
+    with pytest.raises(InvalidInput, match="cannot be merged"):
         runtime.check_merges()
     for change, field in (
         ({"zone": "Mars"}, "system.calendar.zone"),
