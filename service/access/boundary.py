@@ -1,6 +1,6 @@
-"""The outermost layer: request ids, common headers, and one count and log line per request.
+"""The outermost middleware: request ids, common headers, and one count and log line per request.
 
-It also turns unexpected exceptions into error responses. In the server they would close the connection, with its other
+It also turns unexpected exceptions into error responses. In the server they would close the connection with its other
 requests.
 """
 
@@ -36,7 +36,7 @@ HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"
 
 
 class Boundary(Middleware):
-    """Middleware for HTTP and WebSocket; everything else of the application is inside."""
+    """Middleware for HTTP and WebSocket that contains the rest of the application."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None = None) -> None:
         super().__init__(app)
@@ -125,10 +125,10 @@ class _CountedMessages:
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
-        """Send an error response, or on an open WebSocket a last frame.
+        """Send an error response, or a last frame on an open WebSocket.
 
         Raises:
-            Exception: `error`, if a response has begun: the server then closes the connection.
+            Exception: `error`, if a response has begun. The server then closes the connection.
         """
         service_error = as_service_error(error)
         if self.record.status is None:
@@ -157,7 +157,7 @@ class _CountedMessages:
 
 
 class _CountedFrames:
-    """`Frames` that count."""
+    """`Frames` that are counted."""
 
     def __init__(self, frames: Frames, record: Record) -> None:
         self._frames = frames
@@ -182,15 +182,15 @@ class _CountedFrames:
 
 
 def _route_of(scope: Scope) -> str:
-    """The template of a known route, else "other": labels must not grow with what clients send."""
+    """Return the template of a known route, else "other", because clients must not be able to add label values."""
     if (route := scope.get("route")) is not None:
         return str(route.path)
-    # Starlette's own routes in a router of FastAPI set no more than this; without parameters the path is the template.
+    # Starlette's own routes in a FastAPI router set only this. Without parameters the path is the template.
     return str(scope["path"]) if "endpoint" in scope and not scope.get("path_params") else "other"
 
 
 def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
-    """The client's request id, if there is exactly one and it is valid; else a new one."""
+    """Return the client's request id if there is exactly one and it is valid, else a new one."""
     values = [value for name, value in headers if name == b"x-request-id"]
     if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
         return values[0].decode("ascii")
@@ -198,5 +198,5 @@ def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
 
 
 def _frame_size(message: Message) -> int:
-    """Bytes of a binary frame, or characters of a text frame."""
+    """Return the size of a frame: bytes if binary, characters if text."""
     return len(message.get("bytes") or message.get("text") or "")

@@ -1,12 +1,12 @@
-"""Check of API keys: if any are configured, everything except a few pages and probes needs one.
+"""Check of API keys. If any are configured, all paths except a few pages and probes require one.
 
     Authorization: Bearer KEY          X-API-Key: KEY
-    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      for WebSockets: browsers can set no other header
+    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      for WebSockets, where browsers can set no other header
 
 The subprotocol with the key, in base64url without padding, is removed here: the application only sees `rfa.v1`.
 
-The decision uses `scope["path"]`, the string that the router matches, and a short list of open paths. Nothing is
-decoded again or taken from the Host header, so both interpret a path alike, and new routes need a key by default.
+The decision uses `scope["path"]`, which the router matches, and a short list of open paths. Nothing is decoded again or
+taken from the Host header, so both interpret a path alike, and new routes require a key by default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rfa.service.access.middleware import Middleware, refuse_early
 from rfa.service.assets import assets
 from rfa.service.errors import Unauthorized
 
-# The page asks for the key, so its files need none.
+# The page asks for the key, so its files are open.
 OPEN_PATHS: Final = frozenset(
     {"/", "/docs", "/openapi.json", "/health", "/ready"} | {f"/page/{name}" for name in assets()}
 )
@@ -35,14 +35,14 @@ KEY_PROTOCOL: Final = "rfa.key."
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether a request needs no key."""
+    """Return whether a request requires no key."""
     return path in OPEN_PATHS and method in OPEN_METHODS
 
 
 class Guard(Middleware):
-    """Middleware that refuses requests without a valid key, and sets `scope["state"]["tenant"]`.
+    """Middleware that rejects requests without a valid key, and sets `scope["state"]["tenant"]`.
 
-    The tenant is a stable id of the key; "" without keys and on open paths.
+    The tenant is a stable id of the key, or "" without keys and on open paths.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
@@ -56,7 +56,7 @@ class Guard(Middleware):
             # Several keys are ambiguous.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
-            error = Unauthorized("This server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
+            error = Unauthorized("This server requires an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
             await refuse_early(error, scope, receive, send)
             return
         if scope["type"] == "websocket":
@@ -66,7 +66,7 @@ class Guard(Middleware):
 
 
 def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """Every key in the headers; other authentication schemes are ignored, for they may be a proxy's."""
+    """Return every key in the headers. Other authentication schemes are ignored, because they may be for a proxy."""
     keys = []
     for name, value in headers:
         if name == b"x-api-key":
@@ -79,13 +79,13 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
-    """Every key in the subprotocols of a handshake; b"" if it is invalid."""
+    """Return every key in the subprotocols of a handshake, b"" for an invalid one."""
     offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
     return [_key(text) for text in offered]
 
 
 def _key(text: str) -> bytes:
-    """The decoded key; b"" if it is not canonical base64url."""
+    """Return the decoded key, or b"" if it is not canonical base64url."""
     try:
         return base64url.decode(text)
     except ValueError:

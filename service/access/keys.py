@@ -25,14 +25,15 @@ class ApiKeys:
     """The keys of a server, stored as digests.
 
     Args:
-        keys: each followed by its quotas, if any.
+        keys: Each followed by its quotas, if any.
 
     Attributes:
-        quotas: the quotas of each key by tenant; None is no limit.
+        quotas: Quotas of each key by tenant. None is no limit.
 
     Raises:
-        ConfigurationError: a key is too short, repeated or not valid in a header, or a quota is invalid. The message
-            does not contain the key.
+        ConfigurationError: A key is too short, repeated or not valid in a header, or a quota is invalid. The message
+            does
+            not contain the key.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -53,7 +54,7 @@ class ApiKeys:
         return len(self._tenants)
 
     def tenant_of(self, presented: bytes) -> str | None:
-        """Stable id of the key, None for an unknown one, in constant time."""
+        """Return the stable id of a key, or None for an unknown one, in constant time."""
         digest = sha256(presented).digest()
         found = None
         for valid_name, tenant in self._tenants.items():
@@ -63,10 +64,10 @@ class ApiKeys:
 
 
 def load_keys(settings: Settings) -> ApiKeys:
-    """The keys of both settings together.
+    """Return the keys of both settings.
 
     Raises:
-        ConfigurationError: see `ApiKeys`; or a setting is set without a key.
+        ConfigurationError: See `ApiKeys`; or a setting is set without a key.
     """
     keys: list[str] = []
     if settings.security.api_keys is not None:
@@ -77,10 +78,10 @@ def load_keys(settings: Settings) -> ApiKeys:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Refuse to serve other machines without a key.
+    """Reject serving other machines without a key.
 
     Raises:
-        ConfigurationError: what to do; also for invalid keys.
+        ConfigurationError: The message says what to do. Also raised for invalid keys.
     """
     if len(load_keys(settings)) or settings.security.insecure or is_loopback(settings.server.host):
         return
@@ -92,7 +93,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`. Names other than localhost may resolve to any address."""
+    """Return whether only this machine can reach `host`. Names other than localhost may resolve to any address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -139,7 +140,7 @@ def _limit(text: str, subject: str) -> float:
 def _non_empty(parts: Iterable[str], setting: str) -> list[str]:
     keys = [key for part in parts if (key := part.strip())]
     if not keys:
-        raise ConfigurationError(f"{setting} is set and has no key; unset it to serve without keys")
+        raise ConfigurationError(f"{setting} is set but has no key; unset it to serve without keys")
     return keys
 
 

@@ -23,9 +23,9 @@ from rfa.service.access.record import request_id
 from rfa.service.settings import Settings
 
 STDERR: Final = 2
-# Writes of this size to a pipe are atomic (PIPE_BUF of Linux), so lines of several processes do not mix.
+# Writes of this size to a pipe are atomic (PIPE_BUF on Linux), so lines of several processes do not mix.
 CHUNK_BYTES: Final = 4096
-# The writer sleeps between batches: waking it for each line would take the GIL from the event loop.
+# The writer sleeps between batches, because waking it for each line would take the GIL from the event loop.
 BATCH_SECONDS: Final = 0.02
 CLOSE_SECONDS: Final = 2.0
 LONGEST_BACKLOG: Final = 10_000
@@ -34,7 +34,7 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send all logging of this process to stderr in the format of the settings; give uvicorn `log_config=None`."""
+    """Send all logging of this process to stderr in the format of the settings. Use `log_config=None` for uvicorn."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
@@ -46,14 +46,14 @@ def configure_logging(settings: Settings) -> None:
 
 
 def log_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a record, beginning with the request id."""
+    """Return the fields of a record, beginning with the request id."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     own = getattr(record, "request_id", "")
     return {"id": own, **fields} if own else dict(fields)
 
 
 def traceback_text(error: BaseException) -> str:
-    """A traceback without messages, causes first."""
+    """Return a traceback without messages, causes first."""
     text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, BaseExceptionGroup):
         text = "\ntogether with\n".join([text, *(traceback_text(part) for part in error.exceptions)])
@@ -95,7 +95,7 @@ class JSONFormatter(logging.Formatter):
 class BackgroundHandler(logging.Handler):
     """Formats and writes in a thread, so that a blocked reader of the log does not block the event loop.
 
-    Up to `LONGEST_BACKLOG` records are queued; more are dropped and counted.
+    Up to `LONGEST_BACKLOG` records are queued. More are dropped and counted.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -112,7 +112,7 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def _start_again(self) -> None:
-        """In a forked child, which has no thread, and may have a locked queue."""
+        """Restart in a forked child, which has no thread, and may have a locked queue."""
         if not self._is_closed.is_set():
             self._start()
 
@@ -158,7 +158,7 @@ class BackgroundHandler(logging.Handler):
     def _drops(self) -> bytes:
         dropped, self._dropped = self._dropped, 0
         return (
-            self._line(_own_record("%d log records were dropped, because nothing read them", dropped))
+            self._line(_own_record("%d log records were dropped, because the log was not read", dropped))
             if dropped
             else b""
         )
@@ -169,7 +169,7 @@ def _own_record(message: str, *values: object) -> logging.LogRecord:
 
 
 def _write_stderr(data: bytes) -> None:
-    """Write without Python's buffer, whose lock a blocked writer would hold at exit; errors are ignored."""
+    """Write without Python's buffer, whose lock a blocked writer would hold at exit. Errors are ignored."""
     while data:
         try:
             data = data[os.write(STDERR, data) :]
@@ -185,7 +185,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with control characters and line breaks escaped."""
+    """Return the text with control characters and line breaks escaped."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

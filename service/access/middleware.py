@@ -1,4 +1,4 @@
-"""Base of the middlewares, and error responses before a response has begun."""
+"""Base class of middlewares, and error responses before a response has begun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICY_VIOLATION: Final = 1008
 
 
 class Middleware:
-    """ASGI middleware for HTTP and WebSocket; other scopes pass through."""
+    """ASGI middleware for HTTP and WebSocket. Other scopes pass through."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -31,13 +31,13 @@ class Middleware:
 
 
 def error_response(error: ServiceError) -> Response:
-    """The response for an error."""
+    """Return the response for an error."""
     body = orjson.dumps(error.payload())
     return Response(body, STATUS[type(error)], error.headers(), "application/json")
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the error response, also to a handshake; with servers that cannot, the handshake gets a 403."""
+    """Send the error response. Servers that cannot send it for a handshake send a 403."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return

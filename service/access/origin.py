@@ -1,19 +1,19 @@
-"""Checks of the Host and Origin headers, against web pages of others.
+"""Checks of the Host and Origin headers, which protect against other web pages.
 
 Every program of a user can reach a server on the same machine without keys, and browsers run code of any page. Pages
 cannot forge these two headers.
 
 *Host*, against DNS rebinding: a name that an attacker resolves to this machine would make the attacker's pages
-same-origin with this server. Allowed are addresses (a page that was loaded from an address is the server's own),
-`localhost`, the name in `RFA_HOST`, those in `RFA_ALLOWED_HOSTS`, and, with API keys and without that setting, every
-name, as such a page has no key. A request without a Host header is not from a browser.
+same-origin with this server. Allowed are addresses (a page loaded from an address belongs to the server), `localhost`,
+the name in `RFA_HOST`, and those in `RFA_ALLOWED_HOSTS`. With API keys and without that setting every name is allowed,
+because such a page has no key. A request without a Host header is not from a browser.
 
 *Origin*, against cross-origin requests: methods other than GET, HEAD and OPTIONS, and every WebSocket, must have no
-origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`; `Sec-Fetch-Site` must agree. Other requests are answered, and
-the browser hides the response, since CORS headers are sent only for allowed origins.
+origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`; `Sec-Fetch-Site` must agree. Other requests are answered, but
+the browser hides the response, because CORS headers are sent only for allowed origins.
 
 Headers are parsed completely before they are compared. Starlette's TrustedHostMiddleware cuts at the first colon and
-does not know IPv6; its CORSMiddleware refuses preflights in plain text and does not see WebSocket handshakes.
+does not support IPv6; its CORSMiddleware rejects preflights in plain text and ignores WebSocket handshakes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ ANY: Final = "*"
 LONGEST_NAME: Final = 253
 # Longest possible scheme, name and port.
 LONGEST_TEXT: Final = 300
-# Cached texts: a server has few names, which every request repeats.
+# Cached texts. A server has few names, which every request repeats.
 CACHED: Final = 64
 LARGEST_PORT: Final = 65_535
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{0,5}))?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]+)")
-# `*` includes every request header except Authorization, as the browser sends no credentials.
+# `*` includes every request header except Authorization, because the browser sends no credentials.
 PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST",
     "Access-Control-Allow-Headers": "*, Authorization",
@@ -57,7 +57,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Authority(NamedTuple):
-    """Host and port of RFC 3986: the host normalised, the port None if not given."""
+    """Host and port of RFC 3986. The host is normalised. The port is None if not given."""
 
     host: str
     port: int | None
@@ -65,7 +65,7 @@ class Authority(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Scheme and authority of a page; the port is None if it is the default of the scheme."""
+    """Scheme and authority of a page. The port is None if it is the default of the scheme."""
 
     scheme: str
     authority: Authority
@@ -73,10 +73,10 @@ class Origin(NamedTuple):
     @classmethod
     @lru_cache(CACHED)
     def parse(cls, text: str) -> Origin:
-        """Read `scheme://host[:port]`.
+        """Parse `scheme://host[:port]`.
 
         Raises:
-            ValueError: anything else, also `null`.
+            ValueError: The text is anything else, including `null`.
         """
         found = _ORIGIN.fullmatch(text) if len(text) <= LONGEST_TEXT else None
         if found is None:
@@ -90,7 +90,9 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
     def is_same(self, server: Authority) -> bool:
-        """Whether this is the origin of a server with that authority, by either scheme: a proxy may add TLS."""
+        """Return whether this is the origin of a server with that authority, by either scheme, because a proxy may add
+        TLS.
+        """
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port
@@ -99,10 +101,10 @@ class Origin(NamedTuple):
 
 @lru_cache(CACHED)
 def parse_authority(text: str) -> Authority:
-    """Read `host[:port]`: an IPv4 address, an IPv6 address in brackets, or a name; a final dot is ignored.
+    """Parse `host[:port]`: an IPv4 address, an IPv6 address in brackets, or a name. A final dot is ignored.
 
     Raises:
-        ValueError: anything else, such as an empty text or a user name.
+        ValueError: The text is anything else, such as empty or with a user name.
     """
     found = _AUTHORITY.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
@@ -127,10 +129,10 @@ class OriginPolicy:
 
     Args:
         settings: `host`, `allowed_hosts`, `allowed_origins`.
-        has_keys: clients need an API key.
+        has_keys: Whether clients need an API key.
 
     Raises:
-        ConfigurationError: a setting is not a host or origin.
+        ConfigurationError: A setting is not a host or origin.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
@@ -147,11 +149,11 @@ class OriginPolicy:
         return bool(self._origins)
 
     def check_host(self, headers: Headers) -> Authority | None:
-        """The authority in the Host header, if there is one.
+        """Return the authority in the Host header, if there is one.
 
         Raises:
-            MalformedRequest: not a host, or several.
-            MisdirectedRequest: not a name of this server.
+            MalformedRequest: It is not a host, or there are several.
+            MisdirectedRequest: It is not a name of this server.
         """
         values = _values(headers, b"host")
         if not values:
@@ -167,7 +169,7 @@ class OriginPolicy:
         return authority
 
     def allowed_origin(self, headers: Headers) -> Origin | None:
-        """The origin of a request, if `allowed_origins` has it."""
+        """Return the origin of a request, if `allowed_origins` has it."""
         if not self._origins:
             return None
         try:
@@ -178,10 +180,10 @@ class OriginPolicy:
         return origin if origin in self._origins else None
 
     def check_origin(self, headers: Headers, server: Authority | None) -> None:
-        """Refuse requests of other origins.
+        """Reject requests of other origins.
 
         Raises:
-            Forbidden
+            Forbidden: The origin is not allowed.
         """
         if self.allowed_origin(headers) is not None:
             return
@@ -218,12 +220,12 @@ class OriginGuard(Middleware):
 
 
 def _values(headers: Headers, header: bytes) -> list[bytes]:
-    """Every value of a header, without surrounding whitespace (RFC 9110, 5.5)."""
+    """Return every value of a header, without surrounding whitespace (RFC 9110, 5.5)."""
     return [value.strip(OPTIONAL_WHITESPACE) for name, value in headers if name == header]
 
 
 def _are_same_origin(origins: Sequence[bytes], server: Authority | None) -> bool:
-    """Whether these Origin headers are absent, or the server's own."""
+    """Return whether these Origin headers are absent, or the server's own."""
     if not origins:
         return True
     try:
@@ -239,7 +241,7 @@ def _is_preflight(scope: Scope) -> bool:
 
 
 def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
-    """`send` with the CORS headers for an allowed origin."""
+    """Return `send` with the CORS headers for an allowed origin."""
     headers = [(b"vary", b"Origin")]
     if allowed is not None:
         headers += [
@@ -256,7 +258,7 @@ def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
 
 
 def _own_name(host: str) -> Iterable[str]:
-    """The name in `host`, if it is not an address."""
+    """Return the name in `host`, if it is not an address."""
     try:
         authority = parse_authority(host)
     except ValueError:
@@ -270,7 +272,7 @@ def _listed_name(text: str) -> str:
     except ValueError:
         raise ConfigurationError(f"allowed_hosts: {text!r} is not a host name") from None
     if authority.port is not None:
-        raise ConfigurationError(f"allowed_hosts: {text!r} must have no port; every port is meant")
+        raise ConfigurationError(f"allowed_hosts: {text!r} must have no port; it applies to every port")
     return authority.host
 
 

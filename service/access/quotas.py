@@ -1,7 +1,8 @@
-"""Quotas of a client: of each API key, and of live streams.
+"""Quotas of clients, per API key, and of live streams.
 
-A client is a key or, on a server without keys, the address of its connection (for IPv6 the network of 64 bits, which a
-single machine usually has to itself).
+A client is a key or, on a server without keys, the address of its connection (for IPv6 the 64-bit network, which
+usually
+belongs to one machine).
 
     requests       per second, with handshakes       → 429 quota_requests
     concurrent     active requests                   → 429 quota_concurrent
@@ -13,7 +14,7 @@ Quotas per second are token buckets that hold `BURST_SECONDS`. A request needs i
 less; the rest becomes a debt. A text reserves `max_new_tokens`, and unused ones are refunded at its end.
 
 Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. Divided quotas
-would leave a client with one connection, and so one process, a fraction of its quota.
+would leave a client with one connection, and therefore one process, a fraction of its quota.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Clock = Callable[[], float]
 
 
 class Bucket:
-    """A token bucket that fills at `rate` per second, up to `BURST_SECONDS`; a negative level is a debt."""
+    """A token bucket that fills at `rate` per second, up to `BURST_SECONDS`. A negative level is a debt."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self.rate = rate
@@ -55,14 +56,14 @@ class Bucket:
         self._time = clock()
 
     def seconds_until(self, amount: float) -> float:
-        """Seconds until the bucket has this amount, or is full if that is less."""
+        """Return the seconds until the bucket has this amount, or is full if that is less."""
         now = self._clock()
         self._level = min(self._size, self._level + (now - self._time) * self.rate)
         self._time = now
         return max(0.0, (min(amount, self._size) - self._level) / self.rate)
 
     def take(self, amount: float) -> None:
-        """Take an amount, also beyond the level; a negative amount is a refund."""
+        """Take an amount, even beyond the level. A negative amount is a refund."""
         self._level -= amount
 
 
@@ -70,10 +71,10 @@ class Client:
     """The quotas of one client.
 
     Args:
-        name: tenant of the key, or the address.
-        quotas: the limits; a missing one is unlimited.
-        streams: number of live streams by client.
-        count_refusal: called with the quota of each refusal.
+        name: Tenant of the key, or the address.
+        quotas: The limits. A missing one is unlimited.
+        streams: Number of live streams by client.
+        count_refusal: Called with the quota of each rejection.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class Client:
         self._active = 0
 
     def afford(self, rate: Rate, amount: int) -> None:
-        """Refuse an amount that exceeds the quota.
+        """Reject an amount that exceeds the quota.
 
         Raises:
-            Overloaded: with the time to wait.
+            Overloaded: The quota is exhausted. It has the time to wait.
         """
         if (bucket := self._buckets.get(rate)) is None:
             return
@@ -104,12 +105,12 @@ class Client:
             raise self._refusal(rate, message, seconds)
 
     def spend(self, rate: Rate, amount: int) -> None:
-        """Use an amount; a negative one is a refund."""
+        """Use an amount. A negative one is a refund."""
         if (bucket := self._buckets.get(rate)) is not None:
             bucket.take(amount)
 
     def pacer(self) -> Callable[[], float] | None:
-        """A function that counts an observation and returns the seconds to wait; None without a quota."""
+        """Return a function that counts an observation and returns the seconds to wait, or None without a quota."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
@@ -124,10 +125,10 @@ class Client:
         """Count a request while it is active.
 
         Args:
-            counts: whether it counts as concurrent; a WebSocket does not.
+            counts: Whether it counts as concurrent. A WebSocket does not.
 
         Raises:
-            Overloaded
+            Overloaded: The quota is exhausted.
         """
         limit = self._quotas.get("concurrent", math.inf)
         if counts and self._active >= limit:
@@ -145,7 +146,7 @@ class Client:
         """Count a live stream while it is open.
 
         Raises:
-            Overloaded
+            Overloaded: The quota is exhausted.
         """
         limit = self._quotas.get("streams", math.inf)
         if self._streams[self._name] >= limit:
@@ -181,14 +182,14 @@ class Clients:
         self._keyed = {tenant: self._make(tenant, _quotas(settings, own)) for tenant, own in keys.quotas.items()}
 
     def client_for(self, scope: Scope) -> Client:
-        """The client of a request; one without quotas on a path that needs no key."""
+        """Return the client of a request, or one without quotas on a path that requires no key."""
         if self._keyed:
             return self._keyed.get(scope.get("state", {}).get("tenant", "")) or self._make("", {})
         return self._make(_network(scope), self._address_quotas)  # type: ignore[arg-type]
 
 
 class QuotaGuard(Middleware):
-    """Middleware that enforces quotas; it runs after the check of keys."""
+    """Middleware that enforces quotas. It runs after the check of keys."""
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
         super().__init__(app)
@@ -212,17 +213,17 @@ class QuotaGuard(Middleware):
 
 
 def client_of(connection: HTTPConnection) -> Client:
-    """The client of a request or a WebSocket."""
+    """Return the client of a request or a WebSocket."""
     clients: Clients = connection.app.state.clients
     return clients.client_for(connection.scope)
 
 
 @contextmanager
 def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
-    """Reserve tokens for the jobs that the block adds to the list; unused ones are refunded.
+    """Reserve tokens for the jobs that the block adds to the list. Unused ones are refunded.
 
     Raises:
-        Overloaded: they exceed the quota.
+        Overloaded: They exceed the quota.
     """
     client = client_of(connection)
     client.afford("tokens", amount)
@@ -235,7 +236,7 @@ def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[Gen
 
 
 def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[QuotaName, float]:
-    """The quotas of a key, else those of the settings."""
+    """Return the quotas of a key, or else those of the settings."""
     general: dict[QuotaName, float | None] = {
         name: getattr(settings.limits, f"quota_{name}") for name in get_args(QuotaName)
     }
@@ -243,11 +244,11 @@ def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[Q
 
 
 def _network(scope: Scope) -> str:
-    """The address or IPv6 network of a connection."""
+    """Return the address or IPv6 network of a connection."""
     host = scope["client"][0] if scope.get("client") else ""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a UNIX socket, or not an address: these are one client
+    except ValueError:  # a UNIX socket, or not an address: one client
         return ""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 access_logger = logging.getLogger("rfa.access")
-# Id of the current request for log lines; "" outside of a request.
+# Id of the current request for log lines, "" outside of a request.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
@@ -21,8 +21,8 @@ class Record:
     """Filled in by the boundary; fields from `model` on by the routes.
 
     Attributes:
-        client: address and port of the client.
-        reason: error code of a request that no route handled.
+        client: Address and port of the client.
+        reason: Error code of a request that no route handled.
     """
 
     id: str
@@ -70,7 +70,7 @@ def log_request(record: Record, path: str | None = None) -> None:
     """Write the access log line of a finished request.
 
     Args:
-        path: only for requests without a route.
+        path: Only for requests without a route.
     """
     if not access_logger.isEnabledFor(logging.INFO):
         return
@@ -100,11 +100,11 @@ def log_request(record: Record, path: str | None = None) -> None:
 
 
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that have a value."""
+    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """The record of a request or WebSocket; an unused one if the application has no boundary."""
+    """Return the record of a request or WebSocket, or an unused one if the application has no boundary."""
     record = connection.scope.get("state", {}).get("record")
     return record if isinstance(record, Record) else Record(id="", method=connection.scope.get("method", "other"))

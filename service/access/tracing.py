@@ -1,6 +1,6 @@
 """OpenTelemetry: one server span per request, a child of the span in its W3C `traceparent`.
 
-Attributes follow the semantic conventions for HTTP and generative AI; they are numbers and names, not contents. OTEL_*
+Attributes follow the semantic conventions for HTTP and generative AI. They are numbers and names, not contents. OTEL_*
 variables configure exporter and sampling. Without `RFA_TRACING` OpenTelemetry is not imported.
 """
 
@@ -28,10 +28,10 @@ PROPAGATED: Final = (b"traceparent", b"tracestate")
 
 
 def open_tracing(settings: Settings) -> Tracing | None:
-    """Tracing, if the settings enable it.
+    """Return the tracing, if the settings enable it.
 
     Raises:
-        ConfigurationError: its packages are not installed.
+        ConfigurationError: Its packages are not installed.
     """
     if not settings.server.tracing:
         return None
@@ -43,7 +43,7 @@ def open_tracing(settings: Settings) -> Tracing | None:
 
 
 class Tracing:
-    """Spans of one application, between `start` and `stop`; no global provider is set."""
+    """Spans of one application, between `start` and `stop`. No global provider is set."""
 
     def __init__(self, make_exporter: Callable[[], SpanExporter]) -> None:
         from opentelemetry.trace import SpanKind, StatusCode
@@ -57,7 +57,7 @@ class Tracing:
         self._processor: Any = None
 
     def start(self) -> None:
-        """Start recording; a thread exports spans in batches."""
+        """Start recording. A thread exports spans in batches."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -87,7 +87,7 @@ class Tracing:
             [value.decode("latin-1") for name, value in scope["headers"] if name == propagated]
             for propagated in PROPAGATED
         )
-        # W3C Trace Context: with several parents start a new trace.
+        # W3C Trace Context: several parents start a new trace.
         carrier = {"traceparent": parents[0], "tracestate": ",".join(states)} if len(parents) == 1 else {}
         context = self._propagator.extract(carrier)
         span: Span = self._tracer.start_span(record.method, context=context, kind=self._kind)
@@ -111,7 +111,7 @@ class Tracing:
 
 
 def _failure(record: Record) -> str | None:
-    """The server error of a request, if any; refusals are the client's."""
+    """Return the server error of a request, if any. Rejections are errors of the client."""
     if record.close_code == WEBSOCKET_INTERNAL_ERROR:
         return str(WEBSOCKET_INTERNAL_ERROR)
     return str(record.status) if record.status is not None and record.status >= 500 else None

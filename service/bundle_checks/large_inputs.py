@@ -16,7 +16,7 @@ from rfa.runtime.bundle.golden import GoldenMismatch, loosen, run_golden
 from rfa.runtime.bundle.manifest import GraphSpec
 from rfa.runtime.filters.graph_steps import ROW_COUNTS
 
-# Batch sizes by graph; prompts are read one at a time.
+# Batch sizes by graph. Prompts are read one at a time.
 ROWS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "filter": {"step": ROW_COUNTS, "prefill": (16, 64), "forecast": (16, 64)},
     "lm": {"step": (2, 24)},
@@ -32,10 +32,10 @@ TOKENS = "length"  # input: number of tokens of a prompt
 
 
 def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
-    """Run the golden cases in batches, where each row must give the golden outputs, and once with the longest inputs.
+    """Run the golden cases in batches, where each row must match the golden outputs, and once with the longest inputs.
 
     Raises:
-        BundleError: a row differs, or the runtime fails.
+        BundleError: A row differs, or the runtime fails.
     """
     counts = ROWS[bundle.kind]
     most = max(map(len, counts.values()))
@@ -64,11 +64,11 @@ class _BatchedSession:
         }
 
     def get_outputs(self) -> Any:
-        """Outputs of the graph."""
+        """Return the outputs of the graph."""
         return self._session.get_outputs()
 
     def run(self, output_names: list[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """For each output, the row that differs most from the first one."""
+        """Return, for each output, the row that differs most from the first one."""
         batch = {name: self._repeat(name, array) for name, array in inputs.items()}
         outputs = self._session.run(output_names, batch)
         return [self._most_different(name, array) for name, array in zip(output_names, outputs, strict=True)]

@@ -1,9 +1,9 @@
 """Checks bundles in a subprocess before a serving process opens them.
 
-The kernel limits the subprocess: processor time, memory, open files, no written files; the parent limits its time. So a
-bundle that hangs, exhausts memory or crashes the runtime affects only the subprocess (`child.py`).
+The kernel limits the subprocess: processor time, memory, open files, no written files. The parent limits its time. A
+bundle that hangs, exhausts memory or crashes the runtime therefore affects only the subprocess (`child.py`).
 
-The supervisor imports this module: it must not import numpy or the runtime.
+The supervisor imports this module, so it must not import numpy or the runtime.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rfa.service.child_environment import child_environment
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.bundle_checks.child")
 START_SECONDS = 60.0  # imports, before the first bundle is read
 SECONDS = 60.0  # per bundle; the four default ones take 2 s together
-# The interpreter and its libraries; and each byte of a bundle: the file, its arrays and the runtimes' copies.
+# Memory of the interpreter and its libraries, and per byte of a bundle: the file, its arrays and the runtimes' copies.
 BASE_BYTES = 1 << 30
 COPIES = 16
 MAX_LINE_BYTES = 4096
 MAX_REASON = 300
-# Not API keys, proxies and other settings of the operator.
+# Excludes API keys, proxies and other settings of the operator.
 INHERITED_VARIABLES = (
     "HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "PATH",
     "XDG_CACHE_HOME",
@@ -45,7 +45,7 @@ class CheckedBundle:
 
     Attributes:
         digest: SHA-256 of the manifest, which covers every byte of the bundle.
-        golden_values: number of recorded values that its graphs reproduced.
+        golden_values: Number of recorded values that its graphs reproduced.
     """
 
     name: str
@@ -66,18 +66,19 @@ async def check_bundles(
     Cancelling ends the subprocess.
 
     Args:
-        paths: bundle directories.
-        seconds: limit per bundle, of elapsed and of processor time.
-        memory_bytes: limit of the subprocess. Default: 1 GiB plus 16 bytes per byte of the bundles, at most three
-            quarters of the machine's memory.
-        trusted_keys: minisign public keys, one of which must have signed each bundle; none accepts any bundle.
+        paths: Bundle directories.
+        seconds: Limit per bundle, of elapsed and of processor time.
+        memory_bytes: Limit of the subprocess. Default: 1 GiB plus 16 bytes per byte of the bundles, at most three
+            quarters
+            of the machine's memory.
+        trusted_keys: Minisign public keys, one of which must have signed each bundle. None accepts any bundle.
 
     Returns:
         In the order of `paths`.
 
     Raises:
-        BundleError: If a bundle is refused; the message names the first one's directory, and the reason in at most
-            300 characters.
+        BundleError: A bundle is rejected. The message names the first one's directory, and the reason in at most 300
+            characters.
     """
     if not paths:
         return ()
@@ -137,7 +138,9 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
-    """The next line; None if there is none or it is malformed: a bundle may have taken over the subprocess."""
+    """Return the next line, or None if there is none or it is malformed: a bundle may have taken over the
+    subprocess.
+    """
     assert process.stdout is not None
     async with asyncio.timeout(seconds):
         try:
@@ -158,7 +161,7 @@ async def _describe_exit(process: asyncio.subprocess.Process) -> str:
 
 
 def _plain(reason: str) -> str:
-    """One short line."""
+    """Return one short line."""
     return "".join(character if character.isprintable() else "?" for character in reason[:MAX_REASON])
 
 
@@ -168,7 +171,7 @@ def _memory_for(paths: Sequence[Path]) -> int:
 
 
 def _size(directory: Path) -> int:
-    """Bytes of its files; 0 if it is missing, which the subprocess reports."""
+    """Return the bytes of its files, or 0 if it is missing, which the subprocess reports."""
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)

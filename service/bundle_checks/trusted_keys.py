@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
-    """The keys of both settings; empty if neither is set, and every bundle is trusted.
+    """Return the keys of both settings. Empty if neither is set, in which case every bundle is trusted.
 
     Raises:
-        ConfigurationError: a setting has no key, or is malformed.
+        ConfigurationError: A setting has no key, or is malformed.
     """
     texts: dict[str, str] = {}
     if settings.trusted_keys is not None:
@@ -38,6 +38,6 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
 
 
 def with_trusted_keys(settings: Settings) -> Settings:
-    """Settings with the keys of the file: all processes use the same, even if the file changes."""
+    """Return settings with the keys of the file, so that all processes use the same even if the file changes."""
     keys = ",".join(map(str, trusted_keys(settings.security)))
     return settings.replace(trusted_keys=keys or None, trusted_keys_file=None)

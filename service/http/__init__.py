@@ -1,7 +1,8 @@
 """HTTP/1.1 and WebSocket connections with limits on bytes and time.
 
-h11 parses HTTP and websockets' `ServerProtocol` parses frames; neither does input or output. This package adds limits,
-timers, flow control and ordering:
+h11 parses HTTP, and websockets' `ServerProtocol` parses frames; neither does I/O. This package adds limits, timers,
+flow
+control and ordering:
 
     head      complete within `header_timeout_seconds` (408), at most `max_header_bytes` and `MAX_HEADERS` (431), and
               valid by RFC 9112 (400), see `rfa.service.http.head`
@@ -11,9 +12,9 @@ timers, flow control and ordering:
     response  a client that reads nothing for `send_timeout_seconds` is disconnected
     pipeline  requests sent before the response wait in the client's socket beyond `MAX_AHEAD_BYTES`
     frames    a message has limits on bytes and fragments; while the client reads nothing, none of its frames is read
-    sockets   beyond `max_connections` the idle connection that has waited longest is closed; if none is idle, 503
-    memory    unfinished heads and messages are leased from the budget of the process (`rfa.service.memory`)
+    sockets   beyond `max_connections` the connection that has been idle longest is closed; if none is idle, 503
+    memory    unfinished heads and messages reserve memory from the budget of the process (`rfa.service.memory`)
     fairness  one connection is processed for `SLICE_SECONDS` at a time, all for `ITERATION_SECONDS` per loop iteration
 
-Each refused request gets an error response with a request id, a line in the access log and a count.
+Each rejected request gets an error response with a request id, a line in the access log and a count.
 """

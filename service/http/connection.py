@@ -1,4 +1,4 @@
-"""The connections of a process, and what HTTP and WebSocket connections have in common."""
+"""Connections of a process, and the base class of HTTP and WebSocket connections."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 # Time for one connection before others are processed.
 SLICE_SECONDS = 0.002
-# Time for all connections in one iteration of the event loop. Tasks that they wake run later in the same iteration and
+# Time for all connections per iteration of the event loop. Tasks that they wake run later in the same iteration and
 # take several times as long.
 ITERATION_SECONDS = 0.0005
-# A call may do no more than wake the application, so their number is limited too.
+# A call may only wake the application, so the number of calls is limited too.
 CALLS_PER_ITERATION = 16
-# Not leased: enough for nearly every unfinished head or message.
+# Not reserved: enough for nearly every unfinished head or message.
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
 TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
@@ -42,8 +42,8 @@ class ConnectionManager:
     """The connections of one server process, and their limits.
 
     Args:
-        state: uvicorn's sets of connections and tasks, which it waits for at the end.
-        app_state: state from the application's lifespan, copied into the scope of every request.
+        state: uvicorn's sets of connections and tasks, which it waits for at shutdown.
+        app_state: State from the application's lifespan, copied into the scope of every request.
     """
 
     app: ASGIApp
@@ -52,7 +52,7 @@ class ConnectionManager:
     memory: MemoryBudget
     state: ServerState
     app_state: dict[str, Any]
-    # Connections whose request is not complete, longest-waiting first; an ordered set.
+    # Connections whose request is incomplete, longest-waiting first; an ordered set.
     waiting: dict[HTTPConnection, None] = field(default_factory=dict)
     _iteration_end: float | None = None
     _queue: deque[Callable[[], None]] = field(default_factory=deque)
@@ -62,21 +62,21 @@ class ConnectionManager:
         self.state.connections.add(connection)  # type: ignore[arg-type]  # uvicorn names only its own classes
 
     def remove(self, connection: Connection) -> None:
-        """Forget a closed connection."""
+        """Remove a closed connection."""
         self.state.connections.discard(connection)  # type: ignore[arg-type]
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the application for one request; uvicorn waits for the task when it shuts down."""
+        """Run the application for one request. uvicorn waits for the task at shutdown."""
         task = asyncio.get_running_loop().create_task(work)
         self.state.tasks.add(task)
         task.add_done_callback(self.state.tasks.discard)
 
     def count(self, reason: str) -> None:
-        """Count a connection that the server ended; `reason` has few distinct values."""
+        """Count a connection that the server closed. `reason` has few distinct values."""
         self.metrics.connections_refused.labels(reason).inc()
 
     def run_now(self, work: Callable[[], None]) -> bool:
-        """Run `work` if nothing is queued and this iteration of the event loop has time. Returns whether it ran."""
+        """Run `work` if nothing is queued and this iteration of the event loop has time. Return whether it ran."""
         if self._queue or not self.has_time():
             return False
         work()
@@ -102,7 +102,7 @@ class ConnectionManager:
                 asyncio.get_running_loop().call_soon(self._run_queue)
 
     def has_time(self) -> bool:
-        """Whether this iteration of the event loop has time for more work of connections."""
+        """Return whether this iteration of the event loop has time for more work."""
         now = time.monotonic()
         if self._iteration_end is None:
             self._iteration_end = now + ITERATION_SECONDS
@@ -113,7 +113,9 @@ class ConnectionManager:
         self._iteration_end = None
 
     def has_capacity(self) -> bool:
-        """Whether a new connection can be served, if necessary after closing the one that has waited longest."""
+        """Return whether a new connection can be served, if necessary after closing the one that has been idle
+        longest.
+        """
         if len(self.state.connections) <= self.limits.max_connections:
             return True
         for longest in self.waiting:
@@ -124,7 +126,7 @@ class ConnectionManager:
 
 
 class BufferLease:
-    """Memory of an unfinished head or message, leased from the budget of the process as it grows."""
+    """Memory of an unfinished head or message, reserved from the budget of the process as it grows."""
 
     def __init__(self, memory: MemoryBudget) -> None:
         self._memory = memory
@@ -135,7 +137,7 @@ class BufferLease:
         """Set the bytes in use.
 
         Raises:
-            Overloaded: the budget has no memory for them.
+            Overloaded: The budget is exhausted.
         """
         if size <= FREE_BYTES:
             self.release()
@@ -148,7 +150,7 @@ class BufferLease:
             self._leased += more
 
     def release(self) -> None:
-        """Return everything to the budget."""
+        """Return all memory to the budget."""
         if self._lease is not None:
             self._lease.release()
             self._lease = None
@@ -159,7 +161,7 @@ class Connection(asyncio.Protocol):
     """A connection with flow control, which ends if its client reads nothing.
 
     Attributes:
-        writable: clear while the client reads too slowly.
+        writable: Clear while the client reads too slowly.
     """
 
     transport: asyncio.Transport
@@ -202,16 +204,17 @@ class Connection(asyncio.Protocol):
         self._is_paused = should_pause
 
     def is_quiet(self) -> bool:
-        """Whether nothing is written now, so that the number of unread bytes can only shrink."""
+        """Whether nothing is being written, so that the number of unread bytes can only decrease."""
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that has read nothing for the send timeout; called about once per second.
+        """Disconnect a client that has read nothing for the send timeout. Called about once per second.
 
-        Closing the transport instead would wait until its buffer is written: forever, if the client's window is full.
+        Closing the transport would wait until its buffer is written, which never happens if the client's window is
+        full.
 
         Args:
-            now: monotonic time, seconds.
+            now: Monotonic time in seconds.
         """
         pending = unacknowledged_bytes(self.transport) if self.is_quiet() else 0
         read = self._sent_bytes - pending
@@ -224,9 +227,10 @@ class Connection(asyncio.Protocol):
 
 
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Bytes that the client has not acknowledged; 0 once all have been passed to the kernel.
+    """Return the number of bytes that the client has not acknowledged, or 0 once all have been passed to the kernel.
 
-    The kernel's buffer counts too: it takes more only once a third of its megabytes is free, and until then a slow
+    This includes the kernel's buffer. The kernel only accepts more once a third of its megabytes is free; until then a
+    slow
     client would look like one that reads nothing.
     """
     buffered = transport.get_write_buffer_size()
@@ -241,12 +245,12 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 
 def host_and_port(name: object) -> tuple[str, int] | None:
-    """Host and port of a socket's address; None for a UNIX socket, or a closed one."""
+    """Return host and port of a socket's address, or None for a UNIX or closed socket."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
 
 
 def is_reset(connection: socket.socket) -> bool:
-    """Whether the client has reset the connection."""
+    """Return whether the client has reset the connection."""
     try:
         information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     except OSError:

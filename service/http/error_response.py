@@ -1,4 +1,4 @@
-"""Error responses of the server itself, without the application: same form, request id, log line and count."""
+"""Error responses that the server sends without the application: same format, request id, log line and count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.service.http.connection import ConnectionManager
 
 
 def error_response(manager: ConnectionManager, error: ServiceError, client: tuple[str, int] | None) -> bytes:
-    """A complete HTTP/1.1 response, counted and logged; the connection closes after it."""
+    """Return a complete HTTP/1.1 response, after counting and logging it. The connection closes after it."""
     status = HTTPStatus(STATUS[type(error)])
     record = Record(id=uuid.uuid4().hex, method="other", status=status.value, client=client, is_complete=True)
     body = orjson.dumps(error.payload())

@@ -1,6 +1,6 @@
 """Checks of a request's head that are stricter than h11's.
 
-h11 accepts some heads that a proxy and a server may read differently, which allows request smuggling. Refused here:
+h11 accepts some heads that a proxy and a server may parse differently, which allows request smuggling. Rejected here:
 bare line feeds and carriage returns, control characters, folded lines, a body framed twice, chunks in HTTP/1.0.
 """
 
@@ -15,10 +15,10 @@ from rfa.service.errors import HeadersTooLarge, MalformedRequest
 
 END: Final = b"\r\n\r\n"
 LINE_END: Final = b"\r\n"
-# Parsing takes about 10 µs per header of any size: 32 kB of empty ones would take 0.1 s.
+# Parsing takes about 10 µs per header of any size, so 32 kB of empty ones would take 0.1 s.
 MAX_HEADERS: Final = 100
 VERSIONS: Final = (b"1.0", b"1.1")
-# A field value may contain no control character but tab (RFC 9110, 5.5).
+# A field value may contain no control character except tab (RFC 9110, 5.5).
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
 _BARE: Final = re.compile(rb"(?<!\r)\n")
 _LINES: Final = "The head must be lines of text that end with CR LF."
@@ -27,28 +27,29 @@ _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 
 
 def starts_like_a_request(data: bytes | bytearray) -> bool:
-    """Whether this is empty or can begin with a method; a TLS handshake, for example, cannot."""
+    """Return whether this is empty or can begin with a method. A TLS handshake, for example, cannot."""
     return _FIRST.match(data) is not None
 
 
 def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
-    """Refuse an incomplete head with a bare line feed: its end would never come.
+    """Reject an incomplete head with a bare line feed, whose end would never arrive.
 
     Args:
-        begin: index of the first byte that has not been checked.
+        begin: Index of the first unchecked byte.
 
     Raises:
-        MalformedRequest
+        MalformedRequest: There is a bare line feed.
     """
     if _BARE.search(unfinished, begin):
         raise MalformedRequest(_LINES)
 
 
 def check_text(head: bytes) -> None:
-    """Refuse a complete head that is not lines of text, or has too many.
+    """Reject a complete head that has invalid lines or too many of them.
 
     Raises:
-        HeadersTooLarge, MalformedRequest
+        HeadersTooLarge: There are too many headers.
+        MalformedRequest: A line is invalid.
     """
     if head.count(b"\n") > MAX_HEADERS + 2:  # the request line, and the empty one
         raise HeadersTooLarge(f"A request must not have more than {MAX_HEADERS} headers.")
@@ -59,10 +60,10 @@ def check_text(head: bytes) -> None:
 
 
 def check_framing(request: h11.Request) -> None:
-    """Refuse a request whose body two parsers may delimit differently.
+    """Reject a request whose body two parsers may delimit differently.
 
     Raises:
-        MalformedRequest
+        MalformedRequest: The framing is ambiguous.
     """
     names = [name for name, _ in request.headers]
     is_chunked = b"transfer-encoding" in names
@@ -75,10 +76,10 @@ def check_framing(request: h11.Request) -> None:
 
 
 def path_and_query(request: h11.Request) -> tuple[bytes, bytes]:
-    """Path and query of any form of request target (RFC 9112, 3.2), still percent-encoded.
+    """Return path and query of any form of request target (RFC 9112, 3.2), percent-encoded.
 
     Raises:
-        MalformedRequest: a fragment, or an absolute target of another host than the Host header's.
+        MalformedRequest: The target has a fragment, or a host other than that of the Host header.
     """
     target = request.target
     if b"#" in target:
@@ -88,7 +89,7 @@ def path_and_query(request: h11.Request) -> tuple[bytes, bytes]:
         authority, slash, path = _split_authority(rest)
         hosts = [value for name, value in request.headers if name == b"host"]
         if any(host.lower() != authority.lower() for host in hosts):
-            raise MalformedRequest("The request target must be of the host that the Host header names.")
+            raise MalformedRequest("The request target must have the host of the Host header.")
         target = slash + path if slash == b"/" else b"/" + slash + path
     path, _, query = target.partition(b"?")
     return path, query

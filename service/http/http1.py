@@ -3,7 +3,7 @@
     head ── complete ──> body ── complete ──> response ── complete ──> head
                           └── response complete first: the rest of the body is discarded ──┘
 
-Each request has its own parser, so nothing carries over; pipelined requests wait unparsed.
+Each request has its own parser, so no parser state is shared. Pipelined requests wait unparsed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from rfa.service.http.head import END, LINE_END, check_framing, check_line_ends,
 from rfa.service.http.request_response import CONTINUE, RequestResponse, make_scope
 from rfa.service.http.websocket import WebSocketConnection, wants_websocket
 
-# Bytes of pipelined requests; the rest waits in the client's socket.
+# Maximum bytes of pipelined requests. The rest waits in the client's socket.
 MAX_AHEAD_BYTES: Final = 65_536
-# Bytes of a body passed to the parser at once: a one-byte chunk costs it as much as one of 64 KiB, a trailer more.
+# Bytes of a body passed to the parser at once. A one-byte chunk costs as much as one of 64 KiB, a trailer more.
 CHUNKED_SLICE_BYTES: Final = 1_024
 PLAIN_SLICE_BYTES: Final = 65_536
-# All trailers, or the line of a chunk size: they are parsed in one call.
+# Limit for all trailers, and for the line of a chunk size, because they are parsed in one call.
 MAX_TRAILER_BYTES: Final = 1_024
-# How long a client that is still sending is read after the last response, so that it receives that response.
+# Time for which a client that is still sending is read after the last response, so that it receives that response.
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
-# Interval of checks whether a client that has shut its sending side is still connected.
+# Interval of checks whether a client that has shut down its sending side is still connected.
 PROBE_SECONDS: Final = 0.1
 HTTP_1_1: Final = b"1.1"
 NOT_HTTP: Final = "The request is not valid HTTP/1.1."
@@ -70,7 +70,7 @@ class HTTPConnection(Connection):
         super().connection_made(transport)
         self.client = host_and_port(transport.get_extra_info("peername"))
         if not self.manager.has_capacity():
-            error = NotReady("The server has no connection left; try again later.", code="too_many_connections")
+            error = NotReady("The server has no free connection; try again later.", code="too_many_connections")
             self.write(error_response(self.manager, error, self.client))
             self.transport.close()
             return
@@ -84,7 +84,7 @@ class HTTPConnection(Connection):
             self.current.disconnect()
 
     def eof_received(self) -> bool:
-        """The client sends no more, and may still wait for responses."""
+        """The client sends no more, but may still wait for responses."""
         self._is_half_closed = True
         if self._phase == "lingering":
             self.transport.close()
@@ -99,7 +99,7 @@ class HTTPConnection(Connection):
             self.current.is_last = True
 
     def shutdown(self) -> None:
-        """uvicorn's call when the server stops: close now, or after the current response."""
+        """Close now, or after the current response. uvicorn calls this when the server stops."""
         if self._phase in ("body", "response"):
             self.close_after_response()
         else:
@@ -108,7 +108,7 @@ class HTTPConnection(Connection):
     def evict(self) -> None:
         """Close to free a connection for another client."""
         if self._unread or self._phase == "body":
-            self._send_error(NotReady("The server needs this connection's place.", code="too_many_connections"))
+            self._send_error(NotReady("Another client needs this connection.", code="too_many_connections"))
         self.transport.close()
         self._unregister()
 
@@ -135,7 +135,7 @@ class HTTPConnection(Connection):
             self._update_reading()
 
     def read_more_body(self) -> None:
-        """Continue to read the body, after the application has read some."""
+        """Continue reading the body after the application has consumed some of it."""
         if not self._is_queued and self._phase == "body":
             self._queue()
 
@@ -169,7 +169,7 @@ class HTTPConnection(Connection):
         self._update_reading()
 
     def _step(self) -> bool:
-        """Parse one piece. Returns whether there may be another."""
+        """Parse one piece. Return whether there may be another."""
         if self.transport.is_closing():
             return False
         if self._phase == "head":
@@ -215,7 +215,7 @@ class HTTPConnection(Connection):
     def _start_request(self, head: bytes) -> None:
         """Start the application, or upgrade to a WebSocket."""
         check_text(head)
-        parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits what follows: the head is complete
+        parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits trailers, because the head is complete
         parser.receive_data(head)
         request = parser.next_event()
         if not isinstance(request, h11.Request):
@@ -232,7 +232,7 @@ class HTTPConnection(Connection):
         self.manager.start_task(self.current.run(self.manager.app))
 
     def _upgrade(self, request: h11.Request, scope: Scope) -> None:
-        """Pass the connection, and bytes received after the handshake, to a WebSocket."""
+        """Hand the connection, and bytes received after the handshake, to a WebSocket."""
         ahead = bytes(self._unread)
         self._unread.clear()
         self._unregister()
@@ -290,7 +290,7 @@ class HTTPConnection(Connection):
         return True
 
     def _discard(self, size: int, limit: int) -> None:
-        """Count bytes that are discarded after a response; close beyond the limit."""
+        """Count bytes that are discarded after a response, and close beyond the limit."""
         self._discarded_bytes += size
         if self._discarded_bytes > limit:
             self.transport.close()
@@ -360,13 +360,14 @@ class HTTPConnection(Connection):
             self.write(error_response(self.manager, error, self.client))
         self._finish()
 
-    # A client that has shut its sending side.
+    # A client that has shut down its sending side.
 
     def _probe(self) -> None:
-        """Find out whether the client waits for its response or has disconnected: TCP shows both alike.
+        """Find out whether the client waits for its response or has disconnected, which look alike in TCP.
 
-        A disconnected client's kernel answers an interim response (RFC 9110, 15.2) with a reset. The event loop does
-        not notice a reset while it neither reads nor writes.
+        The kernel of a disconnected client answers an interim response (RFC 9110, 15.2) with a reset. The event loop
+        does not
+        notice a reset while it neither reads nor writes.
         """
         current = self.current
         self._timer = None
@@ -385,7 +386,7 @@ class HTTPConnection(Connection):
         elif self._phase == "response":
             self._set_timer(PROBE_SECONDS, self._check_reset)
 
-    # One timer: a connection waits for one thing at a time.
+    # One timer, because a connection waits for one thing at a time.
 
     def _set_timer(self, seconds: float, act: Callable[[], None]) -> None:
         self._clear_timer()

@@ -1,6 +1,6 @@
-"""Fast path for WebSocket frames (RFC 6455) that are one short text message, as in nearly all live streams.
+"""Fast path for WebSocket frames (RFC 6455) that are one short text message, which nearly all live streams send.
 
-Anything else is left to the parser, which takes five times as long per frame.
+Other frames go to the parser, which takes five times as long per frame.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from websockets.frames import apply_mask
 
 WHOLE_TEXT: Final = 0x81  # FIN and the text opcode
 MASKED: Final = 0x80
-# Lengths below SHORT have one byte, below MEDIUM two more, then eight more.
+# Lengths below SHORT have one byte, below MEDIUM two more, and others eight more.
 SHORT, MEDIUM = 126, 65_536
 LONG_FORM: Final = 127
 
 
 def lone_text(data: bytes) -> bytes | None:
-    """The text, if the bytes are exactly one complete text frame of a client; else None."""
+    """Return the text if the bytes are exactly one complete text frame of a client, else None."""
     if len(data) < 6 or data[0] != WHOLE_TEXT:
         return None
     size, start = data[1] - MASKED, 2
@@ -31,7 +31,7 @@ def lone_text(data: bytes) -> bytes | None:
 
 
 def text_frame(payload: bytes) -> bytes:
-    """A server's frame with a text message."""
+    """Return a server's frame with a text message."""
     size = len(payload)
     if size < SHORT:
         return bytes((WHOLE_TEXT, size)) + payload
@@ -41,5 +41,5 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(payload: int) -> int:
-    """Least bytes of a client's frame with this payload; the length may be encoded longer than necessary."""
+    """Return the minimum size of a client's frame with this payload. A length may be encoded longer than necessary."""
     return 6 + payload + (0 if payload < SHORT else 2 if payload < MEDIUM else 8)

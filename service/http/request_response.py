@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rfa.server")
 
-# With more of a body waiting for the application, the client is not read.
+# The client is not read while more of a body than this waits for the application.
 HIGH_WATER_BYTES = 65_536
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
 
 
 class RequestResponse:
-    """A request that is being answered.
+    """An active request.
 
     Args:
-        parser: has read the head of this request and nothing else.
-        server: has the default headers of every response.
+        parser: Has parsed the head of this request and nothing else.
+        server: Has the default headers of every response.
     """
 
     is_started = is_complete = is_last = False
@@ -48,11 +48,11 @@ class RequestResponse:
         self._changed = asyncio.Event()
 
     async def run(self, app: ASGIApp) -> None:
-        """Run the application. An incomplete response ends with its connection, which the client can notice."""
+        """Run the application. An incomplete response closes the connection, so that the client notices."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # the application has already reported it
-            logger.debug("a response was cut off", exc_info=True)
+            logger.debug("a response was incomplete", exc_info=True)
         finally:
             if not (self.is_complete or self._is_disconnected):
                 self._connection.transport.close()
@@ -65,7 +65,7 @@ class RequestResponse:
         return len(self._body) > HIGH_WATER_BYTES and not self.is_complete
 
     def feed(self, data: bytes) -> None:
-        """Append to the body; discarded after the response."""
+        """Append to the body. After the response, data is discarded."""
         if not self.is_complete:
             self._body += data
             self._changed.set()
@@ -101,7 +101,7 @@ class RequestResponse:
     # To the client.
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send`; does nothing after a disconnect."""
+        """ASGI's `send`. Does nothing after a disconnect."""
         if not self._connection.writable.is_set():
             await self._connection.writable.wait()
         if self._is_disconnected:
@@ -116,7 +116,7 @@ class RequestResponse:
             raise RuntimeError(f"expected http.response.start, got {message['type']}")
         self.is_started = True
         headers = [*self._server.default_headers, *message.get("headers", ())]
-        # A client that waits for 100 Continue may now send its body or another request: the two look the same.
+        # A client that waits for 100 Continue may now send its body or another request, which look alike.
         if self.is_last or self.parser.they_are_waiting_for_100_continue:
             headers = [(name, value) for name, value in headers if name.lower() != b"connection"]
             headers.append((b"connection", b"close"))
@@ -146,10 +146,10 @@ class RequestResponse:
 
 
 def make_scope(request: h11.Request, kind: Literal["http", "websocket"], connection: HTTPConnection) -> Scope:
-    """ASGI's scope of a request.
+    """Return ASGI's scope of a request.
 
     Raises:
-        MalformedRequest: invalid request target.
+        MalformedRequest: The request target is invalid.
     """
     path, query = path_and_query(request)
     return {

@@ -30,13 +30,13 @@ from rfa.service.http.request_response import PHRASES
 
 logger = logging.getLogger("rfa.server")
 
-# Bytes passed to the parser at once: 40 of the smallest frames take a millisecond. Smaller amounts are not queued.
+# Bytes passed to the parser at once. 40 of the smallest frames take a millisecond. Smaller amounts are not queued.
 BURST_BYTES: Final = 256
-# Of one message; an empty fragment adds no bytes but takes time.
+# Maximum number of fragments per message, because an empty fragment adds no bytes but takes time.
 MAX_FRAGMENTS: Final = 1_024
-# A silent client is pinged after this time, and disconnected after as long again.
+# A silent client is pinged after this time, and disconnected after the same time again.
 PING_SECONDS: Final = 20.0
-# For the client's part of the closing handshake.
+# Time for the client's part of the closing handshake.
 CLOSE_SECONDS: Final = 5.0
 # RFC 6455, 7.4.1.
 ABNORMAL, INVALID_DATA, POLICY, INTERNAL, TRY_LATER, RESTART = 1006, 1007, 1008, 1011, 1013, 1012
@@ -45,7 +45,7 @@ QUIET.setLevel(logging.CRITICAL)  # clients' protocol errors are reported to the
 
 
 def wants_websocket(request: h11.Request) -> bool:
-    """Whether a request is a WebSocket handshake; other upgrades are ignored (RFC 9110, 7.8)."""
+    """Return whether a request is a WebSocket handshake. Other upgrades are ignored (RFC 9110, 7.8)."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in request.headers:
         values.setdefault(name, []).extend(part.strip().lower() for part in value.split(b","))
@@ -60,16 +60,16 @@ def wants_websocket(request: h11.Request) -> bool:
 
 
 class WebSocketConnection(Connection):
-    """A connection that has asked for a WebSocket.
+    """A connection that has requested a WebSocket.
 
     Args:
-        request: the handshake, checked by `wants_websocket`.
-        scope: ASGI's scope of it.
+        request: The handshake, checked by `wants_websocket`.
+        scope: Its ASGI scope.
     """
 
     def __init__(self, manager: ConnectionManager, request: h11.Request, scope: Scope) -> None:
         super().__init__(manager)
-        # The application refuses a message that is a little too large with an explanation; a larger one is not read.
+        # The application rejects a message that is slightly too large with an explanation. A larger one is not read.
         self._frames = ServerProtocol(state=State.OPEN, max_size=2 * manager.limits.max_message_bytes, logger=QUIET)
         self._request = request
         offered = [value for name, value in request.headers if name == b"sec-websocket-protocol"]
@@ -115,13 +115,13 @@ class WebSocketConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.manager.remove(self)
         self._lease.release()
-        # These two are reference cycles, which would wait for the garbage collector.
+        # These two are reference cycles, which would otherwise wait for the garbage collector.
         self._scope["extensions"].pop(FRAMES, None)
         self._frames.parser.close()
         if self._closing is not None:
             self._closing.cancel()
         self.writable.set()
-        # Queued: when 4,500 streams ended at once, their application tasks took 0.4 s.
+        # Queued, because the application tasks took 0.4 s when 4,500 streams ended at once.
         self.manager.run_later(partial(self._deliver_end, ABNORMAL, ""))
 
     def resume_writing(self) -> None:
@@ -129,7 +129,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def shutdown(self) -> None:
-        """uvicorn's call when the server stops."""
+        """Close. uvicorn calls this when the server stops."""
         if self._is_open:
             self._close(RESTART)
         else:
@@ -139,7 +139,7 @@ class WebSocketConnection(Connection):
         return not self.writable.is_set() or self.transport.is_closing()
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that reads nothing; ping a silent one, and disconnect it if it does not answer."""
+        """Disconnect a client that reads nothing. Ping a silent one, and disconnect it if it does not answer."""
         super().tick(now)
         if not self._is_open or self._is_paused or self.transport.is_closing() or self._closing is not None:
             self._received_at, self._is_pinged = self._loop.time(), False
@@ -164,7 +164,7 @@ class WebSocketConnection(Connection):
             self._update_reading()
 
     def _can_pass_directly(self) -> bool:
-        """Whether the next bytes begin a message that the application waits for."""
+        """Return whether the next bytes begin a message that the application waits for."""
         is_waiting = self._is_awaited and not (self._unread or self._surplus_bytes or self._is_within_message)
         return is_waiting and self._is_open_both_ways()
 
@@ -188,7 +188,9 @@ class WebSocketConnection(Connection):
         self._pause_reading(bool(self._unread) and (self._is_open or len(self._unread) > BURST_BYTES))
 
     def _is_ready(self) -> bool:
-        """Whether received bytes can be parsed; messages of the closing handshake do not wait for the application."""
+        """Return whether received bytes can be parsed. Messages of the closing handshake do not wait for the
+        application.
+        """
         has_space = self.writable.is_set() and (not self._inbox or self._closing is not None)
         return bool(self._unread) and self._is_open and has_space and not self.transport.is_closing()
 
@@ -202,7 +204,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def _parse_burst(self) -> bool:
-        """Parse one piece. Returns whether the connection stays open."""
+        """Parse one piece. Return whether the connection stays open."""
         piece = bytes(self._unread[:BURST_BYTES])
         del self._unread[: len(piece)]
         self._frames.receive_data(piece)
@@ -221,7 +223,7 @@ class WebSocketConnection(Connection):
         return self._has_memory()
 
     def _has_memory(self) -> bool:
-        """Whether there is memory for unfinished messages; without it the connection is closed."""
+        """Return whether there is memory for unfinished messages. Otherwise the connection is closed."""
         try:
             self._lease.resize(len(self._unread) + len(self._message) + self._partial_bytes)
         except Overloaded as error:
@@ -269,7 +271,7 @@ class WebSocketConnection(Connection):
         try:
             await self.manager.app(self._scope, self._receive, self._send)
         except Exception:  # the application has already reported it
-            logger.debug("a WebSocket was cut off", exc_info=True)
+            logger.debug("a WebSocket was closed after an error", exc_info=True)
         finally:
             if self._closing is None:
                 self.transport.close()
@@ -380,7 +382,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close because of something that the client did or did not do."""
+        """Close because of an action or timeout of the client."""
         self.manager.count("websocket_failed")
         if self._frames.state is State.OPEN:
             self._frames.fail(code, reason)
@@ -395,4 +397,4 @@ class WebSocketConnection(Connection):
 def _handshake_error(error: Exception | None) -> ServiceError:
     if isinstance(error, InvalidHeaderValue) and error.name == "Sec-WebSocket-Version":
         return UpgradeRequired("Sec-WebSocket-Version must be 13.")
-    return MalformedRequest("The request is not a WebSocket handshake that this server reads.")
+    return MalformedRequest("The request is not a supported WebSocket handshake.")

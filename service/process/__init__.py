@@ -1,1 +1,1 @@
-"""The processes behind one port: a supervisor, and identical server processes that it starts and keeps alive."""
+"""The processes behind one port: a supervisor, and identical server processes that it starts and restarts."""

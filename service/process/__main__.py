@@ -2,7 +2,7 @@
 
 import gc
 
-gc.disable()  # full collections of what stays until the end took a sixth of the start
+gc.disable()  # full collections of permanent objects took a sixth of the start
 
 from rfa.service.process.child import main  # noqa: E402
 

@@ -1,9 +1,10 @@
-"""Accepting connections in several processes, balanced, from one listening socket.
+"""Balanced accepting of connections in several processes, from one listening socket.
 
 All processes accept from the socket that the supervisor opened. With separate queues, a stopped or hanging process
-would keep its connections waiting until it is killed; here the others take them. But a shared queue alone gives most
-connections to whichever process wakes first, and ours live long. So the processes publish their counts in the shared
-status, and one that has more than another leaves a new connection to it for 2 ms.
+would
+keep its connections waiting until it is killed. A shared queue alone gives most connections to the process that wakes
+first, and connections live long. So processes publish their counts in the shared status, and a process with more than
+another leaves a new connection to it for 2 ms.
 
     wakes ── own count within its fair share ──────────────────> accept
        └──── else ── wait 2 ms ── the others took none ─────────> accept one
@@ -24,15 +25,15 @@ from rfa.service.process.shared_status import CLOSED, SharedStatus
 logger = logging.getLogger("rfa.server")
 Factory = Callable[[], asyncio.Protocol]
 
-# Accepted per event loop iteration.
+# Maximum number of connections accepted per event loop iteration.
 ACCEPTED_AT_ONCE = 64
-# How long a process that has more leaves a connection to the others.
+# Time for which a process with more connections leaves a new one to the others.
 YIELD_SECONDS = 0.002
-# A process may have this many more than another, plus a sixteenth: strict alternation would delay bursts.
+# A process may have this many more than another, plus a sixteenth. Strict alternation would delay bursts.
 ALLOWED_LEAD = 2
 ALLOWED_LEAD_DIVISOR = 16
 PAUSE_SECONDS = 0.5
-# The kernel's default grows to megabytes, which a client that does not read would make the server compute and hold.
+# The kernel's default grows to megabytes, which the server would compute and hold for a client that does not read.
 SEND_BUFFER_BYTES = 131_072
 NO_MORE_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -45,23 +46,23 @@ class ConnectionShare:
         self._index = index
 
     def publish(self, count: float) -> None:
-        """Publish how many connections this process has; infinite: it accepts no more."""
+        """Publish how many connections this process has, or infinity if it accepts no more."""
         self._status.set_connections(self._index, count)
 
     def limit(self) -> float:
-        """The most connections that this process may have while others have fewer."""
+        """Return the maximum number of connections of this process while others have fewer."""
         fewest = self._status.fewest_connections(self._index)
         return fewest + ALLOWED_LEAD + fewest / ALLOWED_LEAD_DIVISOR
 
 
 class Acceptor:
-    """Accepts the connections of one listener; has the methods of `asyncio.Server` that uvicorn uses.
+    """Accepts the connections of one listener. It has the methods of `asyncio.Server` that uvicorn uses.
 
     Args:
-        listener: already listening; other processes may share it.
-        factory: makes the protocol of a connection.
-        count: connections that this process serves.
-        share: of all connections; None with a single process.
+        listener: Listening socket, which other processes may share.
+        factory: Makes the protocol of a connection.
+        count: Returns the number of connections of this process.
+        share: Share of all connections, or None with a single process.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Acceptor:
         self._is_pausing = False
 
     def open(self) -> None:
-        """Accept connections from now on."""
+        """Start accepting connections."""
         self._listener.setblocking(False)
         self._is_open = True
         self._loop.add_reader(self._listener, self._on_readable)
@@ -89,7 +90,7 @@ class Acceptor:
             self._share.publish(self._total())
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         if not self._is_open:
             return
         self._is_open = False
@@ -153,7 +154,7 @@ class Acceptor:
             connection.close()
 
     def _fail(self, error: OSError) -> None:
-        """Without free file descriptors: pause, instead of failing in every iteration of the loop."""
+        """Pause without free file descriptors, instead of failing in every iteration of the loop."""
         if error.errno == errno.EINVAL:  # the supervisor has shut the listener down
             self.close()
             return

@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 
 async def run_in_background(work: Callable[[], Result]) -> Result:
-    """Run `work` in a new thread; returns what it returns, raises what it raises.
+    """Run `work` in a new thread and return its result.
 
-    A cancelled caller abandons the thread, which delays neither later work nor the exit of the process; the threads of
-    an executor delay both.
+    A cancelled caller abandons the thread, which delays neither later work nor the exit of the process. Threads of an
+    executor would delay both.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()

@@ -3,8 +3,8 @@
     supervisor → process   hello (settings, index, ...)   serve   prepare   commit   abort
     process → supervisor   loaded   serving   beat   prepared   failed
 
-A closed channel means that the process's supervisor has ended. A message that is too long is refused by its sender;
-anything received that is not a message raises `ChannelError`.
+A closed channel means that the supervisor of the process has ended. The sender rejects a message that is too long.
+Receiving anything that is not a message raises `ChannelError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 from typing import Any
 
 LONGEST_MESSAGE = 1_000_000
-# Characters of a reason, which goes into one log line.
+# Maximum number of characters of a reason, which goes into one log line.
 LONGEST_REASON = 1_000
 
 
@@ -32,14 +32,14 @@ class Channel:
 
     @classmethod
     async def open(cls, end: socket.socket) -> Channel:
-        """A channel over one end of a UNIX socket pair, which it owns from now on."""
+        """Open a channel over one end of a UNIX socket pair, and take ownership of it."""
         return cls(*await asyncio.open_unix_connection(sock=end, limit=LONGEST_MESSAGE))
 
     async def send(self, kind: str, **fields: Any) -> None:
         """Send a message. It is dropped if the other side has ended, which `receive` reports.
 
         Raises:
-            ChannelError: it is too long; nothing was sent.
+            ChannelError: It is too long; nothing was sent.
         """
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         if len(line) > LONGEST_MESSAGE:
@@ -51,10 +51,10 @@ class Channel:
             pass
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message; None when the other side has ended.
+        """Return the next message, or None when the other side has ended.
 
         Raises:
-            ChannelError: invalid message.
+            ChannelError: The message is invalid.
         """
         try:
             line = await self._reader.readline()
@@ -78,6 +78,6 @@ class Channel:
 
 
 def error_reason(error: BaseException) -> str:
-    """The message of an error, as one line of bounded length."""
+    """Return the message of an error as one line of bounded length."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

@@ -1,12 +1,12 @@
 """A server process: `python -m rfa.service.process FD`, started by the supervisor that holds the other end of FD.
 
 It loads the bundles, reports that, accepts connections after the message `serve`, and sends heartbeats from its event
-loop with the seconds since the engine's last progress. SIGTERM drains it. It exits with its supervisor: an orphan would
-accept connections of whatever server uses the port next.
+loop with the seconds since the engine's last progress. SIGTERM drains it. It exits with its supervisor, because an
+orphan would accept connections of the next server on the port.
 
-A reload has two phases. On `prepare` the process loads other bundles and still serves its own. They are used as soon
-as the shared status has their generation, which every request reads when it begins. `commit` only makes a process
-without requests free the old ones.
+A reload has two phases. On `prepare` the process loads other bundles while it serves its own. They are used as soon as
+the shared status has their generation, which every request reads when it begins. `commit` only makes a process without
+requests free the old ones.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
 Load = Callable[[Settings], Models]
-# Thread switch interval: with Python's default of 5 ms the event loop would wait that long for a worker thread.
+# Thread switch interval. With Python's default of 5 ms the event loop would wait that long for a worker thread.
 SWITCH_SECONDS = 0.0005
 LONGEST_BEAT_SECONDS = 1.0
 # Thresholds of the garbage collector. Full collections visit every object of every connection: 0.1 to 0.4 s with 1,800
 # streams. Rarer ones are no better: with a fiftieth of them a process retained 230 bytes of every request.
 COLLECT_AFTER = (10_000, 3, 30)
-# Characters of all model names together, in the log line at the start.
+# Maximum number of characters of all model names in the log line at the start.
 LONGEST_LABELS = 10_000
 
 
@@ -59,10 +59,10 @@ def main(load: Load = load_models) -> NoReturn:
     """Serve until SIGTERM.
 
     Args:
-        load: opens the models; tests pass one that builds small models.
+        load: Opens the models. Tests pass one that builds small models.
     """
     end_with_parent()  # where the system lacks this, the closed channel ends the process
-    # A terminal sends these to every process of its group; the supervisor decides what to do about them.
+    # A terminal sends these to every process of its group. The supervisor decides how to react.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -93,7 +93,7 @@ class ServerProcess:
         self._loading = asyncio.Lock()
 
     async def run(self) -> int:
-        """Load, wait for `serve`, serve. Returns the exit code."""
+        """Load, wait for `serve`, and serve. Return the exit code."""
         beating = asyncio.create_task(self._beat())
         try:
             app = await self._prepare()
@@ -105,13 +105,15 @@ class ServerProcess:
             beating.cancel()
 
     async def _prepare(self) -> FastAPI | None:
-        """The application with its bundles loaded; None after a failure, which is reported to the supervisor."""
+        """Return the application with its bundles loaded, or None after a failure, which is reported to the
+        supervisor.
+        """
         try:
             loaded: list[Models] = []
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load_first, asyncio.get_running_loop())
             loaded.append(models)
-            # Called here for its error, which is reported; one at the start of the application is not.
+            # Called here so that its error is reported. At the start of the application it would not be.
             request_memory(self._settings, kept_bytes=models.reserved_bytes(self._settings))
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
@@ -124,7 +126,7 @@ class ServerProcess:
         return app
 
     def _load_first(self, loop: asyncio.AbstractEventLoop) -> Models:
-        """Load the models; report when kernels have to be compiled. Nothing compiles after this."""
+        """Load the models, and report when kernels have to be compiled. Nothing compiles after this."""
 
         def notify() -> None:
             asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)
@@ -161,7 +163,7 @@ class ServerProcess:
     async def _announce(self, app: FastAPI, serving: asyncio.Event) -> None:
         await serving.wait()
         await self._channel.send("serving")
-        await asyncio.to_thread(openapi_of, app)  # 0.3 s, which nobody waits for now, nor a request later
+        await asyncio.to_thread(openapi_of, app)  # 0.3 s, which no request should wait for
 
     async def _beat(self) -> None:
         while True:
@@ -185,7 +187,7 @@ class ServerProcess:
                 case "abort" if engine is not None:
                     self._generation = None
                     engine.abandon()
-        logger.error("the supervisor is gone; this process ends")
+        logger.error("the supervisor has ended; this process ends")
         logging.shutdown()
         os._exit(1)
 
@@ -210,12 +212,12 @@ class ServerProcess:
 
 
 def _label(facts: ModelInfo) -> str:
-    """A model in the log line at the start; for language models with their runtime."""
+    """Return the name of a model for the log line at the start, with the runtime of language models."""
     return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 
 
 def _tune_garbage_collector() -> None:
-    """Exclude what was loaded from garbage collection, and collect rarely from now on."""
+    """Exclude loaded objects from garbage collection, and collect rarely from now on."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

@@ -2,10 +2,10 @@
 
 On a stop signal uvicorn closes the listener and idle connections, cuts WebSockets, waits for requests and notifies the
 application last. Here the application comes first: readiness turns false, the listener closes, the engine ends live
-streams and lets requests finish, their handlers send what is left; then uvicorn shuts down.
+streams and lets requests finish, and their handlers send the remaining output. Then uvicorn shuts down.
 
 Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`. Connections
-are those of `rfa.service.http`; uvicorn keeps the sets of connections and tasks, the clock and the lifespan.
+are those of `rfa.service.http`. uvicorn keeps the sets of connections and tasks, the clock and the lifespan.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class DrainingServer(uvicorn.Server):
     """A uvicorn server that leaves signals to its owner, disconnects stalled readers, and drains.
 
     Args:
-        app: the application; `app.state.draining` turns true first.
-        on_serving: called once the listener accepts connections.
-        share: of the connections, with several processes.
+        app: The application. `app.state.draining` turns true first.
+        on_serving: Called once the listener accepts connections.
+        share: Share of the connections, with several processes.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class DrainingServer(uvicorn.Server):
         app.state.metrics.watch("open_connections", "Open sockets of clients.", self.open_connections)
 
     def open_connections(self) -> int:
-        """The number of open connections."""
+        """Number of open connections."""
         return len(self.server_state.connections)
 
     def stop(self) -> None:
-        """Begin to drain; a second call does nothing."""
+        """Begin to drain. A second call does nothing."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The owner of this server handles signals."""
+        """Do nothing: the owner of this server handles signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -116,7 +116,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _drain_engine(self) -> float:
-        """Drain the engine, if there is one that can. Returns the monotonic time of its end."""
+        """Drain the engine, if there is one that can. Return the monotonic time of its end."""
         drain = getattr(self._app.state.engine, "drain", None)
         seconds = self._settings.server.shutdown_grace_seconds
         if drain is not None:
@@ -139,7 +139,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """uvicorn's configuration without connections, logs and proxy headers, which are ours."""
+    """Return uvicorn's configuration without connections, logs and proxy headers, which this package handles."""
     options: dict[str, Any] = {
         "loop": "uvloop",
         "http": HTTPConnection,

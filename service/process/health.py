@@ -1,13 +1,13 @@
 """/health, /ready and /metrics on a separate port, independent of the server's load.
 
-The supervisor serves it, so it answers when every process has reached its connection limit or an event loop hangs. It
-judges its processes by their heartbeats.
+The supervisor serves it, so it answers even when every process has reached its connection limit or an event loop hangs.
+It judges processes by their heartbeats.
 
     GET /health    200 while at least one process sends heartbeats
     GET /ready     200 while at least one process serves, its engine makes progress, and no stop signal has come
     GET /metrics   of all processes; needs an API key if the server has any
 
-One request per connection, without a body, within `SECONDS`; beyond `MOST_CONNECTIONS` the oldest is closed.
+One request per connection, without a body, within `SECONDS`. Beyond `MOST_CONNECTIONS` the oldest is closed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class HealthStatus:
         """Judge processes by their heartbeats.
 
         Args:
-            tick: seconds per silent tick of a process.
-            stall: seconds without progress after which a process is not ready; after twice as many it is not alive.
+            tick: Seconds per silent tick of a process.
+            stall: Seconds without progress after which a process is not ready. After twice as many it is not alive.
         """
         silent = {process: process.silent_ticks * tick for process in processes if process.heard}
         return cls(
@@ -83,10 +83,10 @@ async def health_listener(
     """Answer probes on `health_port`, if set, until the block ends.
 
     Args:
-        directory: of the processes' metrics sockets; None: no metrics.
+        directory: Directory of the processes' metrics sockets. None: no metrics.
 
     Raises:
-        OSError: the port is in use.
+        OSError: The port is in use.
     """
     if settings.server.health_port is None:
         yield
@@ -156,7 +156,7 @@ class Probes:
         await writer.drain()
 
     async def _answer(self, request: h11.Request) -> tuple[bytes, str]:
-        """Body and media type."""
+        """Return body and media type."""
         headers = list(request.headers)
         self._policy.check_host(headers)
         path = request.target.partition(b"?")[0]
@@ -175,7 +175,7 @@ class Probes:
 
     async def _metrics(self, keys: list[bytes]) -> bytes:
         if len(self._keys) and (len(keys) != 1 or self._keys.tenant_of(keys[0]) is None):
-            raise Unauthorized("/metrics needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
+            raise Unauthorized("/metrics requires an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
         texts = await asyncio.gather(*map(ask, self._sockets))
         answered = [text for text in texts if text is not None]
         if not answered:

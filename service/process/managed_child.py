@@ -19,7 +19,7 @@ from rfa.service.process.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """A process that has no settings yet: it imports, and waits for them."""
+    """A process without settings, which imports modules and waits for them."""
 
     process: asyncio.subprocess.Process
     channel: Channel
@@ -31,8 +31,8 @@ class StartedProcess:
         """Start a process.
 
         Args:
-            descriptors: file descriptors that it inherits, under the same numbers.
-            gpu: index of the only GPU that it sees.
+            descriptors: File descriptors that it inherits, under the same numbers.
+            gpu: Index of the only GPU that it sees.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -46,7 +46,7 @@ class StartedProcess:
         return cls(process, await Channel.open(ours))
 
     async def kill(self) -> None:
-        """End it, which has no settings."""
+        """Kill the process, which has no settings."""
         self.channel.close()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
@@ -57,10 +57,10 @@ class Child:
     """A server process, as its supervisor sees it.
 
     Attributes:
-        snapshot: the bundles that it serves or is loading.
-        prepared: the bundles of the next reload, once loaded.
-        has_serve_command: it got the message `serve`.
-        is_outdated: the bundles that it was loading were replaced, so it will never serve.
+        snapshot: Bundles that it serves or is loading.
+        prepared: Bundles of the next reload, once loaded.
+        has_serve_command: Whether it got the message `serve`.
+        is_outdated: Whether the bundles that it was loading were replaced, so that it will never serve.
     """
 
     def __init__(self, index: int, process: asyncio.subprocess.Process, channel: Channel, snapshot: Snapshot) -> None:
@@ -86,7 +86,7 @@ class Child:
         """Send a process its settings.
 
         Raises:
-            ChannelError: they are too long for a message.
+            ChannelError: They are too long for a message.
         """
         child = cls(index, started.process, started.channel, snapshot)
         try:
@@ -98,7 +98,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """For the log."""
+        """Name for the log."""
         return f"server process {self.index} (pid {self.process.pid})"
 
     @property
@@ -107,10 +107,10 @@ class Child:
         return self.process.returncode is not None
 
     async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Make the process load bundles in addition to those that it serves. Returns the reason if it could not.
+        """Make the process load bundles in addition to those that it serves. Return the reason if it could not.
 
         Raises:
-            ProcessLost: it ended meanwhile.
+            ProcessLost: The process ended meanwhile.
         """
         self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
         bundles = [str(path) for path in snapshot.bundles]
@@ -118,7 +118,7 @@ class Child:
         return await self._answer
 
     def answer(self, generation: int, version: str | None, reason: str | None) -> None:
-        """Handle its answer to `prepare`; answers to a reload that was abandoned are ignored."""
+        """Handle its answer to `prepare`. Answers to an abandoned reload are ignored."""
         if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
             return
         if reason is None and version != self._asked.version:
@@ -126,7 +126,7 @@ class Child:
         self._answer.set_result(reason)
 
     def close(self) -> None:
-        """Close the channel of a process that has ended, and fail what waits for its answer."""
+        """Close the channel of a process that has ended, and fail pending answers."""
         self.channel.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ProcessLost(f"{self.name} ended"))
@@ -150,6 +150,6 @@ class Child:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def describe_exit(self) -> str:
-        """For the log."""
+        """Return a description for the log."""
         reason = f" ({self.failure})" if self.failure else ""
         return f"{self.name} ended with {self.exit_cause}{reason}"

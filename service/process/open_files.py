@@ -1,4 +1,4 @@
-"""The limit of open files: every connection is one, and the usual soft limit is 1,024."""
+"""The limit of open files. Every connection is one, and the usual soft limit is 1,024."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHER_FILES = 256
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the soft limit for this many connections, at most to the hard limit; warn if that is too low.
+    """Raise the soft limit for this many connections, at most to the hard limit. Warn if that is too low.
 
     Beyond the limit the kernel resets connections without an answer.
     """
@@ -26,5 +26,5 @@ def allow_open_files(connections: int) -> None:
         limit = soft
     if limit < required:
         logger.warning(
-            "this process may open %d files; max_connections %d needs %d (ulimit -n)", limit, connections, required
+            "this process may open %d files, but max_connections %d needs %d (ulimit -n)", limit, connections, required
         )

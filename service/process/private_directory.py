@@ -1,7 +1,8 @@
 """The server's private directory: copies of its bundles, and the sockets between its processes.
 
-A killed supervisor cannot clean up. So each locks its directory while it runs, and the next one removes directories
-that are not locked. (Services that clean /tmp by age skip locked directories as well.)
+A killed supervisor cannot clean up. Each supervisor therefore locks its directory while it runs, and the next one
+removes
+directories that are not locked. (Services that clean /tmp by age skip locked directories as well.)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 logger = logging.getLogger("rfa.supervisor")
 PREFIX = "rfa-"
-# In every directory that is or was locked; one that is just being created has none.
+# In every directory that is or was locked. A directory that is just being created has none.
 MARK = "server"
 # Often writable where the usual temporary directories are not.
 SHARED_MEMORY = Path("/dev/shm")
@@ -25,10 +26,10 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[Path]:
-    """A directory that only this user can enter, removed at the end.
+    """Create a directory that only this user can enter, removed at the end.
 
     Raises:
-        OSError: no temporary directory is writable; the message says what to do.
+        OSError: No temporary directory is writable. The message says what to do.
     """
     directory = _make()
     try:
@@ -71,7 +72,7 @@ def _opened(directory: Path) -> Iterator[int]:
 
 def _remove_abandoned(home: Path) -> None:
     for directory in home.glob(f"{PREFIX}*"):
-        # Anyone may put anything into /tmp; a locked directory belongs to a running server.
+        # Anyone may put anything into /tmp. A locked directory belongs to a running server.
         with contextlib.suppress(OSError), _opened(directory) as lock:
             if os.fstat(lock).st_uid != os.getuid() or not (directory / MARK).exists():
                 continue

@@ -4,13 +4,13 @@
     prepare    one process after another loads the copy while it serves, and checks its golden outputs
     commit     one store in the shared status: every process reads it when a request begins, so no request that begins
                later is answered with the old bundles; active requests finish with them
-    abort      after any refusal, death or timeout before that: every process discards what it prepared
+    abort      after any rejection, death or timeout before that: every process discards what it prepared
 
-The processes prepare one after another, so most are never busy with it. A process that starts to serve during a reload
-has loaded the old bundles and is prepared like the others; one that is still loading them at the commit is restarted.
-So every process that serves, serves the current bundles.
+The processes prepare one after another, so that most are available. A process that starts to serve during a reload has
+loaded the old bundles and is prepared like the others. One that is still loading them at the commit is restarted. So
+every process that serves, serves the current bundles.
 
-A reload requested during another one runs after it, with the bundles as they are then; several requests become one.
+A reload requested during another one runs after it, with the bundles as they are then. Several requests become one.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from rfa.service.process.managed_child import Child
 
 logger = logging.getLogger("rfa.supervisor")
-# For copying the bundles, and for one process to load them; the check has its own limits.
+# For copying the bundles, and for one process to load them. The check has its own limits.
 COPY_SECONDS = 300.0
 PREPARE_SECONDS = 60.0
-# Checks bundles in a subprocess; raises BundleError.
+# Checks bundles in a subprocess. Raises BundleError.
 CheckBundles = Callable[[Sequence[Path]], Awaitable[Any]]
 
 
@@ -56,10 +56,10 @@ class BundleStore:
     """Copies of the operator's bundles, each checked once.
 
     Args:
-        bundles: folders.
-        home: directory of the copies.
-        max_bytes: of all bundles together.
-        check: see `CheckBundles`.
+        bundles: Bundle folders.
+        home: Directory of the copies.
+        max_bytes: Limit for all bundles together.
+        check: See `CheckBundles`.
     """
 
     def __init__(self, bundles: Sequence[Path], home: Path, max_bytes: int, check: CheckBundles) -> None:
@@ -73,7 +73,7 @@ class BundleStore:
         """Copy the bundles as they are now. The caller checks and discards the copy.
 
         Raises:
-            BundlesRefused: they cannot be read, or are too large.
+            BundlesRefused: They cannot be read, or are too large.
         """
         self._copies += 1
         try:
@@ -90,7 +90,7 @@ class BundleStore:
         """Check a copy.
 
         Raises:
-            BundlesRefused: it is damaged, or exceeds a limit.
+            BundlesRefused: It is damaged, or exceeds a limit.
         """
         try:
             await self._check(snapshot.bundles)
@@ -102,10 +102,10 @@ class Reloader:
     """The current bundles, and the reloads that replace them.
 
     Args:
-        store: copies and checks the bundles.
-        status: shows all processes which bundles are current.
-        members: returns the processes that serve now.
-        on_commit: called right after the current bundles have changed.
+        store: Copies and checks the bundles.
+        status: Shows all processes which bundles are current.
+        members: Returns the processes that serve now.
+        on_commit: Called right after the current bundles have changed.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Reloader:
 
     @property
     def current(self) -> Snapshot:
-        """The current bundles; every process that starts loads these."""
+        """The current bundles, which every starting process loads."""
         assert self._current is not None, "begin() has not run"
         return self._current
 
@@ -133,7 +133,7 @@ class Reloader:
         """Copy and check the first bundles.
 
         Raises:
-            BundlesRefused: they cannot be served.
+            BundlesRefused: They cannot be served.
         """
         snapshot = await self._store.copy()
         await self._store.check(snapshot)

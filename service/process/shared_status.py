@@ -20,7 +20,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 VALUE_BYTES = 8
 # Values of a process: its connections, and the time of the last update.
 PER_PROCESS = 2
-# A process updates its count ten times per second; after this time without an update it is ignored.
+# A process updates its count ten times per second. After this time without an update it is ignored.
 SILENT_SECONDS = 0.5
 CLOSED = float("inf")
 
@@ -29,8 +29,8 @@ class SharedStatus:
     """The shared page.
 
     Args:
-        descriptor: of a file of this server; not closed here.
-        processes: their number.
+        descriptor: File descriptor of this server, which is not closed here.
+        processes: Number of processes.
     """
 
     def __init__(self, descriptor: int, processes: int) -> None:
@@ -52,7 +52,7 @@ class SharedStatus:
         return self._generation[0]
 
     def commit(self, generation: int) -> None:
-        """Switch to other bundles: from here on no process begins a request with the previous ones."""
+        """Switch to other bundles. From now on no request begins with the previous ones."""
         self._generation[0] = generation
 
     def count(self, outcome: Outcome, now: float) -> None:
@@ -62,19 +62,19 @@ class SharedStatus:
         self._outcomes[index + 1] = now
 
     def reloads(self) -> dict[str, tuple[float, float]]:
-        """By outcome: the number of reloads, and the time of the last one, 0 if none."""
+        """Return by outcome the number of reloads, and the time of the last one, 0 if none."""
         counts, times = self._outcomes[::2], self._outcomes[1::2]
         return {outcome: (counts[k], times[k]) for k, outcome in enumerate(OUTCOMES)}
 
     # Connections.
 
     def set_connections(self, index: int, count: float) -> None:
-        """Publish how many connections a process has; infinite while it accepts none."""
+        """Publish how many connections a process has, or infinity while it accepts none."""
         self._connections[PER_PROCESS * index] = count
         self._connections[PER_PROCESS * index + 1] = time.monotonic()
 
     def fewest_connections(self, index: int) -> float:
-        """The fewest connections of the other processes that accept some now; infinite if none does."""
+        """Return the fewest connections of the other accepting processes, or infinity if there is none."""
         since = time.monotonic() - SILENT_SECONDS
         counts, updates = self._connections[::PER_PROCESS], self._connections[1::PER_PROCESS]
         others = (
@@ -86,10 +86,10 @@ class SharedStatus:
 
 
 def create_shared_status(processes: int) -> SharedStatus:
-    """A page that other processes see once they inherit its descriptor.
+    """Create a page that other processes see once they inherit its descriptor.
 
     Raises:
-        OSError: neither shared memory nor a temporary file is available.
+        OSError: Neither shared memory nor a temporary file is available.
     """
     if hasattr(os, "memfd_create"):
         return SharedStatus(os.memfd_create("rfa-status"), processes)

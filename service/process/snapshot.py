@@ -1,8 +1,8 @@
 """Private copies of the bundles, which every process of a server loads.
 
-The operator's folders may change at any time, even partly. So they are copied once, at the start and at each reload,
-into the server's private directory, and processes only read the copies, also those that are restarted later. Copying
-refuses what a copy would hide (links, devices) and what is too large.
+The operator's folders may change at any time, even partly. They are therefore copied once, at the start and at each
+reload, into the server's private directory. Processes only read the copies, even if restarted later. Copying rejects
+links and devices, which a copy would hide, and bundles that are too large.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Snapshot:
     """Copies of the bundles at one moment.
 
     Attributes:
-        generation: number of this copy, from 1.
-        bundles: the copies, in the order in which they are served.
-        version: a hash of the manifests.
-        size: bytes of all files.
+        generation: Number of this copy, from 1.
+        bundles: The copies, in serving order.
+        version: Hash of the manifests.
+        size: Bytes of all files.
     """
 
     generation: int
@@ -41,26 +41,26 @@ class Snapshot:
     size: int
 
     def discard(self) -> None:
-        """Remove the copies; a process that has loaded them no longer reads them."""
+        """Remove the copies. Processes that have loaded them no longer read them."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_bytes: int) -> Snapshot:
-    """Copy bundles into `home`; blocks on the disk.
+    """Copy bundles into `home`. Blocks on the disk.
 
     Args:
-        max_bytes: limit of all of them together.
+        max_bytes: Limit for all of them together.
 
     Raises:
-        BundleError: not a folder of regular files with a manifest, or too large.
-        OSError: not enough disk space for the copies.
+        BundleError: A bundle is not a folder of regular files with a manifest, or too large.
+        OSError: There is not enough disk space for the copies.
     """
     directory = home / f"bundles-{generation}"
     directory.mkdir()
     copies, digests, total = [], [], 0
     try:
         for index, bundle in enumerate(bundles):
-            # Keeps the folder's name for messages; two bundles may have the same name.
+            # Keeps the folder's name for messages, because two bundles may have the same name.
             copy = directory / str(index) / (bundle.name or "bundle")
             copy.mkdir(parents=True)
             total += _copy(bundle, copy, max_bytes - total)
@@ -73,7 +73,7 @@ def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_byte
 
 
 def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
-    """Copy the files of one bundle. Returns their bytes."""
+    """Copy the files of one bundle and return their size in bytes."""
     with _opened(bundle) as folder:
         sizes = _sizes(folder, bundle.name)
         if MANIFEST_FILE not in sizes:
@@ -93,7 +93,7 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
 
 @contextmanager
 def _opened(bundle: Path) -> Iterator[int]:
-    """A descriptor of the folder: a folder that replaces it meanwhile is not read."""
+    """Open the folder and return a descriptor, so that a folder that replaces it is not read."""
     try:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -118,7 +118,7 @@ def _sizes(folder: int, name: str) -> dict[str, int]:
 
 def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
     try:
-        # O_NONBLOCK: opening a pipe would block.
+        # O_NONBLOCK, because opening a pipe would block.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise BundleError(f"{name}: cannot be read: {error.strerror}") from None

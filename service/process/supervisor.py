@@ -6,8 +6,8 @@ replaced: its event loop sends no heartbeat, or its engine has work and makes no
     SIGTERM, SIGINT   every process drains; a second signal kills them
     SIGHUP            the processes reload the bundles, all of them or none (`rfa.service.process.reloading`)
 
-The port opens after every process has loaded and checked the bundles. The supervisor itself loads no model and opens
-no bundle, so it stays small and cannot hang.
+The port opens after every process has loaded and checked the bundles. The supervisor itself loads no model and opens no
+bundle, so it stays small and cannot hang.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rfa.service.process.snapshot import Snapshot
 from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.supervisor")
-# -P: the folder that the server happens to be started in must not provide modules.
+# -P: the working directory must not provide modules.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.process")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
@@ -46,17 +46,17 @@ START_SECONDS = 60.0
 
 
 class StartError(ValueError):
-    """The server cannot start: a process refused its settings or bundles, or kept dying."""
+    """The server cannot start: a process rejected its settings or bundles, or kept dying."""
 
 
 class Supervisor:
     """Start, monitor and restart the processes of one server.
 
     Args:
-        settings: with the real port.
-        listener: socket bound to it.
-        program: command that starts a process; the file descriptor of its end of the channel is appended.
-        check: checks bundles in a subprocess before any server process loads them.
+        settings: Settings with the real port.
+        listener: Socket bound to it.
+        program: Command that starts a process. The file descriptor of its end of the channel is appended.
+        check: Checks bundles in a subprocess before any server process loads them.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Supervisor:
         self._opened = asyncio.Event()
         self._is_announced = False
         self._reloading: asyncio.Task[None] | None = None
-        # Twice the stall time, counted in ticks: after the supervisor itself was suspended, no process looks silent.
+        # Twice the stall time, counted in ticks, so that no process looks silent after the supervisor was suspended.
         self._tick_seconds = min(1.0, settings.server.stall_seconds / 4)
         self._patience_ticks = 2 * settings.server.stall_seconds / self._tick_seconds
 
@@ -85,11 +85,11 @@ class Supervisor:
         """Serve until a signal.
 
         Returns:
-            exit code: 0 after draining, 128 + signal after a forced stop, 1 if a process failed while draining.
+            Exit code: 0 after draining, 128 + signal after a forced stop, 1 if a process failed while draining.
 
         Raises:
-            StartError
-            OSError: no temporary directory or shared memory is available.
+            StartError: The server cannot start.
+            OSError: No temporary directory or shared memory is available.
         """
         with private_directory() as directory:
             store = BundleStore(
@@ -112,14 +112,14 @@ class Supervisor:
         return 0 if all(codes) else 1
 
     def _health_status(self) -> HealthStatus:
-        """The health of the processes, for probes."""
+        """Return the health of the processes, for probes."""
         processes, stall = self._children.values(), self._settings.server.stall_seconds
         return HealthStatus.from_processes(
             processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set()
         )
 
     async def _begin(self, reloader: Reloader) -> bool:
-        """Copy and check the first bundles. False if a stop signal came first."""
+        """Copy and check the first bundles. Return False if a stop signal came first."""
         beginning = asyncio.create_task(self._load_first(reloader))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((beginning, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +148,9 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Keep all processes running until the server stops. Returns whether each of the last ones ended well."""
+        """Keep all processes running until the server stops. Return whether each of the last ones ended without
+        failure.
+        """
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [
             asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
@@ -166,7 +168,9 @@ class Supervisor:
     # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run process `index`, restarting it, until the server stops. Returns whether the last one ended well."""
+        """Run process `index`, restarting it, until the server stops. Return whether the last one ended without
+        failure.
+        """
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)
@@ -230,7 +234,7 @@ class Supervisor:
             raise StartError(f"no server process stays up: {reason}")
 
     async def _listen(self, child: Child, reloader: Reloader) -> None:
-        """Handle the messages of a process; one that sends an invalid message is killed."""
+        """Handle the messages of a process. One that sends an invalid message is killed."""
         try:
             while (message := await child.channel.receive()) is not None:
                 await self._on_message(child, message, reloader)
@@ -280,7 +284,7 @@ class Supervisor:
     # Start and stop.
 
     async def _start_serving(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
-        """Send `serve`: to all at once when the last one has loaded, later to each restarted one."""
+        """Send `serve`: to all when the last one has loaded, later to each restarted one."""
         if child.snapshot is not reloader.current:
             self._retire(child)
             return
@@ -298,11 +302,11 @@ class Supervisor:
                 await other.send("serve")
 
     def _serving_children(self) -> list[Child]:
-        """Processes that serve, or have received the command to serve."""
+        """Return processes that serve, or have received the command to serve."""
         return [child for _, child in sorted(self._children.items()) if child.has_serve_command]
 
     def _retire_outdated(self) -> None:
-        """After a reload: restart the processes that were still loading the previous bundles."""
+        """After a reload, restart the processes that were still loading the previous bundles."""
         for child in self._children.values():
             if not child.has_serve_command:
                 self._retire(child)
@@ -337,7 +341,7 @@ class Supervisor:
             self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
-        """On a stop signal let the process drain; kill it after the grace time."""
+        """On a stop signal let the process drain, and kill it after the grace time."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
         await asyncio.sleep(self._settings.server.shutdown_grace_seconds + CLOSE_SECONDS)

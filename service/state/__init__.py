@@ -1,1 +1,1 @@
-"""Named sessions that the server keeps."""
+"""Named sessions stored by the server."""

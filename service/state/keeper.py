@@ -22,8 +22,8 @@ class StateKeeper:
     """Opens the `state` of a request, and stores the state of its reply.
 
     Args:
-        tokens: seals and opens state tokens.
-        sessions: stores named sessions; None refuses them.
+        tokens: Seals and opens state tokens.
+        sessions: Stores named sessions. None rejects them.
     """
 
     def __init__(self, tokens: Tokens, sessions: SessionStore | None = None) -> None:
@@ -31,20 +31,21 @@ class StateKeeper:
         self._sessions = sessions
 
     async def load(self, reference: str, scope: StateScope, max_bytes: int) -> Opened:
-        """The state behind a request's `state`: a sealed token, `session:NAME` or `session:NAME@STEP`.
+        """Return the state behind a request's `state`: a sealed token, `session:NAME` or `session:NAME@STEP`.
 
         Args:
-            reference: any text of the client.
-            scope: tenant and bundle.
-            max_bytes: the largest payload of a state of this bundle.
+            reference: Any text of the client.
+            scope: Tenant and bundle.
+            max_bytes: Largest payload of a state of this bundle.
 
         Raises:
-            InvalidRequest: an invalid or expired token (`state_invalid`, always with the same message); a malformed
-                session name (`session_name`); sessions are off (`sessions_off`).
-            NotFound: no such session, or it has expired (`session_not_found`).
-            Conflict: the session is at another step (`session_moved`), or its record cannot be opened
+            InvalidRequest: Invalid or expired token (`state_invalid`, always with the same message); malformed session
+                name
+                (`session_name`); sessions are off (`sessions_off`).
+            NotFound: There is no such session, or it has expired (`session_not_found`).
+            Conflict: The session is at another step (`session_moved`), or its record cannot be opened
                 (`session_unreadable`).
-            NotReady: the session store does not answer.
+            NotReady: The session store does not answer.
         """
         if not SessionReference.is_one(reference):
             return self._tokens.open(reference, scope, max_bytes)
@@ -55,28 +56,28 @@ class StateKeeper:
         return opened
 
     async def check_new(self, session: SessionName, scope: StateScope) -> None:
-        """Fail early if a request cannot create `session`; `save` checks again.
+        """Fail early if a request cannot create `session`. `save` checks again.
 
         Raises:
-            InvalidRequest, Conflict, Overloaded, NotReady: as `save` would.
+            InvalidRequest, Conflict, Overloaded, NotReady: As `save` would.
         """
         await self._store("return_state").check_new(SessionAddress(scope, session))
 
     async def save(
         self, scope: StateScope, payload: bytes, step: int, *, session: SessionName | None, expected: int | None
     ) -> str:
-        """Store a state; returns its reference, the `state` of the reply.
+        """Store a state and return its reference, the `state` of the reply.
 
         Args:
-            session: where to store it; None returns a token.
-            expected: step at which the session was loaded; None creates the session.
+            session: Where to store it. None returns a token.
+            expected: Step at which the session was loaded. None creates the session.
 
         Raises:
-            Conflict: another request changed it first (`session_moved`), or it exists (`session_exists`).
-            NotFound: the session expired in the meantime (`session_not_found`).
-            InvalidRequest: sessions are off (`sessions_off`).
-            Overloaded: the session store is full (`sessions_full`).
-            NotReady: the session store does not answer.
+            Conflict: Another request changed it first (`session_moved`), or it exists (`session_exists`).
+            NotFound: The session expired in the meantime (`session_not_found`).
+            InvalidRequest: Sessions are off (`sessions_off`).
+            Overloaded: The session store is full (`sessions_full`).
+            NotReady: The session store does not answer.
         """
         state = Opened(payload, step)
         if session is None:
@@ -107,12 +108,12 @@ class StateKeeper:
 
 
 def make_keeper(settings: Settings) -> StateKeeper:
-    """The keeper for these settings.
+    """Return the keeper for these settings.
 
     Without configured keys the process uses a random one, and its tokens end with it.
 
     Raises:
-        ValueError: a key is badly sized, weak or repeated, or processes would not share sessions.
+        ValueError: A key has a wrong size, is weak or repeated, or processes would not share sessions.
     """
     keys = configured_keys(settings)
     if not keys:

@@ -12,7 +12,7 @@ from rfa.runtime.state.names import Opened
 from rfa.service.errors import Overloaded
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full
 
-# Memory of a session besides its payload, measured on CPython 3.11 just after the table has doubled.
+# Memory of a session in addition to its payload, measured on CPython 3.11 just after the table has doubled.
 ENTRY_BYTES = 384
 # Expired sessions that one call removes.
 _MAX_REMOVED = 100
@@ -31,16 +31,17 @@ class _Entry:
 
 
 class MemorySessions:
-    """A table of sessions, the longest unused first; if it is full, new sessions are refused.
+    """A table of sessions, the longest unused first. If it is full, new sessions are rejected.
 
     With API keys a tenant may use only as much as is still free (Choudhury and Hahne's dynamic threshold): half of the
-    table if it is alone, a third if another uses as much. So one tenant cannot fill it.
+    table
+    if it is alone, a third if another uses as much. So one tenant cannot fill it.
 
     Args:
-        seconds: lifetime of an unused session.
-        max_sessions: number of sessions.
-        max_bytes: their memory, `ENTRY_BYTES` and the payload each.
-        clock: monotonic seconds.
+        seconds: Lifetime of an unused session.
+        max_sessions: Maximum number of sessions.
+        max_bytes: Maximum memory, counting `ENTRY_BYTES` and the payload of each.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class MemorySessions:
     # No method awaits between check and change, so each is atomic on the event loop.
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """The session's state; `max_bytes` is for data from outside."""
+        """Return the session's state. `max_bytes` is for data from outside."""
         entry = self._live(_key(address))
         return Opened(entry.payload, entry.step)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise as `create` for an empty payload."""
+        """Raise the errors of `create` for an empty payload."""
         self._check_new(address, ENTRY_BYTES)
 
     async def create(self, address: SessionAddress, state: Opened) -> None:

@@ -5,7 +5,8 @@
 
 Redis sees neither states nor names. Whoever can write to it can delete sessions or restore older records, but cannot
 forge a record or move it to another session. Redis counts the time to live. Compare-and-set is WATCH, GET, MULTI, SET,
-EXEC; no scripts. Set `maxmemory-policy noeviction`: a full store then refuses new sessions instead of losing live ones.
+EXEC, without scripts. Set `maxmemory-policy noeviction`: a full store then rejects new sessions instead of losing live
+ones.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full, unavailable, unreadable
 
 CONNECTIONS = 32
-# A round trip takes a millisecond; clients should learn of an outage soon.
+# A round trip takes a millisecond. Clients should learn of an outage soon.
 TIMEOUT_SECONDS = 2.0
-# A refused transaction is retried only while the session is at the expected step.
+# A rejected transaction is retried only while the session is at the expected step.
 _ATTEMPTS = 3
 _FULL_RETRY_SECONDS = 30
 _STEP = struct.Struct("<Q")
@@ -42,15 +43,15 @@ class RedisSessions:
 
     Args:
         url: `redis://` or `rediss://`.
-        sealer: seals the records.
-        audience: part of every key.
-        seconds: lifetime of an unused session.
-        connections: pool size.
-        timeout_seconds: longest wait for a connection and for each answer.
-        password: of Redis, if the URL has none.
+        sealer: Seals the records.
+        audience: Part of every key.
+        seconds: Lifetime of an unused session.
+        connections: Pool size.
+        timeout_seconds: Longest wait for a connection and for each answer.
+        password: Password of Redis, if the URL has none.
 
     Raises:
-        ValueError: the URL is malformed.
+        ValueError: The URL is malformed.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class RedisSessions:
             timeout=timeout_seconds,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
-            # Retry on a new connection: Redis may have restarted.
+            # Retry on a new connection, because Redis may have restarted.
             retry=Retry(NoBackoff(), 1),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
@@ -81,7 +82,7 @@ class RedisSessions:
         self._milliseconds = 1000 * seconds
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """The session's state."""
+        """Return the session's state."""
         async with _reporting_outages():
             record = await self._redis.get(self._key(address))
         if record is not None and len(record) > OVERHEAD_BYTES + _STEP.size + max_bytes:
@@ -112,8 +113,8 @@ class RedisSessions:
             for _ in range(_ATTEMPTS):
                 if await self._compare_and_set(key, record, address, expected):
                     return
-                # Another writer interfered, or the connection broke after the write. Seals are unique: our own record
-                # means that the write succeeded.
+                # Another writer interfered, or the connection broke after the write. Seals are unique, so our own
+                # record means that the write succeeded.
                 if await self._redis.get(key) == record:
                     return
         raise unavailable()
@@ -123,7 +124,7 @@ class RedisSessions:
         await self._redis.aclose()
 
     async def _compare_and_set(self, key: str, record: bytes, address: SessionAddress, expected: int) -> bool:
-        """Whether the record was written; False if the transaction was refused."""
+        """Return whether the record was written. False if the transaction was rejected."""
         async with self._redis.pipeline(transaction=True) as transaction:
             await transaction.watch(key)
             found = self._open(await transaction.get(key), address)

@@ -1,7 +1,8 @@
 """Named sessions: states stored on the server, updated by compare-and-set on their step.
 
-A store never drops a live session for a new one, never replaces a lost one by a fresh state, and accepts exactly one
-of several writers that continue from the same step.
+A store never drops a live session for a new one, never replaces a lost one with a fresh state, and accepts exactly one
+of
+several writers that continue from the same step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class SessionAddress:
     name: SessionName
 
     def digest(self, audience: str) -> bytes:
-        """32 bytes, unique to this address and audience."""
+        """Return 32 bytes, unique to this address and audience."""
         texts = (audience, self.scope.tenant, self.scope.model, self.scope.kind, self.name.value)
         fields = [text.encode() for text in texts]
         return hashlib.sha256(b"".join(len(field).to_bytes(4, "little") + field for field in fields)).digest()
@@ -32,11 +33,11 @@ class SessionStore(Protocol):
     """Storage of named sessions. Every method may raise `NotReady` if it does not answer."""
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """The session's state. Raises `NotFound`; `Conflict` if its record cannot be opened."""
+        """Return the session's state. Raises `NotFound`, or `Conflict` if its record cannot be opened."""
         ...
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise as `create`."""
+        """Raise the errors of `create`."""
         ...
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
@@ -53,12 +54,12 @@ class SessionStore(Protocol):
 
 
 def not_found() -> NotFound:
-    """The same for a session that never existed, has expired, or belongs to another tenant."""
+    """Error for a session that never existed, has expired, or belongs to another tenant."""
     return NotFound("state: there is no such session, or it has expired.", param="state", code="session_not_found")
 
 
 def exists() -> Conflict:
-    """The session to create exists."""
+    """Error for a session that exists already."""
     return Conflict(
         "return_state: this session exists already; continue it with state, or choose another name.",
         param="return_state",
@@ -67,7 +68,7 @@ def exists() -> Conflict:
 
 
 def moved(expected: int, found: int) -> Conflict:
-    """The session is at another step."""
+    """Error for a session at another step."""
     return Conflict(
         f"state: this request continues from step {expected}, the session is at step {found}.",
         param="state",
@@ -76,7 +77,7 @@ def moved(expected: int, found: int) -> Conflict:
 
 
 def unreadable() -> Conflict:
-    """Sealed with a retired key, or altered."""
+    """Error for a session sealed with a retired key, or altered."""
     return Conflict(
         "state: the stored session cannot be opened; its key was retired or its record altered.",
         param="state",
@@ -85,12 +86,12 @@ def unreadable() -> Conflict:
 
 
 def store_full(retry_after_seconds: int) -> Overloaded:
-    """The store is full."""
+    """Error for a full store."""
     return Overloaded(
-        "The server has no room for another session.", retry_after_seconds=retry_after_seconds, code="sessions_full"
+        "The session store is full.", retry_after_seconds=retry_after_seconds, code="sessions_full"
     )
 
 
 def unavailable() -> NotReady:
-    """The store does not answer; whether a write succeeded is unknown."""
+    """Error for a store that does not answer. It is unknown whether a write succeeded."""
     return NotReady("The session store does not answer.", code="sessions_unavailable")
