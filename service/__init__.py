@@ -1,1 +1,1 @@
-"""From a bundle to answers over HTTP and WebSockets."""
+"""The HTTP and WebSocket server."""

@@ -54,11 +54,11 @@ NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_span
 
 
 def create_app(settings: Settings | None = None, load: Callable[[Settings], Models] = load_models) -> FastAPI:
-    """The ASGI application.
+    """Return the ASGI application.
 
     Args:
-        settings: by default from `RFA_*` environment variables.
-        load: opens the models at start-up; tests pass small models.
+        settings: Default: from `RFA_*` environment variables.
+        load: Opens the models at startup. Tests pass small models.
     """
     settings = settings or Settings()
     tracing = open_tracing(settings)
@@ -134,7 +134,7 @@ def _add_state(app: FastAPI, settings: Settings) -> None:
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tracing: Tracing | None) -> None:
-    """From the innermost to the outermost."""
+    """Add the middleware from the innermost to the outermost."""
     has_keys = len(app.state.keys) > 0
     if has_keys:
         app.add_middleware(QuotaGuard, clients=app.state.clients)
@@ -147,7 +147,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracing: Tracing | None) -
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Starlette would refuse a WebSocket without an error document."""
+    """Reject a path without a route. Starlette would reject a WebSocket without an error document."""
     if scope["type"] != "websocket":
         raise HTTPException(404)
     await refuse_early(NotFound(NO_SUCH_PATH), scope, receive, send)
@@ -169,7 +169,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 
 
 def _methods_of_path(request: Request) -> list[str]:
-    """Methods of all routes with this path; the router reports those of the first."""
+    """Return the methods of all routes with this path. The router reports those of the first."""
     routes = request.app.router.routes
     return [
         method

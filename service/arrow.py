@@ -1,7 +1,7 @@
-"""Arrow streams besides JSON: columns of numbers in, columns out (`application/vnd.apache.arrow.stream`).
+"""Arrow streams as an alternative to JSON: columns of numbers in and out (`application/vnd.apache.arrow.stream`).
 
-The query has the other fields of the JSON body, validated by the same model. Messages are checked before decoding:
-compressed ones could unpack to any size, and are refused. pyarrow checks the rest.
+The query has the other fields of the JSON body, validated by the same model. Messages are checked before decoding.
+Compressed ones could unpack to any size, and are rejected. pyarrow checks the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARROW_BODY: Final = {
         "order; a text column `state` continues a series from that state.",
     }
 }
-# Names of the time column; timestamps become seconds since 1970.
+# Names of the time column. Timestamps become seconds since 1970.
 TIME_COLUMNS: Final = ("times", "time", "timestamp", "t")
 LISTS: Final = frozenset({"levels", "horizon", "fields"})
 TEXTS: Final = frozenset({"model", "state"})  # never parsed as JSON
@@ -54,9 +54,9 @@ BY_PARAMETER: Final = {
     "dates",
 }
 NUMBER_BYTES: Final = 8
-# Per row while rows are grouped: key codes and order.
+# Bytes per row while rows are grouped: key codes and order.
 GROUPING_BYTES: Final = 48
-# Per series, and per column of a series, which is a view.
+# Bytes per series, and per column of a series, which is a view.
 SERIES_BYTES, VIEW_BYTES = 512, 192
 # Numbers of fields in Arrow's Message.fbs.
 _MESSAGE_HEADER: Final = 2
@@ -68,7 +68,7 @@ STATE: Final = "state"
 
 
 def request_is_arrow(request: Request) -> bool:
-    """Whether body and answer are Arrow streams."""
+    """Return whether body and answer are Arrow streams."""
     return request.headers.get("content-type", "").split(";")[0].strip().lower() == ARROW
 
 
@@ -97,7 +97,7 @@ class ArrowRoute(StrictJSONRoute):
 
 
 async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
-    """The body as a document; `keys_of` returns the keys of one in long format."""
+    """Return the body as a document. `keys_of` returns the keys of one in long format."""
     lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
         body = await reader.read_bytes(settings.max_body_bytes)
@@ -112,16 +112,16 @@ async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
 
 
 def keys_of(request: Request) -> Keys | None:
-    """The keys of a body in long format; None for one series."""
+    """Return the keys of a body in long format, or None for one series."""
     keys: Keys | None = request.scope["state"].get("keys")
     return keys
 
 
 def check_apart(keys: Keys, columns: Collection[str]) -> None:
-    """Raises InvalidRequest if a key has the name of a column of the answer."""
+    """Raise InvalidRequest if a key has the name of a column of the answer."""
     for name in keys.columns:
         if name in columns:
-            message = f"by must not name {name}, which the answer has a column of: rename it, or ask for other `fields`"
+            message = f"by must not name {name}, which is a column of the answer: rename it, or request other `fields`"
             raise InvalidRequest(message, param=BY, code="no_key")
 
 
@@ -133,7 +133,7 @@ def _keys_asked(request: Request) -> list[str]:
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The query as fields of the document: numbers and words as in JSON, lists with commas."""
+    """Return the query as fields of the document: numbers and words as in JSON, lists with commas."""
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
@@ -154,14 +154,14 @@ def _value(text: str) -> Any:
 
 
 def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str, Any]:
-    """`values`, and `times` if there is a time column, as float64 arrays; NaN is missing.
+    """Return `values`, and `times` if there is a time column, as float64 arrays. NaN is missing.
 
     Args:
-        lease: grows by their memory.
+        lease: Grows by their memory.
 
     Raises:
-        InvalidRequest: it is no Arrow stream of numbers, or has too many.
-        PayloadTooLarge, Overloaded: there is no memory for them.
+        InvalidRequest: It is not an Arrow stream of numbers, or has too many.
+        PayloadTooLarge, Overloaded: There is no memory for them.
     """
     table = _read_table(body)
     names = table.column_names
@@ -174,16 +174,16 @@ def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str
 
 
 def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease: Lease) -> tuple[dict[str, Any], Keys]:
-    """`series` of a table in long format, named "0", "1" …, each as in `decode_arrow`; and their keys.
+    """Return `series` of a table in long format, named "0", "1" …, each as in `decode_arrow`, and their keys.
 
-    The first value of a text column `state` that is not null continues a series.
+    The first non-null value of a text column `state` continues a series.
 
     Args:
-        lease: grows by their memory.
+        lease: Grows by their memory.
 
     Raises:
-        InvalidRequest: it is no Arrow stream of numbers and keys, or has too many.
-        PayloadTooLarge, Overloaded: there is no memory for them.
+        InvalidRequest: It is not an Arrow stream of numbers and keys, or has too many.
+        PayloadTooLarge, Overloaded: There is no memory for them.
     """
     table = _read_table(body)
     names = [name for name in table.column_names if name not in by]
@@ -222,7 +222,7 @@ def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
 
 
 def _read_table(body: bytes) -> Any:
-    """The body as a table with distinct column names, sharing memory if possible."""
+    """Return the body as a table with distinct column names, sharing memory if possible."""
     try:
         _check_messages(body)
         table = pa.ipc.open_stream(body).read_all()
@@ -244,7 +244,7 @@ def _is_time_column(name: str, kind: Any) -> bool:
 
 
 def _check_messages(body: bytes) -> None:
-    """Refuse compressed batches before they are decoded."""
+    """Reject compressed batches before they are decoded."""
     messages = iter(pa.ipc.MessageReader.open_stream(body))
     first = next(messages, None)
     if first is None or first.type != "schema":
@@ -257,7 +257,7 @@ def _check_messages(body: bytes) -> None:
 
 
 def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
-    """Whether a record batch, or that of a dictionary, is compressed; see Message.fbs of Arrow."""
+    """Return whether a record batch, or that of a dictionary, is compressed. See Message.fbs of Arrow."""
     (message,) = struct.unpack_from("<I", metadata)
     batch = _table(metadata, message, _MESSAGE_HEADER)
     if is_dictionary:
@@ -266,7 +266,7 @@ def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Offset of the table in a field of a flatbuffers table."""
+    """Return the offset of the table in a field of a flatbuffers table."""
     place = _field(data, table, number)
     if place is None:
         raise ValueError("a message without its parts")
@@ -276,7 +276,7 @@ def _table(data: bytes, table: int, number: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Offset of a field of a flatbuffers table; None if it is not set."""
+    """Return the offset of a field of a flatbuffers table, or None if it is not set."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", data, vtable)
@@ -300,7 +300,7 @@ def _numbers(name: str, column: Any) -> np.ndarray:
 
 
 def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
-    """Columns as one stream; NaN is null. The schema's metadata `rfa` is `summary`."""
+    """Return columns as one stream. NaN is null. The schema's metadata `rfa` is `summary`."""
     arrays = [_column(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={b"rfa": summary})
@@ -314,11 +314,12 @@ class SeriesWriter:
     """Writes an Arrow stream of many series, one record batch each.
 
     A batch begins with the key columns. Its metadata `rfa` is JSON about the whole series. A failed series is one row
-    with its keys and error.
+    with
+    its keys and error.
 
     Args:
-        columns: empty columns of a series.
-        has_states: adds a column of states, in the last row of each series.
+        columns: Empty columns of a series.
+        has_states: Adds a column of states, in the last row of each series.
     """
 
     def __init__(self, keys: Keys, columns: Mapping[str, np.ndarray], *, has_states: bool) -> None:
@@ -331,22 +332,22 @@ class SeriesWriter:
         self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def begin(self) -> bytes:
-        """The schema."""
+        """Return the schema."""
         return self._written()
 
     def add(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:
-        """A series; missing columns are null."""
+        """Return the batch of a series. Missing columns are null."""
         rows = len(next(iter(columns.values())))
         if state is not None and not rows:
             return self._batch(series, 1, {}, {"state": state}, summary)
         return self._batch(series, rows, columns, {"state": state}, summary)
 
     def add_failed(self, series: int, error: bytes) -> bytes:
-        """A series with an error instead of numbers."""
+        """Return the batch of a series with an error instead of numbers."""
         return self._batch(series, 1, {}, {"error": error.decode()}, error)
 
     def end(self, summary: bytes) -> bytes:
-        """An empty batch, and the end of the stream."""
+        """Return an empty batch and the end of the stream."""
         nothing = pa.record_batch([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
         self._writer.write_batch(nothing, custom_metadata={b"rfa": summary})
         self._writer.close()
@@ -375,5 +376,5 @@ class SeriesWriter:
 
 
 def _column(column: np.ndarray) -> Any:
-    # NaN is null; looking for it here is faster than in pyarrow.
+    # NaN is null. Searching here is faster than in pyarrow.
     return pa.array(np.ascontiguousarray(column), from_pandas=bool(np.isnan(column).any()))

@@ -32,7 +32,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """By path inside `pages`, such as `series.js`; without licences and other types."""
+    """Return the assets by path inside `pages`, such as `series.js`, without licences and other types."""
     root = files("rfa.service").joinpath("pages")
     return {
         name: _asset(name, file) for name, file in sorted(_files(root)) if PurePosixPath(name).suffix in MEDIA_TYPES

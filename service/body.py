@@ -1,11 +1,11 @@
 """Reads request bodies: strict JSON within limits of size, time, memory and cost.
 
-    bytes     leased as they arrive; refused beyond the limit, declared or not
+    bytes     reserved as they arrive; rejected beyond the limit, declared or not
     seconds   between two pieces, and a lowest rate for the whole
-    cost      counted piece by piece (`rfa.service.json_cost`); an expensive text is refused before decoding
+    cost      counted piece by piece (`rfa.service.json_cost`); an expensive text is rejected before decoding
     turns     other work runs between the pieces of a large body
 
-FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limit, and repeats a refused body in its answer.
+FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limit, and repeats a rejected body in its answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rfa.service.memory import Lease, MemoryBudget, lease_of
 from rfa.service.settings import LimitSettings
 from rfa.service.validation import check_lengths, validated
 
-# Counted in about a millisecond at worst.
+# Counted in at most about a millisecond.
 PIECE_BYTES: Final = 65_536
 # Larger bodies may take half a millisecond to decode and validate.
 LARGE_BYTES: Final = 4_096
@@ -39,14 +39,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def decode_json(text: bytes | str, subject: str, members: int | None = None) -> Any:
-    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode, no name twice in an object).
+    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode, no repeated names in an object).
 
     Args:
-        subject: its name in messages.
-        members: number of members in the text, if known.
+        subject: Its name in messages.
+        members: Number of members in the text, if known.
 
     Raises:
-        InvalidRequest: with the position of the fault or the name, never with other text.
+        InvalidRequest: The message has the position of the error or the name, but no other text.
     """
     try:
         document = orjson.loads(text)
@@ -68,16 +68,16 @@ class BodyLimits(NamedTuple):
 
     @classmethod
     def of(cls, settings: LimitSettings) -> BodyLimits:
-        """The limits of most routes."""
+        """Return the limits of most routes."""
         return cls(settings.max_body_bytes, body_limits(settings))
 
 
 def hold(lease: Lease, size: int) -> None:
-    """Lease memory for decoding a body.
+    """Reserve memory for decoding a body.
 
     Raises:
-        PayloadTooLarge: more than a request may have.
-        Overloaded: memory is short at this moment.
+        PayloadTooLarge: It is more than a request may have.
+        Overloaded: There is not enough free memory now.
     """
     if lease.size + size > lease.largest:
         needed = lease.size + size
@@ -91,7 +91,7 @@ class BodyReader:
     """Reads the body of one request.
 
     Args:
-        lease: grows by the memory of the body.
+        lease: Grows by the memory of the body.
     """
 
     def __init__(self, request: Request, settings: LimitSettings, lease: Lease, cooperative: CooperativeWork) -> None:
@@ -102,19 +102,19 @@ class BodyReader:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """With the settings and the lease of the request."""
+        """Create with the settings and the lease of the request."""
         state = request.app.state
         return cls(request, state.settings.limits, lease_of(request), state.cooperative)
 
     async def read_model(self, model: type[Model], limits: BodyLimits) -> Model:
-        """The validated body; afterwards the lease covers it, and no longer its bytes.
+        """Return the validated body. Afterwards the lease covers it, but no longer its bytes.
 
         Raises:
-            PayloadTooLarge: it is too large, or would take too much memory.
-            RequestTimeout: it arrives too slowly.
-            InvalidRequest: it has too many values, is not JSON, or does not fit the model.
-            Overloaded: memory is short at this moment.
-            ClientGone: the client disconnected while a large body was waiting.
+            PayloadTooLarge: It is too large, or would take too much memory.
+            RequestTimeout: It arrives too slowly.
+            InvalidRequest: It has too many values, is not JSON, or does not match the model.
+            Overloaded: There is not enough free memory now.
+            ClientGone: The client disconnected while a large body was waiting.
         """
         before = self._lease.size
         pieces, counts = await self._read_pieces(limits)
@@ -127,10 +127,10 @@ class BodyReader:
         return body
 
     async def read_bytes(self, largest: int) -> bytes:
-        """The body as bytes, at most `largest`; the lease covers it.
+        """Return the body as bytes, at most `largest`. The lease covers it.
 
         Raises:
-            PayloadTooLarge, RequestTimeout, Overloaded
+            PayloadTooLarge, RequestTimeout, Overloaded: See `read_model`.
         """
         async with aclosing(self._leased(largest)) as chunks:
             body = b"".join([chunk async for chunk in chunks])
@@ -142,7 +142,7 @@ class BodyReader:
         check_lengths(document, self._settings)
         body = await self._cooperative.run(partial(validated, model, document, "The body"), is_long=is_long)
         if is_long:
-            await self._cooperative.pause()  # before the caller's work with it
+            await self._cooperative.pause()  # before the caller processes it
         return body
 
     async def _read_pieces(self, limits: BodyLimits) -> tuple[list[bytes], JsonCounts]:
@@ -159,7 +159,7 @@ class BodyReader:
         return pieces, cost.counts
 
     async def _leased(self, largest: int) -> AsyncGenerator[bytes]:
-        """The pieces of the body, each covered by the lease."""
+        """Yield the pieces of the body, each covered by the lease."""
         size = 0
         async with aclosing(self._in_time(largest)) as chunks:
             async for chunk in chunks:
@@ -170,7 +170,7 @@ class BodyReader:
                 yield chunk
 
     async def _in_time(self, largest: int) -> AsyncGenerator[bytes]:
-        """The pieces of the body, within their time."""
+        """Yield the pieces of the body, within their time."""
         _check_declared(self._request, largest)
         gap, rate = self._settings.body_timeout_seconds, self._settings.min_body_rate
         loop = asyncio.get_running_loop()
@@ -208,10 +208,10 @@ def _too_large(largest: int) -> PayloadTooLarge:
 
 
 def require_json(content_type: str | None) -> None:
-    """Refuse everything but `application/json` in UTF-8.
+    """Reject everything except `application/json` in UTF-8.
 
     Raises:
-        UnsupportedMediaType: for another or no content type.
+        UnsupportedMediaType: Another or no content type.
     """
     media_type, *parameters = (content_type or "").lower().split(";")
     pairs = [parameter.partition("=") for parameter in parameters]
@@ -221,20 +221,20 @@ def require_json(content_type: str | None) -> None:
 
 
 def require_uncompressed(content_encoding: str | None) -> None:
-    """Refuse a compressed body, which would give a misleading error.
+    """Reject a compressed body, which would cause a misleading error.
 
     Raises:
-        UnsupportedMediaType
+        UnsupportedMediaType: The body is compressed.
     """
     if (content_encoding or "identity").strip().lower() != "identity":
         raise UnsupportedMediaType("The body must be sent uncompressed, without Content-Encoding.")
 
 
 def require_bare(content_type: str | None) -> None:
-    """Refuse a form around a file, whose boundaries would be read as rows.
+    """Reject a form around a file, whose boundaries would be read as rows.
 
     Raises:
-        UnsupportedMediaType
+        UnsupportedMediaType: The body is a form.
     """
     if (content_type or "").strip().lower().startswith("multipart/"):
         raise UnsupportedMediaType("The body must be the file itself, not a form: curl --data-binary @FILE, not -F.")
@@ -255,13 +255,13 @@ class ValidatedRequest(Request):
 
 
 class StrictJSONRoute(APIRoute):
-    """A route that reads its body with this module, and whose requests lease memory."""
+    """A route that reads its body with this module, and whose requests reserve memory."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; the lease of the request (`lease_of`) ends after the last byte.
+        """Answer a request. Its lease (`lease_of`) ends after the last byte.
 
         Raises:
-            NotReady: before start-up.
+            NotReady: The server has not started.
         """
         memory: MemoryBudget | None = scope["app"].state.memory
         if memory is None:

@@ -1,4 +1,4 @@
-"""A short name of a set of bundles."""
+"""A short name for a set of bundles."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ LENGTH = 12
 
 
 def bundle_version(digests: Iterable[str]) -> str:
-    """The version of a set of bundles; their order counts, since the first of a kind is the default."""
+    """Return the version of a set of bundles. Their order counts, because the first of a kind is the default."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:LENGTH]

@@ -16,15 +16,15 @@ import rfa
 
 PR_SET_PDEATHSIG = 1
 GPUS, NO_GPU = "CUDA_VISIBLE_DEVICES", "-1"
-# For numeric libraries and tokenizers: more threads would compete with the other processes.
+# For numeric libraries and tokenizers. More threads would compete with the other processes.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
 def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> dict[str, str]:
-    """`inherited`, with one thread per numeric library by default, and a PYTHONPATH to this `rfa`.
+    """Return `inherited` with one thread per numeric library by default, and a PYTHONPATH to this `rfa`.
 
     Args:
-        gpu: index of the only visible GPU among those that `inherited` makes visible; None changes nothing.
+        gpu: Index of the only visible GPU among those that `inherited` makes visible. None changes nothing.
     """
     modules = [str(Path(str(rfa.__file__)).parent.parent), os.environ.get("PYTHONPATH", "")]
     given = {**ONE_THREAD, **inherited, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
@@ -41,12 +41,12 @@ def end_with_parent() -> None:
 
 
 def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> None:
-    """Let the kernel limit this process before it reads untrusted data; it can write no files.
+    """Let the kernel limit this process before it reads untrusted data. It can write no files.
 
     Args:
-        seconds: of processor time from now on.
-        memory_bytes: in total, without mapped files.
-        open_files: number of open files.
+        seconds: Processor time from now on.
+        memory_bytes: Total memory, without mapped files.
+        open_files: Maximum number of open files.
     """
     end_with_parent()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -65,7 +65,7 @@ def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> No
 
 
 def data_bytes() -> int:
-    """Memory that RLIMIT_DATA counts; 0 if the system does not report it."""
+    """Return the memory that RLIMIT_DATA counts, or 0 if the system does not report it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmData:"):

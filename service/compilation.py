@@ -12,5 +12,5 @@ logger = logging.getLogger("rfa.server")
 
 @cache
 def log_compilation() -> None:
-    """Log it once in this process."""
+    """Log the message once in this process."""
     logger.info(COMPILING)

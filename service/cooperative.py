@@ -6,23 +6,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-# How often a piece checks whether live streams wait, and how often at most.
+# Interval at which a piece checks whether live streams wait, and maximum number of checks.
 POLL_SECONDS: Final = 0.001
 MAX_POLLS: Final = 20
 Result = TypeVar("Result")
 
 
 class CooperativeWork:
-    """Runs pieces of long work one at a time; other tasks run between two pieces.
+    """Runs pieces of long work one at a time. Other tasks run between two pieces.
 
-    With `asyncio.sleep(0)` alone every long task would run a piece in each iteration of the event loop: sixty large
-    bodies at once would delay its sockets by sixty pieces.
+    With `asyncio.sleep(0)` alone, every long task would run a piece in each iteration of the event loop: sixty large
+    bodies
+    would delay its sockets by sixty pieces.
 
     While a live stream waits for its reply, pieces wait as well, for a bounded time: only one thread runs Python at a
-    time, and an engine step during them takes twice as long.
+    time,
+    and an engine step during them takes twice as long.
 
     Args:
-        is_awaited: whether a live stream waits for the engine.
+        is_awaited: Returns whether a live stream waits for the engine.
     """
 
     def __init__(self, is_awaited: Callable[[], bool] = lambda: False) -> None:
@@ -30,7 +32,7 @@ class CooperativeWork:
         self._is_awaited = is_awaited
 
     async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
-        """Run a piece of work; a long one waits for the pieces before it."""
+        """Run a piece of work. A long one waits for the pieces before it."""
         if not is_long:
             return work()
         async with self._lock:

@@ -9,7 +9,7 @@ from typing import Any
 class Deadline:
     """`asyncio.timeout(seconds)` for one task that waits often and briefly.
 
-    All waits share one timer, which checks the current wait when it fires. A timer for each of thousands of frames a
+    All waits share one timer, which checks the current wait when it fires. A timer for each of thousands of frames per
     second took 5 % of a process.
     """
 
@@ -31,7 +31,7 @@ class Deadline:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         task, self._task = self._task, None
-        # As in asyncio.timeout: a task that is also cancelled elsewhere stays cancelled.
+        # As in asyncio.timeout, a task that is also cancelled elsewhere stays cancelled.
         is_ours = self._is_late and task is not None and task.uncancel() <= self._cancelling
         if is_ours and kind is asyncio.CancelledError:
             raise TimeoutError

@@ -35,10 +35,10 @@ class Options(BaseModel):
 
 
 def shared_settings() -> Settings:
-    """The settings of this node.
+    """Return the settings of this node.
 
     Raises:
-        ValueError: a setting is misspelt, or shared keys or sessions are missing.
+        ValueError: A setting is misspelt, or shared keys or sessions are missing.
     """
     check_names(os.environ)
     settings = Settings()
@@ -48,7 +48,7 @@ def shared_settings() -> Settings:
         raise ValueError("replicas need the same keys to open each other's states: set RFA_STATE_KEYS_FILE")
     if settings.state.sessions == "memory":
         raise ValueError("RFA_SESSIONS=memory is one process's memory: use redis://… or off")
-    # Ray's proxy has the address; whether it is public is unknown here.
+    # Ray's proxy has the address. Whether it is public is unknown here.
     if (
         settings.security.api_keys is None
         and settings.security.api_keys_file is None
@@ -59,7 +59,7 @@ def shared_settings() -> Settings:
 
 
 def build() -> FastAPI:
-    """The application of one replica; its lifespan loads the bundles."""
+    """Return the application of one replica. Its lifespan loads the bundles."""
     return create_app(shared_settings())
 
 
@@ -70,22 +70,22 @@ class Replica:
     app: FastAPI
 
     async def check_health(self) -> None:
-        """Raises NotReady if the engine has work and no progress; Ray then replaces the replica."""
+        """Raise NotReady if the engine has work and makes no progress. Ray then replaces the replica."""
         self.app.state.engine.check_ready()
 
 
 def application(options: Options) -> Application:
-    """The application of `serve run`.
+    """Return the application of `serve run`.
 
     Raises:
-        ValueError: see `shared_settings`.
+        ValueError: See `shared_settings`.
     """
     settings = shared_settings()
     deployment = serve.deployment(
         Replica,
         name="rfa-server",
         num_replicas=options.replicas,
-        # The engine queues and refuses requests itself.
+        # The engine queues and rejects requests itself.
         max_ongoing_requests=settings.limits.max_running + settings.limits.max_waiting + settings.limits.max_streams,
         health_check_period_s=10,
         health_check_timeout_s=30,

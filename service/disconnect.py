@@ -17,16 +17,16 @@ class ClientGone(Exception):
 
 
 class Disconnected(ClientGone, OSError):
-    """Sending to a client that has disconnected; ASGI requires an OSError."""
+    """Sending to a client that has disconnected. ASGI requires an OSError."""
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for `work`, and cancel it if the client disconnects; Starlette does not do that for plain handlers.
+    """Wait for `work`, and cancel it if the client disconnects, which Starlette does not do for plain handlers.
 
     The body must have been read.
 
     Raises:
-        ClientGone: the client disconnected first.
+        ClientGone: The client disconnected first.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(disconnected(request.receive))
@@ -42,6 +42,6 @@ async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Resu
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client disconnects; discard messages until then."""
+    """Wait until the client disconnects, discarding messages until then."""
     while (await receive())["type"] != "http.disconnect":
         pass

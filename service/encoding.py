@@ -14,7 +14,7 @@ import orjson
 
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
 
-# Marks the position of a long array; JSON never contains this byte.
+# Marks the position of a long array. JSON never contains this byte.
 _PLACEHOLDER: Final = b"\0"
 
 
@@ -22,7 +22,7 @@ class Long(Blocks):
     """A sequence whose items are converted while it is encoded.
 
     Args:
-        numbers: estimated numbers per item.
+        numbers: Estimated numbers per item.
     """
 
     def __init__(self, things: Sequence[Any], make: Callable[[Any], Any] = lambda thing: thing, numbers: int = 1):
@@ -40,7 +40,7 @@ class Long(Blocks):
 
 
 class _LongArray(Blocks):
-    """A long array of NumPy."""
+    """A long NumPy array."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -52,12 +52,12 @@ class _LongArray(Blocks):
 
 
 def dumps(document: Any) -> bytes:
-    """The document as a whole; for short ones."""
+    """Return the document as a whole, for short ones."""
     return b"".join(pieces(document))
 
 
 def pieces(document: Any) -> Iterator[bytes]:
-    """The document in pieces: `Blocks` and arrays block by block, the rest at once."""
+    """Yield the document in pieces: `Blocks` and arrays block by block, the rest at once."""
     found: list[Blocks] = []
     skeleton = orjson.dumps(document, default=_marking(found))
     if not found:
@@ -75,7 +75,7 @@ def pieces(document: Any) -> Iterator[bytes]:
 
 
 def items(block: Sequence[Any]) -> Iterator[bytes]:
-    """The encoded items of a list, without brackets."""
+    """Yield the encoded items of a list, without brackets."""
     encoded = pieces(block)
     piece = next(encoded)[1:]
     for following in encoded:
@@ -85,7 +85,7 @@ def items(block: Sequence[Any]) -> Iterator[bytes]:
 
 
 def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
-    """The `default` of orjson: collects long arrays, which are encoded later."""
+    """Return the `default` of orjson, which collects long arrays that are encoded later."""
 
     def replace(value: Any) -> Any:
         if isinstance(value, np.generic):

@@ -2,8 +2,8 @@
 
     {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
 
-`message` names the field and what was expected; it never repeats what the client sent. `type` is the class of the
-error and determines the status, `code` is the precise reason, `param` the path of the field or null.
+`message` names the field and what was expected; it never repeats what the client sent. `type` is the class of the error
+and determines the status, `code` is the precise reason, `param` the path of the field or null.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MalformedRequest(ServiceError):
 
 
 class UpgradeRequired(ServiceError):
-    """A WebSocket of a version that this server does not speak."""
+    """A WebSocket of a version that this server does not support."""
 
     extra_headers: ClassVar[Mapping[str, str]] = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 
@@ -131,7 +131,7 @@ class MisdirectedRequest(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue or the memory for requests is full, or a quota is used up; try again later."""
+    """The queue or the memory for requests is full, or a quota is exhausted. Try again later."""
 
     def __init__(self, message: str, *, retry_after_seconds: int, code: str | None = None) -> None:
         super().__init__(message, code=code)
@@ -148,14 +148,14 @@ class NotReady(ServiceError):
 
 
 class EngineFailure(ServiceError):
-    """The model's output for this request is unusable; other requests are not affected."""
+    """The model's output for this request is unusable. Other requests are not affected."""
 
-    # The same request fails again; OpenAI's clients would send it twice more.
+    # The same request fails again, and OpenAI's clients would send it twice more.
     extra_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 
 class InternalError(ServiceError):
-    """An unexpected fault of the server."""
+    """An unexpected failure of the server."""
 
 
 # HTTP status and `type` of each class.
@@ -187,12 +187,12 @@ _RUNTIME_ERRORS: dict[type[Exception], Callable[[Any], ServiceError]] = {
     InvalidInput: lambda error: InvalidRequest(error.message, param=error.param, code=error.code),
     CapacityError: lambda error: Overloaded(error.message, retry_after_seconds=error.retry_after_seconds),
 }
-# Exceptions with a status. Others are faults of the server: logged, and answered with 500.
+# Exceptions with a status. Others are failures of the server: logged, and answered with 500.
 NAMED: tuple[type[Exception], ...] = (ServiceError, *_RUNTIME_ERRORS)
 
 
 def as_service_error(error: BaseException) -> ServiceError:
-    """The error to report; an unspecific internal error for exceptions without a status."""
+    """Return the error to report, or an unspecific internal error for exceptions without a status."""
     if isinstance(error, ServiceError):
         return error
     for kind, convert in _RUNTIME_ERRORS.items():

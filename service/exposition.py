@@ -1,11 +1,13 @@
 """One reply to `GET /metrics` for many processes.
 
-A scrape reaches one of the processes that share the port. It asks the others for their text over UNIX sockets in a
+A scrape reaches one of the processes that share the port. It requests the text of the others over UNIX sockets in a
 private directory, and merges. Each sample has the label `engine`, the number of its process, so that a restarted
-process is an ordinary counter reset.
+process
+is an ordinary counter reset.
 
 prometheus_client's multiprocess mode has no gauges that are read when scraped, keeps files of dead processes, and must
-be enabled in the environment before the first import.
+be
+enabled in the environment before the first import.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ class Exposition:
         self._server: asyncio.Server | None = None
 
     async def join(self, directory: Path, index: int, processes: int) -> None:
-        """Answer siblings at `directory/index`, and ask them.
+        """Answer siblings at `directory/index`, and query them.
 
         Raises:
-            OSError: the socket cannot be created.
+            OSError: The socket cannot be created.
         """
         own = directory / str(index)
         own.unlink(missing_ok=True)  # of the previous process with this index
@@ -48,7 +50,7 @@ class Exposition:
             self._server.close()
 
     async def render(self) -> bytes:
-        """The text exposition format; siblings that do not answer in time are left out and counted."""
+        """Return the text exposition format. Siblings that do not answer in time are left out and counted."""
         texts = await asyncio.gather(*(self._ask(path) for path in self._siblings))
         own = await self._own()  # last, to include siblings counted above
         return merge([own, *(text for text in texts if text is not None)]).encode()
@@ -72,7 +74,7 @@ class Exposition:
 
 
 async def ask(path: Path) -> str | None:
-    """The metrics of the process at a socket; None if it does not answer in time."""
+    """Return the metrics of the process at a socket, or None if it does not answer in time."""
     try:
         async with asyncio.timeout(SIBLING_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(path))

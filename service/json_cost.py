@@ -1,7 +1,8 @@
 """Cost of a JSON text, counted from its bytes as they arrive, so that an expensive text is never decoded.
 
-A decoder makes 80 to 140 bytes of each two-byte array and holds the interpreter lock for 0.5 s for 2 MB of
-them. Counting brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
+A decoder makes 80 to 140 bytes of each two-byte array and holds the interpreter lock for 0.5 s for 2 MB of them.
+Counting
+brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ CONTAINERS_OF_SERIES: Final = 6
 LISTS_OF_ROWS: Final = 3
 OTHER_CONTAINERS: Final = 1_024
 
-# Bytes of memory, measured and rounded up. In the decoder's tree, for each value, besides a copy of the text:
+# Bytes of memory, measured and rounded up. In the decoder's tree, for each value, in addition to a copy of the text:
 TREE_BYTES: Final = 24
-# An object and its list slot, and the list of an array; decoding and validation make one copy each.
+# An object and its list slot, and the list of an array. Decoding and validation make one copy each.
 VALUE_BYTES: Final = 40
 CONTAINER_BYTES: Final = 96
 COPIES: Final = 2
 # All fields of a request.
 MODEL_BYTES: Final = 4_096
-# A dictionary entry, and a string besides its characters.
+# A dictionary entry, and a string without its characters.
 MEMBER_BYTES: Final = 512
 STRING_BYTES: Final = 128
-# A character beyond Latin-1 makes each character of its string four bytes; validation adds UTF-8.
+# A character beyond Latin-1 makes each character of its string four bytes. Validation adds UTF-8.
 WIDE_BYTES: Final = 5
 
 _QUOTE, _COMMA, _COLON = b'",:'
@@ -53,9 +54,9 @@ class JsonLimits:
     """Limits of a text.
 
     Args:
-        depth: nesting of arrays and objects.
-        values: numbers, strings, nulls, booleans, arrays and objects.
-        containers: arrays and objects.
+        depth: Nesting of arrays and objects.
+        values: Numbers, strings, nulls, booleans, arrays and objects.
+        containers: Arrays and objects.
     """
 
     depth: int
@@ -65,13 +66,13 @@ class JsonLimits:
     members: int = MAX_MEMBERS
 
     def most(self, size: int) -> JsonCounts:
-        """The most expensive accepted text of `size` bytes."""
+        """Return the most expensive accepted text of `size` bytes."""
         return JsonCounts(size, self.values, self.containers, self.strings, self.members, is_wide=True)
 
 
 @dataclass(frozen=True)
 class JsonCounts:
-    """Contents of a text of `size` bytes; `is_wide` if it may have characters beyond ASCII."""
+    """Contents of a text of `size` bytes. `is_wide` if it may have characters beyond ASCII."""
 
     size: int
     values: int
@@ -94,19 +95,19 @@ class JsonCounts:
         return MODEL_BYTES + arrays + strings + MEMBER_BYTES * self.members
 
 
-# A frame of a live stream. Small ones are cheap whatever they contain.
+# A frame of a live stream. Small ones are inexpensive whatever they contain.
 FRAME_LIMITS: Final = JsonLimits(depth=8, values=8_192, containers=64, strings=64, members=64)
 SMALL_FRAME_BYTES: Final = 4_096
 
 
 def body_limits(settings: LimitSettings) -> JsonLimits:
-    """Limits of a request body."""
+    """Return the limits of a request body."""
     rows = LISTS_OF_ROWS * settings.max_observations
     return JsonLimits(settings.max_json_depth, settings.max_body_values, rows + OTHER_CONTAINERS)
 
 
 def series_limits(settings: LimitSettings) -> JsonLimits:
-    """Limits of a body of many series: per observation a list, a time and a number."""
+    """Return the limits of a body of many series: per observation a list, a time and a number."""
     one, rows, series = body_limits(settings), settings.max_series_observations, settings.max_series
     containers = rows + CONTAINERS_OF_SERIES * series + OTHER_CONTAINERS
     return JsonLimits(
@@ -119,10 +120,10 @@ def series_limits(settings: LimitSettings) -> JsonLimits:
 
 
 class JsonCost:
-    """Counts of one text so far; exact up to the first syntax error, where the decoder stops.
+    """Counts of one text so far, exact up to the first syntax error, where the decoder stops.
 
     Args:
-        subject: name of the text in messages.
+        subject: Name of the text in messages.
     """
 
     def __init__(self, limits: JsonLimits, subject: str) -> None:
@@ -142,7 +143,7 @@ class JsonCost:
         """Count the next piece of the text.
 
         Raises:
-            InvalidRequest: it nests too deeply (`too_deep`) or has too much (`too_many_values`).
+            InvalidRequest: It nests too deeply (`too_deep`) or has too many values (`too_many_values`).
         """
         self._size += len(piece)
         self._is_wide = self._is_wide or not piece.isascii() or b"\\u" in piece
@@ -168,7 +169,7 @@ class JsonCost:
         return JsonCounts(self._size, values, self._containers, self._quotes, self._members, self._is_wide)
 
     def _without_escapes(self, piece: bytes) -> bytes:
-        """The piece without escaped backslashes and quotes; an escape may continue in the next piece."""
+        """Return the piece without escaped backslashes and quotes. An escape may continue in the next piece."""
         if self._is_escaped and piece:
             self._is_wide = self._is_wide or piece.startswith(b"u")
             piece, self._is_escaped = piece[1:], False

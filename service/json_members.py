@@ -1,6 +1,7 @@
-"""Refuses JSON objects that repeat a name, since readers differ in which value they use.
+"""Rejects JSON objects that repeat a name, because readers differ in which value they use.
 
-The decoder keeps the last value silently. A repeated name shows because the document has fewer members than the text.
+The decoder silently keeps the last value. A repeated name is detected because the document has fewer members than the
+text.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from rfa.service.validation import field_path
 
 # Longer texts are not searched for the name.
 SEARCHED_BYTES: Final = 65_536
-# A string, and the colon after the name of a member; possessive, so without backtracking.
+# A string, and the colon after the name of a member. Possessive, so without backtracking.
 _STRING = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?', re.DOTALL)
 
 
 def check_members(text: bytes | str, document: Any, subject: str, members: int | None = None) -> None:
-    """Refuse a text that repeats a name in an object.
+    """Reject a text that repeats a name in an object.
 
     Args:
-        text: valid JSON.
-        document: its decoded value.
-        subject: its name in messages.
-        members: number of members in the text, if known.
+        text: Valid JSON.
+        document: Its decoded value.
+        subject: Its name in messages.
+        members: Number of members in the text, if known.
 
     Raises:
         InvalidRequest: `duplicate`, with the name.
     """
-    # Colons in strings can only make the count too large, so that plain documents pass here.
+    # Colons in strings can only make the count too large, so plain documents pass here.
     count = (text.count(b":") if isinstance(text, bytes) else text.count(":")) if members is None else members
     if count == (len(document) if type(document) is dict else 0):
         return
@@ -49,13 +50,13 @@ def check_members(text: bytes | str, document: Any, subject: str, members: int |
 
 
 def _named(text: bytes | str) -> list[bytes]:
-    """The names in a text, quotes included."""
+    """Return the names in a text, quotes included."""
     encoded = text if isinstance(text, bytes) else text.encode()
     return [match[1] for match in _STRING.finditer(encoded) if match[2]]
 
 
 def _names(document: Any, most: int) -> list[str]:
-    """Up to `most` names of a document; lists, which rarely contain objects, come last."""
+    """Return up to `most` names of a document. Lists, which rarely contain objects, come last."""
     names: list[str] = []
     objects: list[Any] = [document]
     lists: list[Any] = []

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rfa.service.errors import InvalidRequest
 
 MOST_KEYS: Final = 8
-# Characters of a key, which every row of the answer repeats.
+# Maximum number of characters of a key, which every row of the answer repeats.
 LONGEST_KEY: Final = 256
 # numpy sorts 16-bit codes by radix.
 SHORT_CODES: Final = 1 << 16
@@ -26,7 +26,7 @@ class Keys:
     """Values of the key columns, one per series.
 
     Attributes:
-        columns: by name, in their own types.
+        columns: By name, in their own types.
     """
 
     columns: Mapping[str, Any]
@@ -40,19 +40,19 @@ class Keys:
         return [pa.field(name, column.type) for name, column in self.columns.items()]
 
     def repeated(self, series: int, rows: int) -> list[Any]:
-        """The keys of a series as columns of `rows` equal values."""
+        """Return the keys of a series as columns of `rows` equal values."""
         places = pa.array(np.full(rows, series))
         return [column.take(places) for column in self.columns.values()]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows of each series; series in the order of their first rows.
+    """Rows of each series. Series are in the order of their first rows.
 
     Attributes:
-        order: rows of the table, series by series; None if the table has that order.
-        bounds: where each series begins in `order`, and the end.
-        firsts: first row of each series in the table.
+        order: Rows of the table, series by series. None if the table has that order.
+        bounds: Start of each series in `order`, and the end.
+        firsts: First row of each series in the table.
     """
 
     order: Array | None
@@ -63,12 +63,12 @@ class Groups:
         return len(self.firsts)
 
     def parts(self, column: Array) -> list[Array]:
-        """The values of a column, by series."""
+        """Return the values of a column, by series."""
         sorted_ = column if self.order is None else column[self.order]
         return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
 
     def first_rows(self, selected: Array) -> list[int | None]:
-        """First selected row of each series; None if there is none."""
+        """Return the first selected row of each series, or None if there is none."""
         found: list[int | None] = []
         for begin, part in zip(self.bounds.tolist(), self.parts(selected), strict=False):
             place = int(part.argmax())
@@ -81,11 +81,11 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
     """Group the rows of a table by columns.
 
     Args:
-        most: largest number of series.
-        most_bytes: largest size of the texts of a key column.
+        most: Maximum number of series.
+        most_bytes: Maximum size of the texts of a key column.
 
     Raises:
-        InvalidRequest: naming `by`, or the column.
+        InvalidRequest: The message names `by`, or the column.
     """
     codes, values = zip(*(_codes(name, table[name], most, most_bytes) for name in by), strict=True)
     combined, count = codes[0], len(values[0])
@@ -102,13 +102,13 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
 
 
 def too_many_series(most: int, param: str = "by") -> InvalidRequest:
-    """The error for too many series."""
+    """Return the error for too many series."""
     message = f"{param} must give at most {most} series on this server: send fewer at a time"
     return InvalidRequest(message, param=param, code="too_large")
 
 
 def text_bytes(texts: Any) -> int:
-    """Bytes of an array of texts; views may share characters, which count each time."""
+    """Return the bytes of an array of texts. Views may share characters, which count each time."""
     if not pa.types.is_string_view(texts.type):
         return int(texts.nbytes)
     lengths = np.frombuffer(texts.buffers()[1], np.int32)[::4]  # each view begins with its length
@@ -126,7 +126,7 @@ def _groups(codes: Array, count: int) -> Groups:
 
 
 def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
-    """A code for each row, and the values by code."""
+    """Return a code for each row, and the values by code."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not _is_key(kind):
         message = f"by must name columns of texts, integers or dates; {name} is of {kind}"
@@ -161,7 +161,7 @@ def _nameless(name: str) -> InvalidRequest:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type holds texts."""
+    """Return whether a type holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -174,7 +174,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _compared(kind: Any) -> Any:
-    """The type in which keys are compared; dates as numbers, since Python's end with the year 9999."""
+    """Return the type in which keys are compared. Dates become numbers, because Python's end with the year 9999."""
     if not pa.types.is_date(kind):
         return _plain(kind)
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()

@@ -13,11 +13,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Cores that this process may use, by affinity and quotas of control groups.
+    """Return the cores that this process may use, by affinity and quotas of control groups.
 
     Args:
-        proc: the kernel's directory of this process.
-        cgroups: mount point of control groups, version 1, 2 or both.
+        proc: The kernel's directory of this process.
+        cgroups: Mount point of control groups, version 1, 2 or both.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [_quota(folder) for folder in _group_folders(proc, cgroups, "cpu")]
@@ -25,7 +25,7 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    """Quota of a control group in cores; None if it has none or does not exist."""
+    """Return the quota of a control group in cores, or None if it has none or does not exist."""
     try:
         if (both := folder / "cpu.max").is_file():  # such as `400000 100000`, or `max 100000`
             time, period = map(int, both.read_text().split())
@@ -37,11 +37,11 @@ def _quota(folder: Path) -> float | None:
 
 
 def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Memory of the machine, or the limit of a control group.
+    """Return the memory of the machine, or the limit of a control group.
 
     Args:
-        proc: the kernel's directory of this process.
-        cgroups: mount point of control groups, version 1, 2 or both.
+        proc: The kernel's directory of this process.
+        cgroups: Mount point of control groups, version 1, 2 or both.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [_memory_limit(folder) for folder in _group_folders(proc, cgroups, "memory")]
@@ -53,8 +53,8 @@ class ProcessMemory:
     """Resident memory of this process in bytes.
 
     Args:
-        own: not shared.
-        mapped: pages of files such as libraries, shared by processes of the same program.
+        own: Memory that is not shared.
+        mapped: Pages of files such as libraries, shared by processes of the same program.
     """
 
     own: int
@@ -62,7 +62,7 @@ class ProcessMemory:
 
 
 def process_memory(proc: Path = PROC) -> ProcessMemory:
-    """Current memory; 0 if the system does not report it."""
+    """Return the current memory, or 0 if the system does not report it."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         _, resident, mapped, *_ = map(int, (proc / "statm").read_text().split())
@@ -72,7 +72,7 @@ def process_memory(proc: Path = PROC) -> ProcessMemory:
 
 
 def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:
-    """Visible directories of this process's groups with a controller, and of their parents."""
+    """Return visible directories of this process's groups with a controller, and of their parents."""
     try:
         groups = (proc / "cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -94,7 +94,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Limit of a control group in bytes; None if it has none or does not exist."""
+    """Return the limit of a control group in bytes, or None if it has none or does not exist."""
     file = folder / "memory.max"
     try:
         return int((file if file.is_file() else folder / "memory.limit_in_bytes").read_text())

@@ -1,7 +1,7 @@
-"""Memory of requests: leased before it is used, refused if there is none.
+"""Memory of requests: reserved before it is used, rejected if there is none.
 
-`RFA_MAX_MEMORY` limits a process. The rest after loading the bundles, less `Models.reserved_bytes`, is the budget of
-requests. A request leases an upper estimate of:
+`RFA_MAX_MEMORY` limits a process. The rest after loading the bundles, minus `Models.reserved_bytes`, is the budget of
+requests. A request reserves an upper estimate of:
 
     its body, as bytes arrive, and the decoded document
     what its handler builds, and the pool slots of its texts, until it ends
@@ -31,7 +31,7 @@ from rfa.service.metrics import Metrics
 from rfa.service.settings import ConfigurationError, LimitSettings, Settings
 
 MIB: Final = 1 << 20
-# Of the machine or container, for all processes; the supervisor, kernel and allocator use the rest.
+# Share of the machine or container for all processes. The supervisor, kernel and allocator use the rest.
 SHARE_OF_MACHINE: Final = 0.8
 # Enough to use a process fully, and small enough for two processes in a small container.
 DEFAULT_BUDGET_BYTES: Final = 192 * MIB
@@ -47,8 +47,8 @@ class MemoryBudget:
     """Memory of all requests of one process. Thread-safe.
 
     Args:
-        limit_bytes: of all leases together.
-        count_refusal: called for each refused lease.
+        limit_bytes: Limit for all leases together.
+        count_refusal: Called for each rejected lease.
     """
 
     def __init__(self, limit_bytes: int, count_refusal: Callable[[], None] = lambda: None) -> None:
@@ -64,10 +64,10 @@ class MemoryBudget:
         return self._leased_bytes
 
     def take(self, size: int) -> Lease:
-        """A lease of `size` bytes.
+        """Return a lease of `size` bytes.
 
         Raises:
-            Overloaded: too little memory is left (`memory_exhausted`).
+            Overloaded: There is too little memory left (`memory_exhausted`).
         """
         lease = Lease(self)
         lease.grow(size)
@@ -86,7 +86,7 @@ class MemoryBudget:
                 return
         self._count_refusal()
         raise Overloaded(
-            "The server's memory for requests is in use at this moment; try again.",
+            "The server's memory for requests is in use; try again.",
             retry_after_seconds=RETRY_AFTER_SECONDS,
             code="memory_exhausted",
         )
@@ -98,11 +98,11 @@ class MemoryBudget:
 
 
 class Lease:
-    """A part of the budget, from `MemoryBudget.take`; `with` releases it. Thread-safe.
+    """A part of the budget, from `MemoryBudget.take`. `with` releases it. Thread-safe.
 
     Attributes:
-        size: bytes.
-        is_over: released; it cannot grow again, even if work of the request continues for a moment.
+        size: Reserved bytes.
+        is_over: Released. It cannot grow again, even if work of the request continues for a moment.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -116,19 +116,19 @@ class Lease:
         return int(LARGE_SHARE * self._budget.limit_bytes)
 
     def grow(self, size: int) -> None:
-        """Lease `size` more bytes.
+        """Reserve `size` more bytes.
 
         Raises:
-            Overloaded: too little memory is left (`memory_exhausted`); the lease is unchanged.
+            Overloaded: There is too little memory left (`memory_exhausted`). The lease is unchanged.
         """
         self._budget._change(self, size)
 
     def shrink(self, size: int) -> None:
-        """Return up to `size` bytes."""
+        """Return up to `size` bytes to the budget."""
         self._budget._change(self, -size)
 
     def release(self) -> None:
-        """Return everything; may be called again."""
+        """Return everything to the budget. May be called again."""
         self._budget._end(self)
 
     def __enter__(self) -> Self:
@@ -145,13 +145,13 @@ def _if_large(size: int) -> int:
 
 
 def lease_of(connection: HTTPConnection) -> Lease:
-    """The lease of a request, until the last byte of its answer."""
+    """Return the lease of a request, valid until the last byte of its answer."""
     lease: Lease = connection.scope["state"]["lease"]
     return lease
 
 
 async def return_free_memory() -> None:
-    """Return freed memory to the system, for ever.
+    """Return freed memory to the system periodically, without end.
 
     The allocator keeps free pages below the last used one: 60 unfinished bodies left 70 MB.
     """
@@ -166,41 +166,42 @@ async def return_free_memory() -> None:
 
 
 def largest_request_bytes(limits: LimitSettings) -> int:
-    """Memory of the largest accepted request: its body twice, and its document."""
+    """Return the memory of the largest accepted request: its body twice, and its document."""
     size = limits.max_body_bytes
     return 2 * size + body_limits(limits).most(size).decoding_bytes()
 
 
 def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> MemoryBudget:
-    """The budget of this process, after its bundles are loaded, with its gauges.
+    """Return the budget of this process, after its bundles are loaded, and add its gauges.
 
     Args:
-        kept_bytes: memory that its models may keep between requests.
+        kept_bytes: Memory that its models may keep between requests.
 
     Raises:
-        ConfigurationError: the largest request would not fit.
+        ConfigurationError: The largest request would not fit.
     """
     budget = MemoryBudget(
         request_memory(settings, kept_bytes=kept_bytes),
         count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc,
     )
-    metrics.watch("request_memory_bytes", "Memory leased by requests.", lambda: budget.leased_bytes)
+    metrics.watch("request_memory_bytes", "Memory reserved by requests.", lambda: budget.leased_bytes)
     metrics.watch("request_memory_limit_bytes", "Limit of that memory.", lambda: budget.limit_bytes)
     return budget
 
 
 def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
-    """Bytes for the requests of this process.
+    """Return the bytes for the requests of this process.
 
     Without `RFA_MAX_MEMORY` it is `DEFAULT_BUDGET_BYTES`, or less if all processes together would exceed their share of
-    the container or machine.
+    the
+    container or machine.
 
     Args:
-        held: memory of the process with its bundles loaded; measured by default.
-        kept_bytes: memory that its models may keep between requests.
+        held: Memory of the process with its bundles loaded. Measured by default.
+        kept_bytes: Memory that its models may keep between requests.
 
     Raises:
-        ConfigurationError: the largest request would not fit.
+        ConfigurationError: The largest request would not fit.
     """
     held = held or process_memory()
     own = held.own + kept_bytes

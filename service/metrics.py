@@ -1,7 +1,9 @@
-"""Prometheus metrics of one process; `rfa.service.exposition` combines processes.
+"""Prometheus metrics of one process. `rfa.service.exposition` combines processes.
 
-Names are vLLM's with our prefix where the meaning is the same. Buckets begin below a millisecond, since a recurrent
-step of a small model takes less. Labels are fixed sets: route templates, statuses and the names of loaded bundles.
+Metrics with the same meaning as in vLLM have its names with the prefix of this server. Buckets begin below a
+millisecond,
+because a recurrent step of a small model takes less. Labels are fixed sets: route templates, statuses and the names of
+loaded bundles.
 """
 
 from __future__ import annotations
@@ -134,7 +136,7 @@ class Metrics:
         )
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Add a gauge that is read when scraped; it replaces one of the same name."""
+        """Add a gauge that is read when scraped. It replaces one of the same name."""
         if name not in self._gauges:
             self._gauges[name] = Gauge(f"rfa_{name}", description, registry=self.registry)
         self._gauges[name].set_function(read)
@@ -144,7 +146,7 @@ class Metrics:
         self.registry.register(_Reloads(read))
 
     def render(self) -> bytes:
-        """The text exposition format."""
+        """Return the text exposition format."""
         if self.engine is None:
             return generate_latest(self.registry)
         labelled = CollectorRegistry()
@@ -162,7 +164,7 @@ class Metrics:
 
 
 class _Reloads(Collector):
-    """Counted by the supervisor; the same in every process."""
+    """Counted by the supervisor, equal in every process."""
 
     def __init__(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
         self._read = read
@@ -197,7 +199,7 @@ class _Labelled(Collector):
 
 
 def resident_memory_bytes() -> float:
-    """Resident set of this process; NaN if the system does not report it."""
+    """Return the resident set of this process, or NaN if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

@@ -1,7 +1,7 @@
 """Fields of other servers' requests.
 
-Fields without support here accept the values that change nothing, and are refused with others. So clients that always
-send their defaults work, and no option is ignored silently.
+Unsupported fields accept the values that change nothing, and are rejected with others. Clients that always send their
+defaults therefore work, and no option is silently ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Only:
-    """Annotation of a field with these values only, and why: `Annotated[Any, Only(None, 1)]`.
+    """Annotation of a field that accepts only these values, with the reason: `Annotated[Any, Only(None, 1)]`.
 
     Without equality: Python caches `Annotated[...]`, and 0.0 == False would merge two fields.
     """
@@ -26,7 +26,7 @@ class Only:
         self.reason = reason
 
     def check(self, value: Any) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
             PydanticCustomError: `not_supported`.
@@ -47,7 +47,9 @@ class Only:
 
 @dataclass(frozen=True, eq=False)
 class NullIs:
-    """Annotation that replaces an explicit null in a request by `default`: some clients send null for unset fields."""
+    """Annotation that replaces an explicit null in a request with `default`. Some clients send null for unset
+    fields.
+    """
 
     default: Any
 

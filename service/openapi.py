@@ -61,7 +61,7 @@ KEY_SCHEMES = {
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """The document of `app`, cached."""
+    """Return the document of `app`, cached."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
@@ -96,7 +96,7 @@ def _add_link(operation: dict[str, Any], following: dict[str, Any], place: str) 
 
 
 def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
-    """Schema of one item of a stream, as in OpenAPI 3.2; a server-sent event has JSON as text."""
+    """Return the schema of one item of a stream, as in OpenAPI 3.2. A server-sent event has JSON as text."""
     if media_type != SSE:
         return line
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
@@ -104,7 +104,7 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """Errors of the HTTP transport and the middleware."""
+    """Add errors of the HTTP transport and the middleware."""
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():

@@ -1,6 +1,6 @@
 """Compiles CPU kernels in subprocesses before the server processes start.
 
-The compiler needs about 400 MB, which a process keeps until it exits; server processes only load compiled kernels. A
+The compiler needs about 400 MB, which a process keeps until it exits. Server processes only load compiled kernels. A
 marker in the kernel cache lets the next start skip the compilation.
 
 `python -m rfa.service.precompile` reads settings as JSON from standard input and writes a line per compiled kernel.
@@ -41,10 +41,10 @@ def compile_ahead(settings: Settings) -> float:
     """Load the models, which compiles their kernels, and mark them as compiled.
 
     Returns:
-        seconds.
+        Elapsed seconds.
 
     Raises:
-        BundleError: a bundle is refused.
+        BundleError: A bundle is rejected.
     """
     begun = time.monotonic()
     count = min(PROCESSES, settings.models.processes)
@@ -58,9 +58,9 @@ def compile_ahead(settings: Settings) -> float:
 
 
 def is_compiled(settings: Settings) -> bool:
-    """Whether an earlier start has compiled the kernels of these bundles, or none are needed."""
+    """Return whether an earlier start has compiled the kernels of these bundles, or none are needed."""
     folder = kernel_folder()
-    with contextlib.suppress(OSError):  # a folder that is no bundle
+    with contextlib.suppress(OSError):  # not a bundle
         return settings.models.is_on_gpu or (folder is not None and _marker(folder, settings.models.bundles).exists())
     return False
 
@@ -109,9 +109,9 @@ async def _report(process: asyncio.subprocess.Process) -> None:
 
 
 def kernel_folder() -> Path | None:
-    """Where numba stores compiled kernels; None if no folder is writable.
+    """Return the folder where numba stores compiled kernels, or None if no folder is writable.
 
-    For a read-only package this is a folder of the user's cache, which NUMBA_CACHE_DIR then names for all processes.
+    For a read-only package this is a folder of the user's cache, which NUMBA_CACHE_DIR then sets for all processes.
     """
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return _writable(Path(given))
@@ -130,7 +130,7 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
-    """The file that says that all kernels of these sources and bundles are in this folder."""
+    """Return the file that marks that all kernels of these sources and bundles are in this folder."""
     package = Path(str(rfa.runtime.__file__)).parent
     version = bundle_version(hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest() for bundle in bundles)
     target = (sys.implementation.cache_tag, metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME"))

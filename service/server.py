@@ -23,14 +23,14 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBund
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        program: command of a server process.
-        check: checks bundles before a process loads them.
+        program: Command of a server process.
+        check: Checks bundles before a process loads them.
 
     Raises:
-        ConfigurationError: a public address without API keys, unusable keys, or a misspelt setting.
-        StartError: a bundle or a setting is refused.
-        OSError: the address cannot be used.
-        SystemExit: after a second signal, or if a process had to be killed.
+        ConfigurationError: A public address without API keys, unusable keys, or a misspelt setting.
+        StartError: A bundle or a setting is rejected.
+        OSError: The address cannot be used.
+        SystemExit: After a second signal, or if a process had to be killed.
     """
     check_names(os.environ)
     check_exposure(settings)

@@ -20,7 +20,7 @@ from rfa.runtime.state.keys import read_keys
 from rfa.service.machine import available_cores
 
 PREFIX: Final = "RFA_"
-# `rfa` reads these whatever the command.
+# `rfa` reads these for every command.
 OTHER_VARIABLES: Final = frozenset({"RFA_DEBUG"})
 # Former settings, and the ones that determine their values.
 RETIRED: Final = {
@@ -29,13 +29,13 @@ RETIRED: Final = {
     "RFA_MAX_ARROW_BYTES": "RFA_MAX_BODY_BYTES",
     "RFA_MAX_ARROW_OBSERVATIONS": "RFA_MAX_OBSERVATIONS",
 }
-# Filtering holds the interpreter lock for a fifth of its time: more threads would wait for each other.
+# Filtering holds the interpreter lock for a fifth of its time, so more threads would wait for each other.
 USEFUL_THREADS: Final = 4
 QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations"]
 
 
 class ConfigurationError(ValueError):
-    """The server must not start with these settings; the message says what to change."""
+    """The server must not start with these settings. The message says what to change."""
 
 
 def _matching(pattern: str, message: str) -> AfterValidator:
@@ -73,7 +73,7 @@ Sessions = Annotated[
 
 
 class SettingsGroup(BaseSettings):
-    """Settings that belong together; those that are not given come from the environment."""
+    """A group of settings. Missing ones are read from the environment."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -100,7 +100,7 @@ class ServerSettings(SettingsGroup):
 
 
 class LimitSettings(SettingsGroup):
-    """Limits of requests, connections, memory and clients; per process."""
+    """Limits of requests, connections, memory and clients, per process."""
 
     max_running: int = Field(
         default=64, ge=1, description="Maximum number of requests that hold model state at the same time."
@@ -128,7 +128,8 @@ class LimitSettings(SettingsGroup):
     send_timeout_seconds: float = Field(
         default=30.0, gt=0, description="Seconds without reading until a client is disconnected."
     )
-    # Above the usual idle time of a proxy's pool: the proxy closes first, and never writes to a closing connection.
+    # Above the usual idle time of a proxy's pool, so that the proxy closes first and never writes to a closing
+    # connection.
     keep_alive_seconds: int = Field(default=75, ge=1, description="Seconds until an idle connection is closed.")
     max_header_bytes: int = Field(default=32_768, ge=1_024, description="Maximum size of the headers in bytes.")
     max_message_bytes: int = Field(
@@ -193,27 +194,27 @@ class LimitSettings(SettingsGroup):
 
     @property
     def max_series_bytes(self) -> int:
-        """Body of /filter as JSON, which may hold many series."""
+        """Maximum body of /filter as JSON, which may hold many series."""
         return 2 * self.max_body_bytes
 
     @property
     def max_series_observations(self) -> int:
-        """All series of a JSON body together."""
+        """Maximum number of observations of all series in a JSON body."""
         return 5 * self.max_observations
 
     @property
     def max_arrow_bytes(self) -> int:
-        """Body of many series as an Arrow stream."""
+        """Maximum body of many series as an Arrow stream."""
         return 24 * self.max_body_bytes
 
     @property
     def max_arrow_observations(self) -> int:
-        """All series of an Arrow stream together."""
+        """Maximum number of observations of all series in an Arrow stream."""
         return 60 * self.max_observations
 
 
 class SecuritySettings(SettingsGroup):
-    """Who may use the server, and whose bundles it serves."""
+    """Access to the server, and trusted bundles."""
 
     api_keys: SecretStr | None = Field(
         default=None, description="API keys, separated by commas; clients must send one of them."
@@ -314,7 +315,7 @@ class ModelSettings(SettingsGroup):
         return _is_gpu(self.device)
 
     def gpu_of(self, process: int) -> int | None:
-        """Index of the visible GPU that a server process uses; None for the CPU."""
+        """Return the index of the visible GPU that a server process uses, or None for the CPU."""
         return int(self.device.partition(":")[2] or 0) + process if self.is_on_gpu else None
 
 
@@ -323,10 +324,10 @@ def _is_gpu(device: str | None) -> bool:
 
 
 class Settings(BaseModel):
-    """All settings; made of their flat names, as `Settings(port=0, max_running=8)`.
+    """All settings, created from their flat names, as in `Settings(port=0, max_running=8)`.
 
     Raises:
-        ValidationError: a value is out of bounds, or a name is unknown.
+        ValidationError: A value is out of bounds, or a name is unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -345,16 +346,16 @@ class Settings(BaseModel):
         super().__init__(**groups, **values)
 
     def flat(self) -> dict[str, Any]:
-        """All values by their flat names."""
+        """Return all values by their flat names."""
         return {
             name: getattr(getattr(self, group), name) for group, kind in GROUPS.items() for name in kind.model_fields
         }
 
     def replace(self, **values: Any) -> Self:
-        """A copy with other values of these settings.
+        """Return a copy with other values of these settings.
 
         Raises:
-            ValidationError: as the constructor.
+            ValidationError: See the constructor.
         """
         return type(self)(**{**self.flat(), **values})
 
@@ -373,27 +374,27 @@ FIELDS: Final[dict[str, FieldInfo]] = {
 
 
 def check_names(environment: Mapping[str, str]) -> None:
-    """Refuse variables that begin with the prefix and are no settings: a misspelt limit would be none.
+    """Reject unknown variables that begin with the prefix, because a misspelt limit would have no effect.
 
     Raises:
-        ConfigurationError: suggests similar names, and quotes no value.
+        ConfigurationError: The message suggests similar names, and quotes no value.
     """
     valid = {PREFIX + name.upper() for name in FIELDS} | OTHER_VARIABLES
     for name in sorted(environment):
         if name.upper() in RETIRED:
-            raise ConfigurationError(f"{name} is retired; its value follows from {RETIRED[name.upper()]}, set that")
+            raise ConfigurationError(f"{name} is retired; set {RETIRED[name.upper()]}, which determines it")
         if name.upper().startswith(PREFIX) and name.upper() not in valid:
             meant = difflib.get_close_matches(name.upper(), sorted(valid), n=1)
             nearest = difflib.get_close_matches(name.upper(), sorted(valid), n=3, cutoff=0)
             hint = f"did you mean {meant[0]}?" if meant else f"the nearest are {', '.join(nearest)}"
-            raise ConfigurationError(f"{name} is set in the environment and is no setting of this server; {hint}")
+            raise ConfigurationError(f"{name} is set in the environment but is not a setting of this server; {hint}")
 
 
 def configured_keys(settings: Settings) -> tuple[bytes, ...]:
-    """The configured state keys, the sealing one first; empty if there are none.
+    """Return the configured state keys, the sealing one first. Empty if there are none.
 
     Raises:
-        ValueError, OSError: see `read_keys`.
+        ValueError, OSError: See `read_keys`.
     """
     listed = settings.state.state_keys
     return read_keys(None if listed is None else listed.get_secret_value(), settings.state.state_keys_file)

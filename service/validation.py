@@ -14,7 +14,7 @@ from rfa.service.settings import LimitSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64
-# Fields with a value per observation, besides the columns of `values`.
+# Fields with a value per observation, in addition to the columns of `values`.
 SERIES = ("observations", "times", "noise", "input", "bias")
 PLAIN_WORDS = {
     "missing": "Field required",
@@ -31,10 +31,10 @@ ROW_WORDS = {
 
 
 def check_lengths(document: Any, settings: LimitSettings) -> None:
-    """Refuse too many observations before validation.
+    """Reject too many observations before validation.
 
     Raises:
-        InvalidRequest: naming the field.
+        InvalidRequest: The message names the field.
     """
     if type(document) is not dict:
         return
@@ -50,7 +50,7 @@ def check_lengths(document: Any, settings: LimitSettings) -> None:
 
 
 def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
-    # Arrow columns have limits of their own.
+    # Arrow columns have separate limits.
     if len(series) > settings.max_series:
         message = f"series must have at most {settings.max_series} series on this server."
         raise InvalidRequest(message, param="series", code="too_large")
@@ -61,7 +61,7 @@ def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
 
 
 def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of fields with a value per observation; not validated."""
+    """Return names and values of fields with a value per observation, not validated."""
     yield from ((name, one.get(name)) for name in SERIES)
     columns = one.get("values")
     if type(columns) is dict:
@@ -71,17 +71,17 @@ def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _observations(one: Any) -> int:
-    """Number of observations of a series that is not validated."""
+    """Return the number of observations of a series that is not validated."""
     if type(one) is not dict:
         return 0
     return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:
-    """The validated document; `name` is its name in messages.
+    """Return the validated document. `name` is its name in messages.
 
     Raises:
-        InvalidRequest: its first error.
+        InvalidRequest: Its first error.
     """
     try:
         return model.model_validate(document)
@@ -91,11 +91,11 @@ def validated(model: type[Model], document: Any, name: str) -> Model:
 
 
 def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "The body") -> InvalidRequest:
-    """The first error of pydantic.
+    """Return the first error of pydantic.
 
     Args:
         details: `errors()` of a ValidationError.
-        document: name of the document, for errors without a field.
+        document: Name of the document, for errors without a field.
     """
     first = details[0]
     cause = first.get("ctx", {}).get("error")
@@ -113,7 +113,7 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """`("observations", 2, 0)` as `observations[2][0]`; unknown names are shortened and cleaned."""
+    """Return `("observations", 2, 0)` as `observations[2][0]`. Unknown names are shortened and cleaned."""
     path = ""
     for part in location:
         if isinstance(part, int):

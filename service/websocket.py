@@ -35,7 +35,7 @@ TRY_LATER = 1013
 
 
 def close_code(error: ServiceError) -> int:
-    """Close code of a connection that ends with this error."""
+    """Return the close code of a connection that ends with this error."""
     if isinstance(error, (EngineFailure, InternalError)):
         return SERVER_FAULT
     return TRY_LATER if isinstance(error, (Overloaded, NotReady)) else POLICY
@@ -45,9 +45,9 @@ class JsonSocket:
     """One connection.
 
     Args:
-        max_bytes: of one message.
-        send_timeout: seconds after which a client that reads nothing is disconnected.
-        cooperative: runs the pieces of long documents.
+        max_bytes: Limit of one message.
+        send_timeout: Seconds after which a client that reads nothing is disconnected.
+        cooperative: Runs the pieces of long documents.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class JsonSocket:
         """Complete the handshake.
 
         Args:
-            offered: subprotocols of the client.
+            offered: Subprotocols of the client.
         """
         if (await self._receive())["type"] != "websocket.connect":
             raise ClientGone
@@ -72,12 +72,12 @@ class JsonSocket:
         await self._deliver([{"type": "websocket.accept", **chosen}])
 
     async def read(self) -> Any:
-        """The next document.
+        """Return the next document.
 
         Raises:
-            InvalidRequest: not text, not strict JSON, or too many values.
-            PayloadTooLarge: more than `max_bytes`.
-            ClientGone: the client disconnected.
+            InvalidRequest: It is not text or strict JSON, or has too many values.
+            PayloadTooLarge: It exceeds `max_bytes`.
+            ClientGone: The client disconnected.
         """
         message = await self._receive()
         if message["type"] != "websocket.receive":
@@ -100,7 +100,7 @@ class JsonSocket:
         """Send documents, one frame each.
 
         Raises:
-            ClientGone
+            ClientGone: The client disconnected.
         """
         await self._deliver([await _frame(document, self._cooperative) for document in documents])
 
@@ -108,7 +108,7 @@ class JsonSocket:
         """Send the terminal document and close.
 
         Raises:
-            ClientGone
+            ClientGone: The client disconnected.
         """
         await self._deliver([await _frame(document, self._cooperative), {"type": "websocket.close", "code": code}])
 
@@ -126,7 +126,7 @@ class JsonSocket:
 
 
 async def _frame(document: Any, cooperative: CooperativeWork) -> dict[str, Any]:
-    """A message; other work runs between the pieces of a long one."""
+    """Return a message. Other work runs between the pieces of a long one."""
     encoded = pieces(document)
     parts = [next(encoded)]
     for piece in encoded:

@@ -1,7 +1,8 @@
 """The subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
-Standard input is the file; standard output is a letter and JSON. Imports come before the limits are set; the file is
-read after that.
+Standard input is the file; standard output is a letter and JSON. Imports come before the limits are set. The file is
+read
+after that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rfa.service.child_environment import data_bytes, limit_resources
 ANSWERED: Final = b"a"
 REFUSED: Final = b"r"
 EXHAUSTED: Final = b"x"
-# Late imports of the loader; the last is an extra.
+# Late imports of the loader. The last is an extra.
 LATE: Final = ("pyarrow.compute", "pyarrow.csv", "pyarrow.parquet", "zoneinfo", "python_calamine")
 OPEN_FILES: Final = 64
 LONGEST_NAME: Final = 64
@@ -75,7 +76,7 @@ def _document(series: Series) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A valid name of a column of /filter."""
+    """Return a valid name of a column of /filter."""
     return re.sub(r"[\x00-\x1f\x7f]", " ", name)[:LONGEST_NAME] or "value"
 
 

@@ -87,9 +87,7 @@ def unreadable() -> Conflict:
 
 def store_full(retry_after_seconds: int) -> Overloaded:
     """Error for a full store."""
-    return Overloaded(
-        "The session store is full.", retry_after_seconds=retry_after_seconds, code="sessions_full"
-    )
+    return Overloaded("The session store is full.", retry_after_seconds=retry_after_seconds, code="sessions_full")
 
 
 def unavailable() -> NotReady:

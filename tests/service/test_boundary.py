@@ -382,7 +382,7 @@ class TestTheHandler:
         handler.close()
         messages = [orjson.loads(line)["message"] for line in b"".join(chunks).splitlines()]
         assert messages[:51] == ["first", *(str(index) for index in range(50))]
-        assert messages[51:] == ["30 log records were dropped, because nothing read them"]
+        assert messages[51:] == ["30 log records were dropped, because the log was not read"]
 
     def test_closing_does_not_wait_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "CLOSE_SECONDS", 0.05)
