@@ -19,7 +19,6 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 from starlette.requests import HTTPConnection
@@ -134,9 +133,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -22,6 +22,16 @@ def float64_filter(config: LinearFilterConfig) -> LinearFilter:
         torch.set_default_dtype(torch.float32)
 
 
+def capped_update(mean, covariance, e, c, r, nu, passes):
+    """Mean and covariance after an innovation `e` of the components with rows `c`, by the capped Student-t rule."""
+    spread, residual = c @ covariance @ c.T + r, e
+    for _ in range(passes):
+        weight = min(1.0, (nu + len(c)) / (nu + residual @ np.linalg.solve(spread, residual)))
+        gain = covariance @ c.T @ np.linalg.inv(c @ covariance @ c.T + r / weight)
+        residual = e - c @ gain @ e
+    return mean + gain @ e, covariance - gain @ c @ covariance
+
+
 def to_complex(x: np.ndarray) -> np.ndarray:
     """`[..., 2D]` reals, real half first → `[..., D]` complex."""
     half = x.shape[-1] // 2

@@ -11,7 +11,7 @@ from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import Token
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.joint_gaussian import van_loan
-from tests.model.oracles import float64_filter
+from tests.model.oracles import capped_update, float64_filter
 
 DRIFT = np.array([[-0.7, 1.0], [0.0, -0.7]])  # no eigenbasis
 NOISE, PRIOR = np.array([[0.3, 0.1], [0.1, 0.4]]), np.array([[4.0, 0.5], [0.5, 3.0]])
@@ -57,12 +57,7 @@ def by_definition(times, y, seen, scale, share: float, size: float) -> np.ndarra
             scipy.stats.multivariate_normal.logpdf(innovation, np.zeros(len(rows)), k * spread) for k in (1, size**2)
         )
         found.append(float(np.logaddexp(np.log1p(-share) + calm, np.log(share) + wild)) if share else float(calm))
-        residual = innovation
-        for _ in range(PASSES):
-            weight = min(1.0, (NU + len(rows)) / (NU + residual @ np.linalg.solve(spread, residual)))
-            gain = covariance @ c.T @ np.linalg.inv(c @ covariance @ c.T + r / weight)
-            residual = innovation - c @ gain @ innovation
-        mean, covariance = mean + gain @ innovation, covariance - gain @ c @ covariance
+        mean, covariance = capped_update(mean, covariance, innovation, c, r, NU, PASSES)
     return np.array(found)
 
 

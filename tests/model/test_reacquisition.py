@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 
 from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow, observed
+from tests.model.oracles import capped_update
 
 
 def by_definition(times, y, seen, sensor, *, nu=4.0, inner=3, patience=6):
@@ -37,13 +38,7 @@ def by_definition(times, y, seen, sensor, *, nu=4.0, inner=3, patience=6):
                 offset = np.zeros(2)
             rival = mean + offset + gain @ (e - c @ offset)
             prior = wide if is_jump else covariance
-            nominal = c @ prior @ c.T + r
-            residual = e
-            for _ in range(inner):
-                weight = min(1.0, (nu + len(rows)) / (nu + residual @ np.linalg.solve(nominal, residual)))
-                gain = prior @ c.T @ np.linalg.inv(c @ prior @ c.T + r / weight)
-                residual = e - c @ gain @ e
-            mean, covariance = mean + gain @ e, prior - gain @ c @ prior
+            mean, covariance = capped_update(mean, prior, e, c, r, nu, inner)
             offset = np.zeros(2) if is_jump else rival - mean
             evidence = 0.0 if is_jump else evidence
         means.append(mean)

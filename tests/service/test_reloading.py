@@ -127,6 +127,14 @@ async def running(folder: Path, count: int = 3) -> AsyncIterator[Server]:
             await rounds
 
 
+async def hold(server: Server, index: int) -> None:
+    """Request a reload, and wait until the process with this index is asked and does not answer."""
+    server.members[index].answer = None
+    server.put("b")
+    server.reloader.request()
+    await server.members[index].asked.wait()
+
+
 async def reload(server: Server, content: str) -> tuple[str, str]:
     """One round with other bundles: the versions before and now in force."""
     before = server.reloader.current.version
@@ -250,10 +258,7 @@ async def test_one_that_hangs_is_not_waited_for(
 
 async def test_one_that_comes_to_serve_in_the_middle_is_prepared_like_the_others(tmp_path: Path) -> None:
     async with running(tmp_path, 2) as server:
-        server.members[1].answer = None
-        server.put("b")
-        server.reloader.request()
-        await server.members[1].asked.wait()
+        await hold(server, 1)
         late = server.add()
         server.members[1].answer = lambda: None
         await server.decided()
@@ -263,10 +268,7 @@ async def test_one_that_comes_to_serve_in_the_middle_is_prepared_like_the_others
 
 async def test_one_that_is_gone_and_was_not_asked_yet_holds_nothing_up(tmp_path: Path) -> None:
     async with running(tmp_path) as server:
-        server.members[0].answer = None
-        server.put("b")
-        server.reloader.request()
-        await server.members[0].asked.wait()
+        await hold(server, 0)
         server.lose(server.members[2])
         server.members[0].answer = lambda: None
         await server.decided()
@@ -275,10 +277,7 @@ async def test_one_that_is_gone_and_was_not_asked_yet_holds_nothing_up(tmp_path:
 
 async def test_requests_in_the_middle_of_a_round_are_one_more_and_the_last_files_win(tmp_path: Path) -> None:
     async with running(tmp_path, 1) as server:
-        server.members[0].answer = None
-        server.put("b")
-        server.reloader.request()
-        await server.members[0].asked.wait()
+        await hold(server, 0)
         for content in ("c", "d", "e"):
             server.put(content)
             server.reloader.request()

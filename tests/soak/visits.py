@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,7 @@ class Findings:
         self.wrong[what] += not holds
 
 
-@dataclass(frozen=True)
-class TextTruth:
+class TextTruth(NamedTuple):
     """A text, alone."""
 
     options: GenerateOptions
@@ -127,25 +126,22 @@ class Visitor:
 
     async def poison(self) -> None:
         """A live stream whose numbers leave the range of floats."""
-        truth, start, count = self._choose()
-        job = self._open(truth, start)
-        self._push(job, truth, start, count - 1)
-        last = truth.course.times[start + count - 1]
-        size = self._world.engine.filter_model(truth.filter).observation_size
-        job.push(Observed(last, [TOO_LARGE] * size, 1.0))
-        job.close()
-        end = await self._read(job, truth, start)
-        self._findings.expect("poison", isinstance(end, InvalidRequest))
+        await self._end_with(TOO_LARGE, "poison", InvalidRequest)
 
     async def crash(self) -> None:
-        """A live stream that makes every batch that it is in raise: one by one its neighbours are well."""
+        """A live stream that makes every batch that it is in raise. Its neighbours are not affected."""
+        await self._end_with(None, "crash", InternalError)
+
+    async def _end_with(self, number: float | None, what: str, error: type[Exception]) -> None:
+        """A live stream whose last observation repeats a number, or has none."""
         truth, start, count = self._choose()
         job = self._open(truth, start)
         self._push(job, truth, start, count - 1)
-        job.push(Observed(truth.course.times[start + count - 1], [], 1.0))
+        size = self._world.engine.filter_model(truth.filter).observation_size
+        job.push(Observed(truth.course.times[start + count - 1], [] if number is None else [number] * size, 1.0))
         job.close()
         end = await self._read(job, truth, start)
-        self._findings.expect("crash", isinstance(end, InternalError))
+        self._findings.expect(what, isinstance(end, error))
 
     async def refuse(self) -> None:
         """A live stream that ends with a frame that is refused."""

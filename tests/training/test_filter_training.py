@@ -18,6 +18,7 @@ from rfa.training.filter import FilterRun, load_data, train_filter
 from rfa.training.language_config import find_config
 from rfa.training.series import split, windows
 from rfa.training.simulate import OSCILLATOR_DRIFT, Disturbance, discretise, simulate_oscillator
+from tests.training.stopping import stop_at
 
 SMALL = {
     "family": "deep",
@@ -99,17 +100,9 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch,
     """In either phase: of the nominal filter, and of the head."""
     # A run in the background of a script is born deaf to SIGINT, and training leaves it so.
     request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
-    whole, cut, original = tmp_path / "whole", tmp_path / "cut", DeepTrainer.update
-
-    def update(self, *args):
-        loss = original(self, *args)
-        if self.step == step:
-            monkeypatch.setattr(DeepTrainer, "update", original)
-            signal.raise_signal(number)
-        return loss
-
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
     train(series, whole)
-    monkeypatch.setattr(DeepTrainer, "update", update)
+    stop_at(step, DeepTrainer, monkeypatch, number)
     with pytest.raises(Stopped, match=f"{number.name}: stopped and saved at step {step} of 30"):
         train(series, cut)
     assert json.loads((cut / "progress.json").read_text())["step"] == step

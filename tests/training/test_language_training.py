@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from rfa.model.checkpoint import load_run
 from rfa.training.language import Trainer, cross_entropy, train_language, validation_loss
 from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants
 from rfa.training.optimiser import Optimiser
+from tests.training.stopping import stop_at
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
 TRAINING = {"steps": 12, "batch": 4, "context": 32, "learning_rate": 0.01, "validate_every": 6, "precision": "fp32"}
@@ -58,26 +58,12 @@ RECIPES = {
 }
 
 
-def stopping_at(step, monkeypatch, number=signal.SIGTERM):
-    """A signal comes while the update of this step runs, once."""
-    original = Trainer.update
-
-    def update(self, *args):
-        losses = original(self, *args)
-        if self.step == step:
-            monkeypatch.setattr(Trainer, "update", original)
-            signal.raise_signal(number)
-        return losses
-
-    monkeypatch.setattr(Trainer, "update", update)
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
     """A run that a signal stops is saved at that step, between two validations, and ends as if it had not been."""
     config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
     train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
-    stopping_at(8, monkeypatch)
+    stop_at(8, Trainer, monkeypatch)
     with pytest.raises(Stopped, match="SIGTERM: stopped and saved at step 8 of 12; the same command continues"):
         train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     assert json.loads((tmp_path / "cut/progress.json").read_text())["step"] == 8

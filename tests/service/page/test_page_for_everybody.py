@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -141,12 +142,19 @@ def guarded() -> Iterator[Live]:
         yield live
 
 
-def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, guarded: Live) -> None:
-    with visit(browser, guarded.url, "#server") as page:
+@contextmanager
+def asked_for_a_key(browser: Any, url: str, key: str) -> Iterator[Any]:
+    """The page after a key was entered."""
+    with visit(browser, url, "#server") as page:
         page.seen.expected.append("401")
         page.locator("#key-dialog").wait_for()
-        page.fill("#key-input", KEY)
+        page.fill("#key-input", key)
         page.keyboard.press("Enter")
+        yield page
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, guarded: Live) -> None:
+    with asked_for_a_key(browser, guarded.url, KEY) as page:
         page.locator("#server-now .figure", has_text="ready").wait_for()
         assert page.evaluate("[localStorage.length, sessionStorage.getItem('rfa-key')]") == [0, KEY]
         assert KEY not in page.url
@@ -160,11 +168,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, guarded: Live) -> 
 
 @pytest.mark.parametrize("key", ["ключ-of-this-test", "schlüssel", "two words"])
 def test_a_key_that_no_header_holds_is_refused_in_words(browser: Any, guarded: Live, key: str) -> None:
-    with visit(browser, guarded.url, "#server") as page:
-        page.seen.expected.append("401")
-        page.locator("#key-dialog").wait_for()
-        page.fill("#key-input", key)
-        page.keyboard.press("Enter")
+    with asked_for_a_key(browser, guarded.url, key) as page:
         page.locator("#key-said", has_text="A key has").wait_for()
         assert page.locator("#key-dialog").is_visible()
         page.fill("#key-input", f" {KEY} ")
