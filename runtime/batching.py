@@ -1,8 +1,8 @@
-"""Batch sizes at which a row's numbers do not depend on its neighbours.
+"""Batch sizes at which the results of a row do not depend on its neighbours.
 
 A matrix product picks its kernel by the number of rows, and kernels sum in different orders, so the last bits of a row
-depend on the batch size. Which sizes agree depends on the processor. They are found when a model is loaded, and batches
-are padded to a size that agrees with the largest.
+depend on the batch size. Which sizes agree depends on the processor. They are determined when a model is loaded, and
+batches are padded to a size that agrees with the largest.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ ROTATIONS = (0, 1, 5)
 
 
 class BatchSizes:
-    """The sizes that a model's batches are padded to, ascending."""
+    """Sizes that a model's batches are padded to, ascending."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sorted(sizes))
 
     def padded(self, rows: int) -> int:
-        """The smallest of the sizes that holds `rows`.
+        """Return the smallest of the sizes that holds `rows`.
 
         Raises:
-            ValueError: none does.
+            ValueError: None does.
         """
         for size in self.sizes:
             if size >= rows:
                 return size
-        raise ValueError(f"a batch of {rows} rows, where the model was loaded for {self.sizes[-1]}")
+        raise ValueError(f"a batch has {rows} rows, but the model was loaded for {self.sizes[-1]}")
 
 
 def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes:
-    """The candidates at which every row has the bits that it has in the largest batch, at any position.
+    """Return the candidates at which every row has the same bits as in the largest batch, at any position.
 
     The largest is the first that holds all rows and whose positions agree: some kernels sum an odd last row in another
-    order. If there is none, all batches are padded to one size.
+    order.
+    If there is none, all batches are padded to one size.
 
     Args:
-        run: the model's outputs for these rows of some fixed example input.
-        candidates: sizes to try.
-        rows: of a batch, at most.
+        run: Returns the model's outputs for these rows of a fixed example input.
+        candidates: Sizes to try.
+        rows: Maximum number of rows per batch.
     """
     enough = sorted(size for size in candidates if size >= rows)
     for largest in enough:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-# How a model has what came before: in a state of constant size, or as all of it.
+# How a model stores the past: in a state of constant size, or completely.
 Mode = Literal["recurrent", "attention"]
-# What computes a model on a CPU; "auto" is compiled code where that can run the bundle, else ONNX Runtime.
+# What runs a model on a CPU. "auto" is compiled code if it supports the bundle, else ONNX Runtime.
 RuntimeName = Literal["auto", "compiled", "onnx"]
 MergeMethod = Literal["precision", "covariance_intersection"]

@@ -21,26 +21,26 @@ class Recurrent(Protocol):
     initial: dict[str, Array]
 
     def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams."""
+        """Process one token in each of B streams."""
 
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """A piece of a prompt of each of B streams, and the outputs of their last tokens."""
+        """Process a piece of a prompt of each of B streams and return the outputs of their last tokens."""
 
 
 def reproduce(
     runtime: Recurrent, bundle: Bundle, attention: Session, *, where: str, golden: Mapping[str, Any] | None = None
 ) -> int:
-    """Run golden cases on a runtime; returns the number of compared values.
+    """Run golden cases on a runtime and return the number of compared values.
 
     Args:
-        attention: runs the cases of the attention mode.
-        where: name of the runtime, for messages.
-        golden: the cases; None: those of the bundle.
+        attention: Runs the cases of the attention mode.
+        where: Name of the runtime, for messages.
+        golden: The cases. Default: those of the bundle.
 
     Raises:
-        BundleError: an output differs by more than the tolerance of the cases.
+        BundleError: An output differs by more than the tolerance of the cases.
     """
     sessions = {
         "step": RecurrentSession(runtime, "step"),
@@ -55,17 +55,17 @@ def reproduce(
 
 @dataclass(frozen=True)
 class RecurrentSession:
-    """The graph "step" or "prefill" for a batch of one; see `rfa.runtime.bundle.golden.Session`."""
+    """The graph "step" or "prefill" for a batch of one. See `rfa.runtime.bundle.golden.Session`."""
 
     runtime: Recurrent
     graph: str
 
     def get_outputs(self) -> list[Named]:
-        """Names of the outputs of `run`."""
+        """Return the names of the outputs of `run`."""
         return [Named(name) for name in (*StepOutput._fields, *(f"next_{name}" for name in self.runtime.initial))]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The named outputs, in that order."""
+        """Return the named outputs, in that order."""
         context = SlotContext(self.runtime.pool, int(inputs["position"][0]))
         try:
             context.write({name: inputs[name][0] for name in self.runtime.initial})

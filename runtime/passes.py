@@ -1,7 +1,7 @@
 """Reweighting passes K of a filter, as requests may choose them.
 
-The robust weight of an observation is found by K passes (docs/MATH.md §4). Requests may choose fewer passes of linear
-filters with the capped rule. The deep filter was trained with its number, and the other rules have one.
+The robust weight of an observation is found in K passes (docs/MATH.md, section 4). Requests may choose fewer passes for
+linear filters with the capped rule. The deep filter was trained with a fixed number, and the other rules have one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rfa.runtime.errors import InvalidInput
 
 
 class PassesRange(NamedTuple):
-    """The fewest and the most; the most are the model's own."""
+    """The smallest and the largest number. The largest is the model's default."""
 
     least: int
     most: int
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """The passes of a bundle of kind "filter"."""
+        """Return the passes of a bundle of kind "filter"."""
         return cls(*bundle.filter.passes)
 
     @property
@@ -29,10 +29,10 @@ class PassesRange(NamedTuple):
         return self.least < self.most
 
     def checked(self, passes: int | None, name: str) -> int:
-        """The passes of a request to this model; None is its own.
+        """Return the passes of a request to this model. None selects the default.
 
         Raises:
-            InvalidInput: naming the field.
+            InvalidInput: The number is not allowed. The message names the field.
         """
         if passes is None:
             return self.most

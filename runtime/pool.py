@@ -2,10 +2,12 @@
 
 A slot is a row of every array. Its owner has a handle, (row, generation). The generation changes on acquire and on
 release, so a handle that outlives its slot raises an error and cannot read another stream's state. Rows are zeroed on
-both occasions. Rows that were never used cost no memory, and the pages of a large slot go back to the system with it.
-Small slots are reused last in, first out.
+both occasions. Unused rows cost no memory, and the pages of a large released slot are returned to the system. Small
+slots
+are reused last in, first out.
 
-`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock: a slot has one owner.
+`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock, because a slot has one
+owner.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 Array = np.ndarray
-# From this size of a row on its pages are returned to the system; the call costs some microseconds.
+# From this size of a row on its pages are returned to the system. The call takes some microseconds.
 RETURN_PAGES_BYTES = 65_536
 IS_LINUX = sys.platform == "linux"  # elsewhere the pages would not read as zeros
 BOOKKEEPING_BYTES = 16  # per slot: its generation and its entry in the free list
@@ -36,7 +38,7 @@ class StateField(NamedTuple):
 
 
 class PoolSlot(NamedTuple):
-    """Handle of an acquired slot; odd generations are in use."""
+    """Handle of an acquired slot. Odd generations are in use."""
 
     row: int
     generation: int
@@ -54,8 +56,8 @@ class StatePool:
     """Slots of state.
 
     Args:
-        fields: of a slot.
-        capacity: number of slots.
+        fields: Fields of a slot.
+        capacity: Number of slots.
     """
 
     def __init__(self, fields: Mapping[str, StateField], capacity: int) -> None:
@@ -72,12 +74,12 @@ class StatePool:
 
     @property
     def in_use(self) -> int:
-        """Slots that have an owner."""
+        """Number of slots that have an owner."""
         return self._untouched - self._free_count
 
     @property
     def host_bytes_per_slot(self) -> int:
-        """Main memory of a used slot, exactly."""
+        """Exact main memory of a used slot in bytes."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
     @property
@@ -86,10 +88,10 @@ class StatePool:
         return self._untouched * self.host_bytes_per_slot
 
     def acquire(self) -> PoolSlot:
-        """A zeroed slot.
+        """Return a zeroed slot.
 
         Raises:
-            PoolFull: every slot has an owner.
+            PoolFull: Every slot has an owner.
         """
         with self._lock:
             if self._free_count:
@@ -108,7 +110,7 @@ class StatePool:
         """Zero a slot and free it.
 
         Raises:
-            StaleSlot: it was released before.
+            StaleSlot: It was released before.
         """
         with self._lock:
             self._check(slot)
@@ -118,11 +120,11 @@ class StatePool:
             self._free_count += 1
 
     def rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Row numbers of these slots, to index `arrays` with.
+        """Return row numbers of these slots, to index `arrays` with.
 
         Raises:
-            StaleSlot: one was released.
-            ValueError: one occurs twice: its rows would overwrite each other.
+            StaleSlot: One was released.
+            ValueError: One occurs twice, so its rows would overwrite each other.
         """
         handles = np.fromiter(itertools.chain.from_iterable(slots), np.int64, 2 * len(slots)).reshape(-1, 2)
         rows = np.ascontiguousarray(handles[:, 0])
@@ -134,10 +136,10 @@ class StatePool:
         return rows
 
     def read(self, slot: PoolSlot) -> dict[str, Array]:
-        """Copies of a slot's fields.
+        """Return copies of a slot's fields.
 
         Raises:
-            StaleSlot: it was released.
+            StaleSlot: It was released.
         """
         self._check(slot)
         return {name: array[slot.row].copy() for name, array in self.arrays.items()}
@@ -146,7 +148,7 @@ class StatePool:
         """Set some fields of a slot.
 
         Raises:
-            StaleSlot: it was released.
+            StaleSlot: It was released.
         """
         self._check(slot)
         for name, value in values.items():
@@ -156,7 +158,7 @@ class StatePool:
         """Copy a slot to another.
 
         Raises:
-            StaleSlot: one was released.
+            StaleSlot: One was released.
         """
         self._check(source)
         self._check(target)
@@ -176,19 +178,19 @@ class _FieldRows:
     """The array of a field, in its own pages.
 
     Args:
-        capacity: number of rows.
+        capacity: Number of rows.
     """
 
     def __init__(self, capacity: int, field: StateField) -> None:
         dtype = np.dtype(field.dtype)
         size = capacity * math.prod(field.shape) * dtype.itemsize
-        # Private: pages of a shared map would not be gone.
+        # Private, because pages of a shared map would not be released.
         self._pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.array = np.frombuffer(self._pages, dtype, size // dtype.itemsize).reshape(capacity, *field.shape)
         self._stride = self.array.strides[0] if capacity else 0
 
     def clear(self, row: int) -> None:
-        """Zero a row, and return its whole pages to the system where that is worth a call."""
+        """Zero a row, and return its whole pages to the system where that pays off."""
         begin, end = row * self._stride, (row + 1) * self._stride
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if not IS_LINUX or last - first < RETURN_PAGES_BYTES:
@@ -200,27 +202,28 @@ class _FieldRows:
 
 
 class DoubleBufferedPool(StatePool):
-    """Slots of two rows each, in arrays of a subclass: one row holds the state, the next state is written to the other.
+    """Slots of two rows each, in arrays of a subclass. One row holds the state; the next state is written to the other.
 
-    `swap` makes the next state current. So a state that is dropped, because it is not finite or its batch failed, has
+    `swap` makes the next state current. A state that is dropped, because it is not finite or its batch failed, has
+    therefore
     overwritten nothing.
 
     Args:
-        capacity: number of slots; slot i has the rows 2i and 2i + 1.
-        fields: of a slot, without the one for the index of the current row.
+        capacity: Number of slots. Slot i has the rows 2i and 2i + 1.
+        fields: Fields of a slot, without the one for the index of the current row.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, StateField] | None = None) -> None:
         super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
 
     def current_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Rows that hold the states of these slots; the errors are those of `rows`."""
+        """Return rows that hold the states of these slots. Raises the errors of `rows`."""
         rows = self.rows(slots)
         current: Array = 2 * rows + self.arrays["half"][rows]
         return current
 
     def next_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Rows that the next states are written to; the errors are those of `rows`."""
+        """Return rows that the next states are written to. Raises the errors of `rows`."""
         following: Array = self.current_rows(slots) ^ 1
         return following
 
@@ -228,7 +231,7 @@ class DoubleBufferedPool(StatePool):
         """Make the next state current.
 
         Raises:
-            StaleSlot: the slot was released.
+            StaleSlot: The slot was released.
         """
         self._check(slot)
         self.arrays["half"][slot.row] ^= 1

@@ -1,8 +1,9 @@
-"""The instruction set that CPU kernels are compiled for: the same on every machine.
+"""The instruction set that CPU kernels are compiled for, the same on every machine.
 
 x86-64-v3 (AVX2 and FMA, processors from 2013 on) on x86, `generic` elsewhere. A fixed target gives the same bits, and a
 valid kernel cache, on all machines. It costs no measurable speed: loops over few lanes gain nothing from AVX-512. An
-x86 processor without these instructions uses `generic`, whose last bits may differ.
+x86
+processor without these instructions uses `generic`, whose last bits may differ.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO) -> str:
-    """The name of LLVM's processor to compile for.
+    """Return the name of LLVM's processor to compile for.
 
     Args:
-        machine: architecture, as `platform.machine()` has it.
-        cpuinfo: the kernel's list of processor flags; a system without one is taken to have x86-64-v3.
+        machine: Architecture, as in `platform.machine()`.
+        cpuinfo: The kernel's list of processor flags. A system without one is assumed to have x86-64-v3.
     """
     if machine.lower() not in ("x86_64", "amd64"):
         return GENERIC
@@ -38,7 +39,7 @@ def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO)
 
 
 def set_target() -> None:
-    """Make numba compile for `target_processor()`, unless NUMBA_CPU_NAME says otherwise; call before compiling."""
+    """Make numba compile for `target_processor()`, unless NUMBA_CPU_NAME says otherwise. Call before compiling."""
     if "NUMBA_CPU_NAME" in os.environ:
         return
     os.environ["NUMBA_CPU_NAME"] = target_processor()

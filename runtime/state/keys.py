@@ -1,14 +1,15 @@
 """Keys that seal states.
 
 A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first key seals, all of them open. To rotate
-keys without losing states, deploy each phase to every replica before the next:
+keys
+without losing states, deploy each phase to every replica before the next:
 
     old
     old,new          every replica can open states of the new key
     new,old          the new key seals
     new              after `state_seconds` (and `session_seconds`) no live state needs the old key
 
-Remove an exposed key at once: its states become invalid.
+Remove an exposed key at once, which invalidates its states.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from pathlib import Path
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
-# 32 random bytes have 30 distinct values on average; fewer than 18 once in 10^13 keys.
+# 32 random bytes have 30 distinct values on average, and fewer than 18 once in 10^13 keys.
 _FEWEST_DISTINCT = 18
 _ID_LABEL = b"rfa state key id v1"
 _ADVICE = "make one with: openssl rand -base64 32"
 
 
 def ephemeral_key() -> str:
-    """A random key, in the form of `state_keys`. Its states end with the servers that have it."""
+    """Return a random key, in the form of `state_keys`. Its states end with the servers that have it."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
-    """The configured keys, the sealing one first.
+    """Return the configured keys, the sealing one first.
 
     Args:
-        listed: keys separated by commas.
-        file: with a key a line; instead of `listed`.
+        listed: Keys separated by commas.
+        file: File with one key per line, instead of `listed`.
 
     Raises:
-        ValueError: an invalid, weak or repeated key, or both arguments. Messages show no key.
-        OSError: the key file cannot be read.
+        ValueError: A key is invalid, weak or repeated, or both arguments are given. Messages show no key.
+        OSError: The key file cannot be read.
     """
     if listed is not None and file is not None:
         raise ValueError("state keys: give state_keys or state_keys_file, not both: only one key can be the first")
@@ -62,10 +63,10 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
 
 
 def decode_key(text: str, name: str) -> bytes:
-    """The bytes of a key; `name` is for messages, which do not show the key.
+    """Return the bytes of a key. `name` is for messages, which do not show the key.
 
     Raises:
-        ValueError: not base64 of 32 bytes, or weak.
+        ValueError: It is not base64 of 32 bytes, or weak.
     """
     try:
         # Keys come in both alphabets.
@@ -80,7 +81,7 @@ def decode_key(text: str, name: str) -> bytes:
 
 
 def _is_weak(key: bytes) -> bool:
-    """Whether 32 bytes are a constant, a sequence, a short pattern or text."""
+    """Return whether 32 bytes are a constant, a sequence, a short pattern or text."""
     steps = {(after - before) % 256 for before, after in pairwise(key)}
     return len(set(key)) < _FEWEST_DISTINCT or len(steps) < _FEWEST_DISTINCT or all(32 <= byte < 127 for byte in key)
 
@@ -90,7 +91,7 @@ class StateKeys:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
-            raise ValueError("there must be a key")
+            raise ValueError("at least one key is required")
         self._keys: dict[bytes, bytes] = {}
         for number, key in enumerate(keys, 1):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
@@ -102,5 +103,5 @@ class StateKeys:
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """The key of this id, or None."""
+        """Return the key of this id, or None."""
         return self._keys.get(key_id)

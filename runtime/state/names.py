@@ -1,7 +1,7 @@
 """Scopes of states, and references to states in requests.
 
-state = "v1.…"                 a sealed token, held by the client
-state = "session:NAME"         a named session, held by the server
+state = "v1.…"                 a sealed token, stored by the client
+state = "session:NAME"         a named session, stored by the server
 state = "session:NAME@STEP"    the same, only at that step
 """
 
@@ -16,18 +16,18 @@ from rfa.runtime.errors import InvalidInput
 
 SESSION_PREFIX = "session:"
 _TENANT_DIGITS = 16
-# A step is a 64-bit count without leading zeros: references are unique.
+# A step is a 64-bit count without leading zeros, so references are unique.
 _REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1-9][0-9]{0,18}))?")
 
 
 @dataclass(frozen=True)
 class StateScope:
-    """A state opens only in an equal scope.
+    """The scope of a state, which opens only in an equal scope.
 
     Attributes:
-        model: sha256 digest of the bundle's manifest (`Bundle.digest`).
+        model: SHA-256 digest of the bundle's manifest (`Bundle.digest`).
         kind: "lm" or "filter".
-        tenant: a stable id of the API key, "" without one.
+        tenant: Stable id of the API key, "" without one.
     """
 
     model: str
@@ -36,7 +36,7 @@ class StateScope:
 
 
 def tenant_of_key(api_key: str) -> str:
-    """Stable id of an API key for `StateScope.tenant`, which does not reveal the key."""
+    """Return a stable id of an API key for `StateScope.tenant`, which does not reveal the key."""
     return f"key-{sha256(api_key.encode()).hexdigest()[:_TENANT_DIGITS]}"
 
 
@@ -58,12 +58,12 @@ class SessionName:
         """Parse `session:NAME`, the form of `return_state` that creates a session.
 
         Raises:
-            InvalidInput: otherwise; `param` is the field.
+            InvalidInput: The text has another form. `param` is the field.
         """
         reference = SessionReference.parse(text, param=param)
         if reference.step is not None:
             raise InvalidInput(
-                f"{param}: a new session has no step; write session:NAME.", param=param, code="session_name"
+                f"{param}: a new session has no step; use session:NAME.", param=param, code="session_name"
             )
         return reference.name
 
@@ -77,7 +77,7 @@ class SessionReference:
 
     @staticmethod
     def is_one(reference: str) -> bool:
-        """Whether a request's `state` is a session reference, not a token."""
+        """Return whether a request's `state` is a session reference, not a token."""
         return reference.startswith(SESSION_PREFIX)
 
     @classmethod
@@ -85,7 +85,7 @@ class SessionReference:
         """Parse `session:NAME` or `session:NAME@STEP`.
 
         Raises:
-            InvalidInput: otherwise.
+            InvalidInput: The text has another form.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:

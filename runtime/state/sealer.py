@@ -28,7 +28,9 @@ _FORMAT = b"rfa state v1"
 
 
 class SealBroken(Exception):
-    """Not sealed by these keys for this binding. The reason is for the log; clients get a constant message."""
+    """The bytes were not sealed by these keys for this binding. The reason is for the log; clients get a constant
+    message.
+    """
 
 
 class Sealer:
@@ -39,16 +41,16 @@ class Sealer:
         self._audience = audience
 
     def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
-        """The sealed plaintext, `OVERHEAD_BYTES` longer. `purpose` separates kinds of data in a scope."""
+        """Return the sealed plaintext, `OVERHEAD_BYTES` longer. `purpose` separates kinds of data in a scope."""
         key_id, salt = self._ring.sealing_id, secrets.token_bytes(SALT_BYTES)
         subkey, nonce = _derive(self._ring.sealing_key, salt)
         return key_id + salt + AESGCM(subkey).encrypt(nonce, plaintext, self._binding(key_id, scope, purpose))
 
     def open(self, sealed: bytes, scope: StateScope, purpose: str) -> bytes:
-        """The plaintext that `seal` got for the same scope and purpose.
+        """Return the plaintext that `seal` got for the same scope and purpose.
 
         Raises:
-            SealBroken: otherwise.
+            SealBroken: The bytes were altered, or sealed by other keys or for another scope.
         """
         if len(sealed) < OVERHEAD_BYTES:
             raise SealBroken("too short")
@@ -67,14 +69,14 @@ class Sealer:
             raise SealBroken("altered, or of another scope") from None
 
     def _binding(self, key_id: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Fields prefixed by their lengths, so that bindings of different scopes differ."""
+        """Return fields prefixed by their lengths, so that bindings of different scopes differ."""
         texts = (self._audience, scope.tenant, scope.model, scope.kind, purpose)
         fields = (_FORMAT, key_id, *(text.encode() for text in texts))
         return b"".join(len(field).to_bytes(4, "little") + field for field in fields)
 
 
 def _derive(master: bytes, salt: bytes) -> tuple[bytes, bytes]:
-    """Subkey and nonce of one seal."""
+    """Return subkey and nonce of one seal."""
     hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=salt, info=_FORMAT)
     material = hkdf.derive(master)
     return material[:KEY_BYTES], material[KEY_BYTES:]

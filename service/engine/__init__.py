@@ -1,1 +1,1 @@
-"""The engine: bundles in, numbers and text out. Knows nothing of HTTP."""
+"""The engine: bundles in, numbers and text out, without HTTP."""

@@ -17,7 +17,7 @@ def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = Non
     """Send emitted events to their event loops, each woken once. Call with the scheduler's lock.
 
     Args:
-        own: the calling event loop.
+        own: The calling event loop.
 
     Returns:
         The events for `own`, which the caller delivers.
@@ -39,6 +39,6 @@ def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = Non
 
 
 def deliver_all(deliveries: list[Delivery]) -> None:
-    """On the event loop of the jobs: give each its events."""
+    """Give each job its events, on the event loop of the jobs."""
     for job, events in deliveries:
         job.deliver(events)

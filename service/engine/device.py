@@ -1,6 +1,6 @@
 """Devices of models: the CPU, or a GPU for language models and long series of the series network.
 
-Other filters stay on the CPU: their steps are small matrices, one after the other.
+Other filters stay on the CPU, because their steps are small matrices, one after the other.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ FEW_NUMBERS = "a row is a few thousand sequential operations"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
-    """The loader of language bundles for these settings.
+    """Return the loader of language bundles for these settings.
 
     Raises:
-        ConfigurationError: the device is missing. The loader raises UnsupportedError if the device has too little
-            memory, or a bundle does not fit the runtime.
+        ConfigurationError: The device is missing. The loader raises UnsupportedError if the device has too little
+            memory,
+            or the runtime does not support a bundle.
     """
     streams = settings.limits.max_running * MAX_SAMPLES
     if not settings.models.is_on_gpu:
@@ -67,10 +68,10 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
 
 def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | None, LongSeries | None]:
-    """The device for long series of a filter, and its description; None without a GPU.
+    """Return the device for long series of a filter and its description, or None without a GPU.
 
     Raises:
-        UnsupportedError: the memory of the GPU is too small.
+        UnsupportedError: The memory of the GPU is too small.
     """
     if not settings.models.is_on_gpu:
         return None, None
@@ -87,7 +88,7 @@ def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | N
 
 
 def check_gpu(settings: Settings) -> None:
-    """Raises ConfigurationError if torch cannot use the GPU of this process."""
+    """Raise ConfigurationError if torch cannot use the GPU of this process."""
     reason = gpu_refusal()
     if reason is not None:
         processes = f" with RFA_PROCESSES={settings.models.processes}" if settings.models.processes > 1 else ""

@@ -20,14 +20,14 @@ logger = logging.getLogger("rfa.engine")
 
 
 class Stage(Protocol):
-    """Something that advances jobs by one quantum."""
+    """Advances jobs by one quantum."""
 
     max_rows: int  # rows of one quantum, unless a single job has more
 
     def run(self, jobs: Sequence[Any]) -> None:
         """Advance every job: emit, finish or fail it, or set its next stage.
 
-        An exception must leave every job unchanged: the scheduler then advances them one by one.
+        An exception must leave every job unchanged, because the scheduler then advances them one by one.
         """
 
 
@@ -78,7 +78,7 @@ class Job:
         return 1
 
     def weight(self, _: Any) -> int:
-        """Number of events that this one counts as."""
+        """Return the number of events that this one counts as."""
         return 1
 
     @property
@@ -88,25 +88,25 @@ class Job:
 
     @property
     def is_buffer_full(self) -> bool:
-        """On a worker: whether unread events, with those of this quantum, fill the reader's buffer."""
+        """Return, on a worker, whether unread events with those of this quantum fill the reader's buffer."""
         waiting = (self._backlog + self._emitted) * self.event_rows
         return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the deadline has passed; the job then ends with what it has."""
+        """Whether the deadline has passed. The job then ends with what it has."""
         return time.monotonic() > self.deadline
 
     @property
     def should_yield(self) -> bool:
-        """On a worker: whether a live stream waits for this quantum, or the time slice has ended."""
+        """Return, on a worker, whether a live stream waits for this quantum, or the time slice has ended."""
         if self.time_slice is not None:
             return self.time_slice.is_over
         return self._scheduler is not None and self._scheduler.live_waiting > 0
 
     @property
     def runs_on_loop(self) -> bool:
-        """Whether a quantum takes microseconds, less than the way to another thread."""
+        """Whether a quantum takes microseconds, less than switching to another thread."""
         return False
 
     @property
@@ -120,7 +120,7 @@ class Job:
         return False
 
     def release(self) -> None:
-        """Release the job's resources; called once, when it has left the scheduler."""
+        """Release the job's resources. Called once, when it has left the scheduler."""
 
     # On a worker thread.
 
@@ -135,26 +135,26 @@ class Job:
         self._outbox.append(_Finished(result))
 
     def fail(self, error: BaseException) -> None:
-        """End with an error; an unexpected one is logged and reported as an internal error."""
+        """End with an error. Unexpected ones are logged and reported as internal errors."""
         self.done = True
         if not isinstance(error, NAMED):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
 
     def outcome(self) -> tuple[list[Any], Any]:
-        """Events, and the result or ServiceError, of a part that has ended."""
+        """Return events, and the result or ServiceError, of a part that has ended."""
         *events, end = self._outbox
         return events, end.result if isinstance(end, _Finished) else end
 
     # On the event loop.
 
     async def events(self) -> AsyncIterator[Any]:
-        """Every emitted event, then the finish result as the last one.
+        """Yield every emitted event, then the finish result as the last one.
 
         Leaving the iteration early cancels the job.
 
         Raises:
-            ServiceError: when the job failed.
+            ServiceError: The job failed.
         """
         try:
             while True:
@@ -174,14 +174,14 @@ class Job:
             self.cancel()
 
     async def result(self) -> Any:
-        """The finish result; events are discarded."""
+        """Return the finish result, discarding events."""
         last = None
         async for event in self.events():
             last = event
         return last
 
     def cancel(self) -> None:
-        """Stop working on this job; does nothing if it has ended."""
+        """Stop working on this job. Does nothing if it has ended."""
         if self._scheduler is not None:
             self._scheduler.cancel(self)
 

@@ -21,13 +21,13 @@ from rfa.service.schemas.chat_template import CHAT_TEMPLATE
 from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
 
-# Names of models of the server itself.
+# Names of built-in models.
 RESERVED_NAMES = frozenset({*auto.NAMES, MIXTURE, "system"})
 
 
 @dataclass(frozen=True)
 class Models:
-    """Loaded models by name; the first of a kind is the default."""
+    """Loaded models by name. The first of a kind is the default."""
 
     languages: Mapping[str, Language]
     filters: Mapping[str, FilterRuntime]
@@ -40,7 +40,7 @@ class Models:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that filters may keep between requests, besides pool slots."""
+        """Memory that filters may keep between requests, in addition to pool slots."""
         return sum(model.kept_bytes for model in self.filters.values())
 
     def reserved_bytes(self, settings: Settings) -> int:
@@ -52,9 +52,9 @@ def load_models(settings: Settings) -> Models:
     """Open every bundle, reproduce its golden outputs, and build its runtime.
 
     Raises:
-        BundleError: If a bundle is invalid; the message names it and the reason.
-        ConfigurationError: the device is missing.
-        UnsupportedError: a bundle does not fit the device or the runtime of the settings.
+        BundleError: A bundle is invalid. The message names it and the reason.
+        ConfigurationError: The device is missing.
+        UnsupportedError: A bundle does not fit the device or the runtime of the settings.
     """
     loader = _Loader(settings)
     keys = trusted_keys(settings.security)
@@ -77,7 +77,7 @@ class _Loader:
         self._first: list[CompileTask] = []
         self._then: list[CompileTask] = []
         self._texts: list[CompileTask] = []
-        # The longest to compile: two processes begin with a half each, and the first to end joins them.
+        # The slowest kernel: two processes compile a half each, and the first to end joins them.
         self._halves: list[CompileTask] = []
         self._whole: list[CompileTask] = []
 
@@ -121,7 +121,7 @@ class _Loader:
         waiting = [*run_unlocked(self._halves), *run_unlocked(self._whole)]
         run_with_locks([*self._first, (auto, auto.warm)])
         run_with_locks([*self._then, *self._texts, *waiting])
-        # The mixture with a network of any series is the default, then the network, then `auto`.
+        # The mixture with a network for any series is the default, then the network, then `auto`.
         networks = {name: model for name, model in self._filters.items() if isinstance(model, SeriesRuntime)}
         mixtures = [network.mixed() for network in list(networks.values())[:1]]
         filters = {**{mixture.name: mixture for mixture in mixtures}, **networks, **self._filters}
@@ -150,7 +150,7 @@ def model_info(
     kernels: GpuKernels | None = None,
     long_series: LongSeries | None = None,
 ) -> ModelInfo:
-    """The entry of a model in the reply of /info."""
+    """Return the entry of a model in the reply of /info."""
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,

@@ -30,7 +30,7 @@ class RunQueue:
         return bool(self._stages)
 
     def push(self, job: Job, *, first: bool = False) -> None:
-        """Add a job; `first` puts a request at the front."""
+        """Add a job. `first` puts a request at the front."""
         queue = self._stages.setdefault(job.stage, StageQueue())
         if job.is_stream:
             self.live_waiting += 1
@@ -43,7 +43,7 @@ class RunQueue:
             queue.requests.append(job)
 
     def take(self, busy: int, workers: int) -> list[Job]:
-        """The next jobs to advance together: of `busy` and waiting ones, the share of one worker."""
+        """Return the next jobs to advance together: the share of one worker in `busy` and waiting ones."""
         is_live_first = self._is_live_next()
         stage = self._next_stage(is_live_first)
         queue = self._stages.pop(stage)
@@ -82,7 +82,7 @@ class StageQueue:
         return len(self.live) + len(self.requests)
 
     def take(self, count: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
-        """The jobs of the next quantum: one, and up to `count` if their rows fit."""
+        """Return the jobs of the next quantum: one, and up to `count` if their rows fit."""
         jobs: list[Job] = []
         rows = 0
         kinds = ("live", "requests") if is_live_first else ("requests", "live")

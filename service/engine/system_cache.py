@@ -1,6 +1,6 @@
 """Stages for systems that come with requests, cached by content.
 
-A job holds its stages while it lives, and leases their memory. The cache keeps the last used ones for later requests,
+A job holds its stages while it lives, and reserves their memory. The cache keeps recently used ones for later requests,
 up to `MAX_CACHED` and `MAX_CACHED_BYTES`, and evicts idle ones first.
 """
 
@@ -27,13 +27,13 @@ MAX_CACHED: Final = 64
 MAX_CACHED_BYTES: Final = 64 << 20
 # Each pool is a memory map, and a process may have some ten thousand of them.
 MAX_SYSTEMS: Final = 1_024
-# Requests that wait for a system to be built, which may take 0.5 s of a core.
+# Requests that wait for a system to be built, which may take 0.5 s on a core.
 MAX_WAITING: Final = 64
 RETRY_AFTER_SECONDS: Final = 1
 
 
 class ServedSystem(NamedTuple):
-    """A system with its stages, the digest that binds its states, and its memory besides pool slots."""
+    """A system with its stages, the digest that binds its states, and its memory without pool slots."""
 
     stages: FilterStages
     digest: str
@@ -51,10 +51,10 @@ class ServedSystem(NamedTuple):
 
 
 class SystemCache:
-    """Systems of requests; for use on one event loop.
+    """Systems of requests, for use on one event loop.
 
     Args:
-        make: builds the stages of a model.
+        make: Builds the stages of a model.
     """
 
     def __init__(self, make: Callable[[FilterRuntime], FilterStages]) -> None:
@@ -66,7 +66,7 @@ class SystemCache:
 
     @property
     def pool_slots_in_use(self) -> int:
-        """Pool slots in use by all systems."""
+        """Number of pool slots in use by all systems."""
         return sum(pool.in_use for pool in list(self._pools))
 
     @property
@@ -80,11 +80,11 @@ class SystemCache:
         return len(self._pools)
 
     async def get(self, document: Mapping[str, Any]) -> ServedSystem:
-        """The system of a document; hold it until its jobs are submitted.
+        """Return the system of a document. Hold it until its jobs are submitted.
 
         Raises:
-            InvalidRequest: naming the field of the document.
-            Overloaded: too many systems are waiting or in use.
+            InvalidRequest: The document is invalid. The message names the field.
+            Overloaded: Too many systems are waiting or in use.
         """
         key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()
         if key not in self._cached:
@@ -95,7 +95,7 @@ class SystemCache:
     async def _add(self, key: bytes, document: Mapping[str, Any]) -> None:
         if self._waiting >= MAX_WAITING or len(self._pools) >= MAX_SYSTEMS:
             raise Overloaded(
-                "The server has too many systems at this moment; try again.",
+                "The server has too many systems now; try again.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
                 code="systems_full",
             )
