@@ -1,4 +1,4 @@
-"""What the commands of benchmarks share: options, requests to a server, the file they write, the tables they print."""
+"""Shared parts of benchmark commands: options, requests to a server, the result file, and printed tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLY_SECONDS = 120.0
 
 
 def parser(description: str | None, result: str, *, needs_data: bool = False) -> argparse.ArgumentParser:
-    """Options `--out` (default: results/RESULT.json) and, if `needs_data`, `--data`."""
+    """Return a parser with `--out` (default: results/RESULT.json) and, if `needs_data`, `--data`."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--out", type=Path, default=RESULTS / f"{result}.json", help="JSON file to write")
     if needs_data:
@@ -27,7 +27,7 @@ def parser(description: str | None, result: str, *, needs_data: bool = False) ->
 
 
 def post(url: str, body: Any, kind: str = "application/json") -> bytes:
-    """The server's reply to a body: bytes of this kind, or what becomes JSON."""
+    """Post a body, bytes of this kind or a JSON document, and return the server's reply."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     request = urllib.request.Request(url, data, {"Content-Type": kind})
     with urllib.request.urlopen(request, timeout=REPLY_SECONDS) as reply:

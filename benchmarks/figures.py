@@ -1,4 +1,4 @@
-"""What pictures of series have in common: a light ground of their own, few colours, and what they were drawn from."""
+"""Shared parts of the pictures: a light background, few colours, and a fingerprint of the drawn document."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FIGURES: Final = HOME / "docs" / "figures"
 GROUND: Final = "#fbfaf7"
 INK: Final = "#22252a"
 DPI = 80
-# Of curves in one ink, and of pictures where each colour is a name.
+# Curves in one ink, and colours of pictures where each colour has a name.
 FEW, MANY = 32, 128
 
 
 def plain(axes: Any) -> None:
-    """Ground, ink and two spines."""
+    """Style axes with background, ink and two spines."""
     axes.set_facecolor(GROUND)
     axes.tick_params(labelsize=6, colors=INK, length=2)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def panels(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
-    """A figure of so many inches and its axes `[rows, columns]`, drawn without a display."""
+    """Return a figure of this size in inches and its axes `[rows, columns]`, drawn without a display."""
     figure, grid = no_display().subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.set_facecolor(GROUND)
     for axes in grid.flat:
@@ -39,7 +39,7 @@ def panels(rows: int, columns: int, size: tuple[float, float], **options: Any) -
 
 
 def no_display() -> Any:
-    """pyplot, drawing without a display."""
+    """Return pyplot, drawing without a display."""
     mpl.use("Agg")
     from matplotlib import pyplot
 
@@ -47,7 +47,7 @@ def no_display() -> Any:
 
 
 def write(figure: Any, path: Path, dpi: int = 100) -> Path:
-    """Write a figure into a folder that need not exist; the format follows the suffix."""
+    """Write a figure, creating its folder if necessary. The suffix sets the format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
     figure.savefig(path, dpi=dpi, **options)
@@ -56,7 +56,7 @@ def write(figure: Any, path: Path, dpi: int = 100) -> Path:
 
 
 def save(figure: Any, path: Path, colours: int = FEW, drawn_from: Mapping[str, Any] | None = None) -> None:
-    """A small PNG, which may name the document that it shows: `is_of` tells whether it still does."""
+    """Save a small PNG, with the fingerprint of the document that it shows, for `is_of`."""
     write(figure, path, DPI)
     with Image.open(path) as image:
         few = image.convert("RGB").quantize(colours)
@@ -67,11 +67,11 @@ def save(figure: Any, path: Path, colours: int = FEW, drawn_from: Mapping[str, A
 
 
 def is_of(path: Path, document: Mapping[str, Any]) -> bool:
-    """Whether a picture was drawn from exactly this document."""
+    """Return whether a picture was drawn from exactly this document."""
     with Image.open(path) as image:
         return image.info.get("Source") == fingerprint(document)
 
 
 def fingerprint(document: Mapping[str, Any]) -> str:
-    """Of all that a document says."""
+    """Return a fingerprint of a document."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,7 @@
-"""Launches of attention whose cost is modelled, and the trips of each CTA through each loop.
+"""Launches of attention whose cost is modelled, and the iterations of each CTA through each loop.
 
-Causal, 16,384 tokens and 2,048 reals as in `rfa bench kernel`: B = 16,384 / N, H = 2,048 / W. A quarter of the heads
+Causal, 16,384 tokens and 2,048 dimensions as in `rfa bench kernel`: B = 16,384 / N, H = 2,048 / W. A quarter of the
+heads
 does not decay. The last loop of the forward pass, a fallback, does not run.
 """
 
@@ -14,9 +15,9 @@ TOKENS, HIDDEN = 16_384, 2048
 LENGTHS = (512, 16_384)
 WIDTHS = (64, 128)
 PASSES = ("forward", "backward")
-# Multiples of the forward pass's matrix work, as everywhere.
+# Multiples of the forward pass's matrix work.
 WORK = {"forward": 1.0, "backward": 2.5}
-# Distances whose table the kernel refuses: 1 for 45 of 48 heads of the bench's dynamics, else 0 (Triton's interpreter).
+# Distances whose table the kernel rejects: 1 for 45 of 48 heads of the benchmark's dynamics, else 0.
 EXACT_DISTANCES = 1
 ZERO_DECAY = 0.25
 TERMS = 16  # of the product that gives log V
@@ -24,7 +25,7 @@ MARKS_OF_A_TURN = 128
 
 
 class Shape(NamedTuple):
-    """One call: B sequences of N tokens, H heads of W reals."""
+    """One call: B sequences of N tokens, H heads of width W."""
 
     width: int
     length: int
@@ -38,13 +39,15 @@ class Shape(NamedTuple):
         return HIDDEN // self.width
 
     def flop(self, pass_name: str) -> float:
-        """Matrix work, two products of half the pairs: 4 B H N² W / 2, times the pass's share."""
+        """Return the matrix work, two products of half the pairs: 4 B H N² W / 2, times the factor of the pass."""
         return WORK[pass_name] * 2 * self.batch * self.heads * self.length**2 * self.width
 
 
 @dataclass(frozen=True)
 class SourceLoop:
-    """A loop as the source has it: scores of a turn, multiply-accumulates a score, bytes copied from L2 a turn."""
+    """A loop of the source: scores per iteration, multiply-accumulates per score, bytes copied from L2 per
+    iteration.
+    """
 
     name: str
     scores: int
@@ -56,8 +59,11 @@ class SourceLoop:
 class Kernel:
     """A kernel as its source describes it.
 
-    loops: those with products, in order; turns: per CTA in launch order, of each loop; trips: other round trips to L2
-    of a CTA, the first to memory; moved: bytes to and from memory.
+    Args:
+        loops: Loops with products, in order.
+        turns: Iterations of each loop, per CTA in launch order.
+        trips: Other round trips of a CTA to L2, the first to memory.
+        moved: Bytes to and from memory.
     """
 
     loops: Sequence[SourceLoop]
@@ -67,10 +73,11 @@ class Kernel:
 
 
 def launches_of(call: str, architecture: int) -> list[Any]:
-    """Recorded launches of a call in bfloat16, without precision and without the gradient of mu.
+    """Return recorded launches of a call in bfloat16, without precision and without the gradient of mu.
 
     `call` is "forward 64" as shipped, or "forward 64 128-64-8-3" with other blocks, warps and stages (backward: rows,
-    then columns).
+    then
+    columns).
     """
     import torch
 
@@ -94,7 +101,7 @@ def launches_of(call: str, architecture: int) -> list[Any]:
 
 
 def kernel_of(name: str, constants: dict[str, int], shape: Shape, pass_name: str) -> Kernel:
-    """The source's side of a compiled kernel."""
+    """Return the source description of a compiled kernel."""
     return _KERNELS[pass_name, name](constants, shape)
 
 
@@ -118,7 +125,7 @@ def _forward(c: dict[str, int], shape: Shape) -> Kernel:
                 exact = min(earlier, EXACT_DISTANCES)
                 light = earlier - exact if head < ZERO_DECAY * shape.heads else 0
                 turns.append((bm // bn, exact, light, earlier - exact - light, 0))
-    # Queries and scalars, the scalars anew before three of the loops, marks.
+    # Queries and scalars, the scalars again before three of the loops, and marks.
     marks = shape.length / bn / 2 / MARKS_OF_A_TURN
     return Kernel(loops, turns, 4 + marks, moved=4 * 2 * TOKENS * HIDDEN)
 

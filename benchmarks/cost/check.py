@@ -1,11 +1,11 @@
 """The cost model compared with published speeds of softmax attention.
 
-The kernel is that of Triton's tutorial on fused attention, with the best of its blocks. Published, float16: H100 2024:
+The kernel is that of Triton's tutorial on fused attention, with its best block sizes. Published, float16: H100 2024:
 flash3_fp16_fwd.png in github.com/Dao-AILab/flash-attention; H100 2025: facebookexperimental/triton pull request 205;
 A100: Dao-AILab/flash-attention issue 307.
 """
 
-# Kernels are typed by their compiler.
+# Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rfa.benchmarks.cost.model import KINDS
 
 @dataclass(frozen=True)
 class Published:
-    """A measured speed, TFLOP/s."""
+    """A measured speed in TFLOP/s."""
 
     gpu: str
     year: int
@@ -53,7 +53,7 @@ BLOCKS = ((64, 64, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3))
 
 
 def blocks_of(is_causal: bool) -> list[tuple[int, int, int, int]]:
-    """BM, BN, warps, stages. Square blocks have one turn on the diagonal, which is no loop."""
+    """Yield BM, BN, warps, stages. Square blocks have one iteration on the diagonal, which is not a loop."""
     return [blocks for blocks in BLOCKS if not is_causal or blocks[0] > blocks[1]]
 
 
@@ -61,7 +61,7 @@ def blocks_of(is_causal: bool) -> list[tuple[int, int, int, int]]:
 def _turn(
     state, b_q, p_k, p_v, o_row, start, scale, W: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
-    """A block of keys under the running maximum."""
+    """Process a block of keys with a running maximum."""
     b_out, b_sum, b_top = state
     o_key = start + tl.arange(0, BN)
     o_w = tl.arange(0, W)
@@ -98,19 +98,19 @@ def plain_kernel(
 
 
 def entry_of(speed: Published, blocks: Sequence[int]) -> str:
-    """What is compiled for it."""
+    """Return the entry to compile."""
     shape = f"{speed.width} {int(speed.is_causal)} {'-'.join(map(str, blocks))}"
     return f"plain {shape}@{GPUS[speed.gpu].architecture}"
 
 
 def entries() -> list[str]:
-    """What is compiled for all of them."""
+    """Return all entries to compile."""
     found = [entry_of(speed, blocks) for speed in PUBLISHED for blocks in blocks_of(speed.is_causal)]
     return list(dict.fromkeys(found))
 
 
 def launches_of(call: str, architecture: int) -> list[Any]:
-    """The launch of "plain 64 1 128-64-8-3"."""
+    """Return the launch of "plain 64 1 128-64-8-3"."""
     import torch
 
     from rfa.model.kernel_launches import recorded_launches
@@ -127,7 +127,7 @@ def launches_of(call: str, architecture: int) -> list[Any]:
 
 
 def source_of(constants: Mapping[str, int], shape: Shape, is_causal: bool) -> Kernel:
-    """Loops and turns of the kernel."""
+    """Return loops and iterations of the kernel."""
     bm, bn, w = constants["BM"], constants["BN"], shape.width
     loop = SourceLoop("main", bm * bn, 2 * w, 4 * bn * w)
     blocks = range(shape.length // bm)
@@ -137,7 +137,7 @@ def source_of(constants: Mapping[str, int], shape: Shape, is_causal: bool) -> Ke
 
 
 def checked(calls: Mapping[str, Call]) -> list[dict[str, Any]]:
-    """Every published figure of which all blocks were compiled: the best of them by the prediction, in TFLOP/s."""
+    """Return every published figure whose blocks were all compiled, with the best predicted TFLOP/s."""
     rows = []
     for speed in PUBLISHED:
         every = {blocks: calls.get(entry_of(speed, blocks)) for blocks in blocks_of(speed.is_causal)}

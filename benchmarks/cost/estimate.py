@@ -1,6 +1,7 @@
-"""Time of a compiled kernel on a GPU: loops of its machine code, matched with those of its source, put into the model.
+"""Time of a compiled kernel on a GPU: loops of its machine code, matched with those of its source, in the cost model.
 
-Both list the loops with matrix products in the same order; their number, and the work of a turn if known, must agree.
+Both list the loops with matrix products in the same order. Their number, and the work of an iteration if known, must
+agree.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rfa.benchmarks.cost.model import BARRIER_CLOCKS, PRODUCT_CLOCKS, Estimate, 
 
 
 def turn_of(machine: Machine, found: MachineLoop, source: SourceLoop, gpu: Gpu) -> Turn:
-    """What a turn of a loop asks of an SM."""
+    """Return what an iteration of a loop requires of an SM."""
     work = source.scores * source.work
     passes = 1.0
     if found.matrix_work:
@@ -39,7 +40,7 @@ def turn_of(machine: Machine, found: MachineLoop, source: SourceLoop, gpu: Gpu) 
 
 
 def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list[Turn]]:
-    """Seconds of a kernel, and its turns."""
+    """Return the seconds of a kernel, and its iterations."""
     if len(machine.loops) != len(source.loops):
         raise ValueError(f"{machine.kernel} has {len(machine.loops)} loops with products, not {len(source.loops)}")
     resident = gpu.resident(machine.registers, machine.shared_bytes, machine.warps)
@@ -56,7 +57,7 @@ def estimate(machine: Machine, source: Kernel, gpu: Gpu) -> tuple[Estimate, list
 
 
 def _outside(machine: Machine, shares: Sequence[float]) -> dict[str, float]:
-    """Instructions of a warp beside the loops with products; what is around a loop as often as CTAs come there."""
+    """Return instructions of a warp outside the loops with products, weighted by how often CTAs run them."""
     left: dict[str, float] = dict(machine.whole)
     for loop, share in zip(machine.loops, shares, strict=True):
         for name, count in loop.opcodes.items():

@@ -19,17 +19,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LANES_OF_ISSUE = 128  # four schedulers, an instruction of a warp each a clock: since Volta
+LANES_OF_ISSUE = 128  # four schedulers, one instruction of a warp each per clock, since Volta
 REGISTERS = 65_536
-SHARED_OF_A_CTA = 1024  # the system's own part
+SHARED_OF_A_CTA = 1024  # used by the system
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """clock: GHz that power lets it hold, see `clock_source`. tensor: FLOP a clock and SM; mma_sync: the part of it
-    that `mma.sync` (HMMA) reaches. fma, alu, mufu, shared_lanes: threads a clock and SM of each pipe. warps,
-    shared_bytes: of an SM at most. l2_clocks, memory_clocks: latencies; l2_bytes: a clock and SM. memory: bytes a
-    second. gap: seconds that a kernel in a graph takes beside what it does.
+    """Properties of a GPU.
+
+    Args:
+        clock: Sustained clock in GHz, see `clock_source`.
+        tensor: FLOP per clock and SM.
+        mma_sync: Share of it that `mma.sync` (HMMA) reaches.
+        fma, alu, mufu, shared_lanes: Threads per clock and SM of each pipe.
+        warps, shared_bytes: Maximum per SM.
+        l2_clocks, memory_clocks: Latencies.
+        l2_bytes: Bytes per clock and SM.
+        memory: Bytes per second.
+        gap: Additional seconds per kernel in a graph.
     """
 
     name: str
@@ -56,8 +64,8 @@ class Gpu:
         return self.clock * 1e9
 
     def resident(self, registers: int, shared_bytes: int, warps: int) -> int:
-        """CTAs of a kernel that an SM holds at a time."""
-        # Registers are handed out to warps by 256.
+        """Return the number of CTAs of a kernel that an SM holds at a time."""
+        # Registers are allocated to warps in units of 256.
         of_a_warp = -(-registers * 32 // 256) * 256
         found = min(
             self.warps // warps,

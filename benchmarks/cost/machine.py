@@ -1,7 +1,8 @@
 """Compiled kernels of one call of attention: instructions of each loop, and resources.
 
-`python -m rfa.benchmarks.cost.machine CALL@ARCHITECTURE …` compiles without the interpreter; one JSON document per
-line.
+`python -m rfa.benchmarks.cost.machine CALL@ARCHITECTURE …` compiles without the interpreter and prints one JSON
+document
+per line.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from rfa.benchmarks.kernels.sass import copies_ahead, guarded, loops_and_whole, 
 
 @dataclass(frozen=True)
 class MachineLoop:
-    """One pass: instructions and multiply-accumulates of a warp (0: unknown), turns that a copy is requested ahead
-    (None: no copies), and `around`, what else runs only if the loop does.
+    """One iteration of a loop.
+
+    Instructions and multiply-accumulates of a warp (0: unknown); iterations that a copy is requested ahead (None: no
+    copies); and `around`, the code that runs only if the loop does.
     """
 
     opcodes: Mapping[str, int]
@@ -48,14 +51,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call launches: its kernels, and the names of those that the compiler refuses for this architecture."""
+    """The kernels that a call launches, and the names of those that do not compile for this architecture."""
 
     kernels: Sequence[Machine]
     refused: Sequence[str] = ()
 
 
 def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> Machine:
-    """From the text of `nvdisasm -c`; resources: the other fields."""
+    """Create from the text of `nvdisasm -c`. resources: the other fields."""
     loops = [
         MachineLoop(
             dict(loop.opcodes),
@@ -70,7 +73,7 @@ def machine(text: str, *, kernel: str, architecture: int, **resources: Any) -> M
 
 
 def compiled(launch: Any, architecture: int) -> Machine:
-    """A recorded launch (`rfa.model.kernel_launches`) compiled and taken apart."""
+    """Compile a recorded launch (`rfa.model.kernel_launches`) and disassemble it."""
     from rfa.export.kernel_compile import compile_launch, resources, tool
 
     made = compile_launch(launch, architecture)
@@ -93,7 +96,9 @@ def compiled(launch: Any, architecture: int) -> Machine:
 
 
 def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, Call]:
-    """Entry, such as "forward 64@90", → what the call launches, compiled by so many processes (default: one a core)."""
+    """Return entry, such as "forward 64@90", → launched kernels, compiled by this many processes (default: one per
+    core).
+    """
     found = compiled_apart(["rfa.benchmarks.cost.machine"], entries, jobs=jobs)
     return {
         entry: Call([_read(kernel) for kernel in call["kernels"]], call["refused"]) for entry, call in found.items()
@@ -105,7 +110,7 @@ def _read(document: Mapping[str, Any]) -> Machine:
 
 
 def main(launches: Callable[[str, int], list[Any]]) -> None:
-    """Compile what the arguments name."""
+    """Compile the arguments."""
     for entry in sys.argv[1:]:
         name, _, number = entry.rpartition("@")
         kernels, refused = [], []

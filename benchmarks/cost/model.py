@@ -1,20 +1,20 @@
 """Clocks of a kernel from its machine code.
 
-A turn of a loop needs so many clocks of an SM's units (n instructions of a warp, w warps, lanes a clock):
+An iteration of a loop needs these clocks of an SM's units (n instructions of a warp, w warps, lanes per clock):
 
-    tensor = FLOP / (FLOP a clock)       pipe = w · 32 · n / lanes, of issue, fma, alu, mufu, shared memory
-    vector = the largest of the pipes    l2 = bytes copied / (bytes a clock)
+    tensor = FLOP / (FLOP per clock)     pipe = w · 32 · n / lanes, of issue, fma, alu, mufu, shared memory
+    vector = the largest of the pipes    l2 = bytes copied / (bytes per clock)
 
-With a copy requested `ahead` turns before its use and k CTAs on the SM:
+With a copy requested `ahead` iterations before its use and k CTAs on the SM:
 
     wait      = max(0, L2's latency - ahead · (tensor + vector)) + barriers + 2 · latency of a product
     bound     = max(tensor, vector, l2)                           everything overlaps, nothing waits
     predicted = tensor + vector + max(0, wait - (k - 1)(tensor + vector)) / k
-    serial    = the same with mufu and the busiest other pipe one after the other in place of vector
+    serial    = the same with mufu and the busiest other pipe in sequence instead of vector
 
-The prediction is pessimistic: products and vector instructions never overlap. CTAs are given to the SMs in the order of
-the launch. Not modelled: stalls between dependent instructions of a warp, bank conflicts, instruction cache misses,
-uneven memory traffic, clocks that fall with power.
+The prediction is pessimistic: products and vector instructions never overlap. CTAs are assigned to the SMs in launch
+order. Not modelled: stalls between dependent instructions of a warp, bank conflicts, instruction cache misses, uneven
+memory traffic, power throttling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from rfa.benchmarks.cost.gpus import LANES_OF_ISSUE, Gpu
 
 THREADS_OF_A_WARP = 32
-# Latencies that a turn cannot hide, in clocks; of HMMA.16816 on an A100 (arXiv 2208.11174); of a barrier, assumed.
+# Latencies that an iteration cannot hide, in clocks: of HMMA.16816 on an A100 (arXiv 2208.11174), and of a barrier
+# (assumed).
 PRODUCT_CLOCKS, BARRIER_CLOCKS = 33.0, 30.0
 KINDS = ("bound", "predicted", "serial")
 
@@ -39,13 +40,13 @@ PIPES = {
     "mufu": {"MUFU", "I2F", "F2I", "F2F", "FRND"},
     "shared": {"LDS", "STS", "LDSM", "STSM", "SHFL", "LDGSTS", "LDG", "STG", "LDL", "STL", "LDTM", "STTM"},
 }  # fmt: skip
-# Words of 32 bits that a thread moves, by the end of the instruction's name.
+# 32-bit words that a thread moves, by the end of the instruction's name.
 WORDS = {"128": 4, "64": 2, "4": 4, "2": 2}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The same time three ways, in seconds (or clocks): if all overlaps, as predicted, if nothing does."""
+    """The time in seconds (or clocks) in three cases: full overlap, prediction, no overlap."""
 
     bound: float
     predicted: float
@@ -60,10 +61,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Turn:
-    """Clocks of an SM for one turn of a CTA.
+    """Clocks of an SM for one iteration of a CTA.
 
-    vector: of the busiest pipe; in_line: of the special functions, then the busiest other pipe; fixed: waits that no
-    prefetch hides; latency: of its copies; ahead: turns that these are requested before.
+    Args:
+        vector: Clocks of the busiest pipe.
+        in_line: Clocks of the special functions, then of the busiest other pipe.
+        fixed: Waits that no prefetch hides.
+        latency: Latency of its copies.
+        ahead: Iterations by which these are prefetched.
     """
 
     tensor: float
@@ -89,7 +94,7 @@ class Turn:
         return max(units, key=lambda name: units[name])
 
     def clocks(self, resident: int) -> Estimate:
-        """Of an SM, for a turn of one of so many CTAs on it."""
+        """Return the clocks of an SM for an iteration of one of this many CTAs."""
         bound = max(self.tensor, self.vector, self.l2)
 
         def hiding(busy: float) -> float:
@@ -99,7 +104,7 @@ class Turn:
 
 
 def pipes(opcodes: Mapping[str, float], warps: int, gpu: Gpu) -> dict[str, float]:
-    """Clocks of an SM for the instructions of one warp, run by all warps of a CTA: pipe → clocks."""
+    """Return pipe → clocks of an SM for the instructions of one warp, run by all warps of a CTA."""
     threads = warps * THREADS_OF_A_WARP
     lanes = {"fma": gpu.fma, "alu": gpu.alu, "mufu": gpu.mufu, "shared": gpu.shared_lanes}
     found = {"issue": threads * sum(opcodes.values()) / LANES_OF_ISSUE}
@@ -118,7 +123,7 @@ def _words(opcode: str, pipe: str) -> int:
 
 
 def handed_out(clocks: Iterable[float], places: int) -> float:
-    """When the last of these CTAs is done, each taking the first place that is free."""
+    """Return when the last of these CTAs ends, each taking the first free place."""
     free = [0.0] * places
     for own in clocks:
         heapq.heapreplace(free, free[0] + own)
@@ -128,12 +133,12 @@ def handed_out(clocks: Iterable[float], places: int) -> float:
 def of_kernel(
     turns: Sequence[Sequence[float]], each: Sequence[Estimate], once: Estimate, resident: int, sms: int
 ) -> Estimate:
-    """Clocks of a kernel.
+    """Return the clocks of a kernel.
 
     Args:
-        turns: of every CTA in the order of the launch, how many turns of each loop it makes.
-        each: clocks of an SM for a turn of each loop, while `resident` CTAs share it.
-        once: of a CTA beside its loops: clocks of an SM, and those that pass for the CTA while it shares the SM.
+        turns: Iterations of each loop, for every CTA in launch order.
+        each: Clocks of an SM for an iteration of each loop, while `resident` CTAs share it.
+        once: Costs of a CTA outside its loops: clocks of an SM, and elapsed clocks while it shares the SM.
     """
     bound = sum(once.bound + sum(n * e.bound for n, e in zip(own, each, strict=True)) for own in turns) / sms
 

@@ -1,7 +1,7 @@
 """Predicted speed of the fused kernels on GPUs, from their machine code: `rfa bench cost`.
 
 FlashAttention-2's TFLOP/s (causal halved) are read from the charts in github.com/Dao-AILab/flash-attention at 16,384
-tokens; backward at 512 is the difference of the other two.
+tokens. The value for backward at 512 is the difference of the other two.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from rfa.measured import RESULTS, git_commit, write_result
 
 RESULT = RESULTS / "cost.json"
 Row = dict[str, Any]
-# (part, pass) → {(reals, tokens): TFLOP/s}
+# (GPU, pass) → {(width, tokens): TFLOP/s}
 FLASH: dict[tuple[str, str], dict[tuple[int, int], float]] = {
     ("H100", "forward"): {(64, 512): 180, (64, 16_384): 299, (128, 512): 191, (128, 16_384): 335},
     ("H100", "backward"): {(64, 512): 130, (64, 16_384): 290, (128, 512): 154, (128, 16_384): 322},
 }
-# Time over FlashAttention-2's, at most, on an H100 at 16,384 tokens.
+# Largest allowed time relative to FlashAttention-2 on an H100 at 16,384 tokens.
 BARS = {("forward", 64): 1.0, ("forward", 128): 0.8, ("backward", 64): 1.3, ("backward", 128): 1.3}
 BAR_GPU = "H100"
 
 
 def row(pass_name: str, shape: Shape, call: Call, gpu: Gpu) -> Row:
-    """A call's kernels one behind the other, each with the gap before it; those that do not compile are left out."""
+    """Return the row of a call: its kernels in sequence with the gap before each. Kernels that do not compile are
+    omitted.
+    """
     total, parts, main = Estimate(0, 0, 0), {}, None
     for machine in call.kernels:
         source = kernel_of(machine.kernel, dict(machine.constants), shape, pass_name)
@@ -88,13 +90,13 @@ def _beside_flash(pass_name: str, shape: Shape, found: Estimate, gpu: Gpu) -> Ro
 
 
 def _bound_by(turn: Turn, resident: int) -> str:
-    """The unit that is busiest, or waiting where the SM stands still for longer."""
+    """Return the busiest unit, or waiting where the SM stalls for longer."""
     idle = turn.wait - (resident - 1) * turn.busy
     return "waiting" if idle > turn.clocks(resident).bound else turn.bound_by
 
 
 def rows(calls: Mapping[str, Call]) -> list[Row]:
-    """Every pass, width and length on every part of an architecture that was compiled for."""
+    """Return rows of every pass, width and length on every GPU with a compiled architecture."""
     found = []
     for gpu in GPUS.values():
         for pass_name in PASSES:
@@ -106,13 +108,13 @@ def rows(calls: Mapping[str, Call]) -> list[Row]:
 
 
 def entries() -> list[str]:
-    """All calls on all architectures."""
+    """Return all calls on all architectures."""
     calls = [f"{name} {width}" for name in PASSES for width in WIDTHS]
     return [f"{call}@{number}" for number in ARCHITECTURES for call in calls]
 
 
 def document(calls: Mapping[str, Call]) -> Row:
-    """All of it."""
+    """Return the document."""
     found = rows(calls)
     return {
         "commit": git_commit(),
@@ -126,7 +128,7 @@ def document(calls: Mapping[str, Call]) -> Row:
 
 
 def bars(found: Sequence[Row]) -> list[Row]:
-    """What the model says of each bar: met if the prediction meets it. `least` and `most` are the model's two ends."""
+    """Return the targets with the predictions. `least` and `most` are the bounds of the model."""
     verdicts = []
     for row_ in found:
         bar = BARS.get((row_["pass"], row_["width"]))
@@ -139,7 +141,7 @@ def bars(found: Sequence[Row]) -> list[Row]:
 
 
 def write_cost(path: Path, architectures: Sequence[int] | None = None) -> Row:
-    """Compile all calls, model them, write the document."""
+    """Compile all calls, model them, and write the document."""
     every = [*entries(), *cost_check.entries()]
     chosen = [entry for entry in every if architectures is None or int(entry.rpartition("@")[2]) in architectures]
     found = document(compile_calls(chosen))

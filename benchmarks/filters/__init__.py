@@ -1,1 +1,1 @@
-"""The filters against exact and public ones: accuracy, intervals, what is normal."""
+"""Filters compared with exact and public ones: accuracy, intervals, baselines."""

@@ -1,7 +1,9 @@
 """`rfa bench filter-accuracy`: accuracy, robustness and calibration of the linear filter on simulated systems.
 
-`LinearFilter` in float64 beside the filters of `references.py`, without calibration of intervals. Settings were tuned
-on other seeds than the scored ones. Standard errors are over streams; those of comparisons over paired differences.
+`LinearFilter` in float64 is compared with the filters of `references.py`, without calibration of intervals. Settings
+were
+tuned on other seeds than the scored ones. Standard errors are over streams; those of comparisons over paired
+differences.
 """
 
 from __future__ import annotations
@@ -37,22 +39,22 @@ from rfa.runtime.filters.linear_config import Rule as WeightRule
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 JUMPS = (20.0, 50.0, 200.0)
-# A jump is followed when both positions are within this of the truth for so many observations.
+# A jump is followed when both positions are within this of the truth for this many observations.
 FOLLOWED, FOLLOWED_STEPS = 5.0, 5
 NU_GRID = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0)
 TUNING_SEED, TEST_SEED = 41_000, 98_000
 TUNING_TRIALS, TUNING_STEPS = 60, 500
 SHIFT_STEPS = 500
-# Steps of the error after a jump that are kept for the figure.
+# Steps of the error after a jump in the figure.
 TRACE_STEPS = 80
-# A covariance must be positive definite; this one is a known state.
+# Variance of a known initial state, because a covariance must be positive definite.
 JITTER = 1e-9
 
 TUNED_ON = ("clean", *SPIKED, *BEST_PUBLISHED)
 
 
 class Rule(NamedTuple):
-    """What distinguishes one linear filter from another here."""
+    """Settings that distinguish the linear filters."""
 
     nu: float | None = LinearFilterConfig.nu
     reacquire: int | None = LinearFilterConfig.reacquire
@@ -67,7 +69,7 @@ class Figure(NamedTuple):
 
 
 class GivenSteps(LinearFilter):
-    """The linear filter with F and Q given for every step, `[B or 1, n, n]`, in place of those of a drift."""
+    """The linear filter with F and Q given for every step, `[B or 1, n, n]`, instead of from a drift."""
 
     def __init__(self, config: LinearFilterConfig) -> None:
         super().__init__(config)
@@ -85,7 +87,7 @@ def _rows(matrix: np.ndarray) -> Matrix:
 
 
 def _double(kind: type[LinearFilter], config: LinearFilterConfig) -> Any:
-    """A filter whose constants were never rounded to float32."""
+    """Return a filter whose constants were never rounded to float32."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -112,7 +114,7 @@ def _config(case: Streams, rule: Rule) -> LinearFilterConfig:
 
 @torch.no_grad()
 def run_model(case: Streams, rule: Rule, *, absent: float = np.nan) -> Estimate:
-    """The project's filter over a case, all trials as one batch; absent: what stands for what was not seen."""
+    """Run the filter over a case, all trials as one batch. absent: replaces missing values."""
     trials, steps, n = case.truth.shape
     model = _double(LinearFilter if case.times is not None else GivenSteps, _config(case, rule))
     seen = np.isfinite(case.observations)
@@ -131,25 +133,29 @@ def run_model(case: Streams, rule: Rule, *, absent: float = np.nan) -> Estimate:
 
 
 def _mean(values: np.ndarray) -> Figure:
-    """Mean over the streams `[B]`."""
+    """Return the mean over the streams `[B]`."""
     return Figure(float(values.mean()), float(values.std() / np.sqrt(len(values))))
 
 
 def squares(case: Streams, found: Estimate) -> np.ndarray:
-    """Mean square error of the scored components of every stream, `[B]`."""
+    """Return the mean square error of the scored components of every stream, `[B]`."""
     error = (found.mean - case.truth)[..., : case.scored]
     return np.asarray((error**2).mean((1, 2)))
 
 
 def _ratio(squared: np.ndarray, reference: np.ndarray) -> Figure:
-    """Ratio of two root mean squares; to first order its variance is that of the streams' paired difference."""
+    """Return the ratio of two root mean squares. To first order its variance is that of the streams' paired
+    difference.
+    """
     a, b = squared.mean(), reference.mean()
     ratio = np.sqrt(a / b)
     return Figure(float(ratio), float(ratio / 2 * _mean(squared / a - reference / b).error))
 
 
 def score(case: Streams, found: Estimate, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Error, NLL, NEES/n, coverage and 90 % width, and the error relative to each reference, given by its `squares`."""
+    """Return error, NLL, NEES/n, coverage, 90 % width, and the error relative to each reference, given by its
+    `squares`.
+    """
     n = case.truth.shape[-1]
     error = found.mean - case.truth
     nees = np.einsum("bti,bti->bt", error, np.linalg.solve(found.covariance, error[..., None])[..., 0])
@@ -172,13 +178,13 @@ def score(case: Streams, found: Estimate, references: Mapping[str, np.ndarray]) 
 
 
 def _excess(squared: np.ndarray, reference: np.ndarray) -> list[float]:
-    """By what share the root mean square is above another, and the standard error."""
+    """Return the relative excess of one root mean square over another, and its standard error."""
     ratio = _ratio(squared, reference)
     return [ratio.value - 1, ratio.error]
 
 
 def delays(case: Streams, found: Estimate) -> np.ndarray:
-    """Observations from the jump until it is followed, `[B]`; inf where it never is."""
+    """Return the number of observations from the jump until it is followed, `[B]`, inf if it never is."""
     error = np.abs(found.mean - case.truth)[:, SHIFT_AT:, : case.scored].max(-1)
     windows = np.lib.stride_tricks.sliding_window_view(error < FOLLOWED, FOLLOWED_STEPS, axis=1)
     inside: np.ndarray = np.asarray(windows.all(-1))
@@ -186,7 +192,7 @@ def delays(case: Streams, found: Estimate) -> np.ndarray:
 
 
 class Progress:
-    """A bar of the runs of a filter, and how long they took."""
+    """A progress bar of the runs of a filter, with their duration."""
 
     def __init__(self, total: int) -> None:
         self.bar = tqdm(total=total, disable=None)
@@ -205,7 +211,9 @@ def _root(case: Streams, found: Estimate) -> float:
 
 
 def tuning_table(done: Callable[[str], None]) -> dict[str, dict[str, dict[str, float]]]:
-    """RMSE by scenario, filter and setting on the tuning seeds, by which the default and the tuned rows were chosen."""
+    """Return RMSE by scenario, filter and setting on the tuning seeds, from which the default and tuned rows were
+    chosen.
+    """
     table: dict[str, dict[str, dict[str, float]]] = {}
     for k, name in enumerate(TUNED_ON):
         case = tracking(name, TUNING_TRIALS, TUNING_STEPS, TUNING_SEED + k)
@@ -220,7 +228,9 @@ def tuning_table(done: Callable[[str], None]) -> dict[str, dict[str, dict[str, f
 
 
 def tuned_settings(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """The best setting of every filter: on outliers x10 for those and for clean data, else on the scenario itself."""
+    """Return the best setting of every filter: on outliers x10 for those and for clean data, else on the scenario
+    itself.
+    """
     own = {name: name if name in BEST_PUBLISHED else SPIKED[0] for name in table}
     return {
         name: {label: float(min(row, key=lambda x: row[x])) for label, row in table[source].items() if len(row) > 1}
@@ -231,7 +241,7 @@ def tuned_settings(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> di
 def tracking_rows(
     trials: int, steps: int, tuned: Mapping[str, Mapping[str, float]], done: Callable[[str], None]
 ) -> dict[str, Any]:
-    """All scenarios of the plane; the rivals with the setting that was tuned for the scenario, and so one filter."""
+    """Return all scenarios of the plane. The rivals and one filter use the setting tuned for the scenario."""
     rows: dict[str, Any] = {}
     for k, name in enumerate(TRACKING):
         case = tracking(name, trials, steps, TEST_SEED + k)
@@ -249,7 +259,7 @@ def tracking_rows(
 
 
 def rotation_rows(trials: int, steps: int, done: Callable[[str], None]) -> dict[str, Any]:
-    """The isotropic system at irregular times."""
+    """Return the isotropic system at irregular times."""
     rows: dict[str, Any] = {}
     for k, name in enumerate(ROTATION):
         case = rotation(name, trials, steps, TEST_SEED + 100 + k)
@@ -259,7 +269,7 @@ def rotation_rows(trials: int, steps: int, done: Callable[[str], None]) -> dict[
 
 
 def compared(case: Streams, rules: Mapping[str, Rule], rivals: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Scores of the oracle, the Kalman filter, the rivals, and the filter by several rules."""
+    """Return scores of the oracle, the Kalman filter, the rivals, and the filter with several rules."""
     oracle, kalman = run_kalman(case, knows_noise=True), run_kalman(case)
     references = {"oracle": squares(case, oracle), "kalman": squares(case, kalman)}
     references |= {name: squares(case, found) for name, found in rivals.items()}
@@ -269,7 +279,7 @@ def compared(case: Streams, rules: Mapping[str, Rule], rivals: Mapping[str, Esti
 
 
 def shift_rows(trials: int, done: Callable[[str], None]) -> dict[str, Any]:
-    """Delays after a jump, and the median over the streams of the larger position error step by step."""
+    """Return delays after a jump, and the median over the streams of the larger position error at each step."""
     rows: dict[str, Any] = {}
     for k, jump in enumerate(JUMPS):
         case = tracking("clean", trials, SHIFT_AT + SHIFT_STEPS, TEST_SEED + 300 + k, jump=jump)
@@ -285,8 +295,11 @@ def shift_rows(trials: int, done: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _delay_figures(values: np.ndarray) -> dict[str, float | None]:
-    """Median and 95 % point in observations (None = not within the run), and the median's standard error: half the
-    distance of the order statistics that stand a standard deviation of the rank below and above it."""
+    """Return median and 95 % quantile in observations (None: not within the run), and the median's standard error.
+
+    The error is half the distance of the order statistics one standard deviation of the rank below and above the
+    median.
+    """
     ordered = np.sort(values)
     rank, half = (len(ordered) - 1) / 2, np.sqrt(len(ordered)) / 2
     low, high = (ordered[int(np.clip(np.rint(at), 0, len(ordered) - 1))] for at in (rank - half, rank + half))

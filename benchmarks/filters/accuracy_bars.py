@@ -12,18 +12,18 @@ from rfa.benchmarks.filters.references import RIVALS
 # The best rows of the survey's table of robust filters, each tuned for the scenario.
 BEST_PUBLISHED = {"Student-t": 1.524, "mixture": 1.286}
 SPIKED = ("5 % x10", "5 % x20")
-# The filter as it is by default, and with the option that has bars of its own.
+# The filter with default options, and with the option that has targets of its own.
 FILTERS = ("linear", "linear, learned")
 
 
 def coverage_error(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Largest |coverage - level|, and its standard error."""
+    """Return the largest |coverage - level|, and its standard error."""
     level = max(row["coverage"], key=lambda level: abs(row["coverage"][level] - float(level)))
     return abs(row["coverage"][level] - float(level)), row["coverage_error"][level]
 
 
 class Bar(NamedTuple):
-    """A target: at most `bar`. error: the standard error of the value; None where it is not a random one."""
+    """A target: at most `bar`. error: standard error of the value, None if it is not random."""
 
     name: str
     value: float
@@ -71,7 +71,7 @@ def _shift_bars(shifts: Mapping[str, Any], label: str) -> list[Bar]:
 
 
 def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every target with the measured value and its standard error."""
+    """Return every target with the measured value and its standard error."""
     found: list[Bar] = []
     for label in FILTERS:
         found += _error_bars(document["tracking"], label)

@@ -1,4 +1,4 @@
-"""The picture of `accuracy`: error over the oracle's by kind of noise, and a jump being followed."""
+"""The picture of `accuracy`: error relative to the oracle by kind of noise, and the error after a jump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHIFT_COLOURS = {**COLOURS, "linear, no re-acquisition": "C3"}
 
 
 def draw_accuracy(document: Mapping[str, Any], path: Path) -> None:
-    """Left bars of RMSE over the oracle's, right the median error after a jump; the format follows the suffix."""
+    """Draw RMSE relative to the oracle (left) and the median error after a jump (right). The suffix sets the format."""
     pyplot = no_display()
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
@@ -26,7 +26,7 @@ def draw_accuracy(document: Mapping[str, Any], path: Path) -> None:
         places = [k + (i - (len(COLOURS) - 1) / 2) * width for k in range(len(SCENARIOS))]
         left.bar(places, excess, width, label=name, color=colour)
     left.set_xticks(range(len(SCENARIOS)), SCENARIOS)
-    # Linear where the robust filters are, logarithmic where the Kalman filter is.
+    # Linear in the range of the robust filters, logarithmic in that of the Kalman filter.
     left.set_yscale("symlog", linthresh=10)
     left.set(ylabel="% above the oracle's RMSE", title="error by noise, WoLF's tracking setting")
     for name, row in document["level_shift"][JUMP].items():

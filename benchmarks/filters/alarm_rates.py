@@ -2,8 +2,8 @@
 
     python -m rfa.benchmarks.filters.alarm_rates --data DATA [--model series]
 
-DATA holds nab/ (data and windows), ett/ETTh1.csv and ucr/*.npz (whose training prefixes have no anomaly). The result of
-a model other than `auto` is added to the file.
+DATA has nab/ (data and windows), ett/ETTh1.csv and ucr/*.npz (whose training prefixes have no anomaly). The result of a
+model other than `auto` is added to the file.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Array = np.ndarray
 USUAL = auto.NAME
 RATES = (1e-2, 1e-3, 1e-4)
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
-# Observations of a stream that are not counted, and the shortest series.
+# Initial observations of a stream that are not counted, and the shortest series.
 BURN_IN, SHORTEST = 200, 2_000
 HOUR = 3600.0
 SIMULATED, LENGTH, SEED = 12, 8_000, 5
 
 
 class Series(NamedTuple):
-    """times and values `[N]`, and which of them are without anomaly."""
+    """Times and values `[N]`, and which of them have no anomaly."""
 
     times: Array
     values: Array
@@ -45,7 +45,7 @@ class Series(NamedTuple):
 
 
 def simulated_series(rng: np.random.Generator) -> Iterator[Array]:
-    """Independent numbers with tails from none to heavy, a slow autoregression and a noisy wave, `LENGTH` each."""
+    """Return independent numbers from light to heavy tails, a slow autoregression and a noisy wave, `LENGTH` each."""
     for _ in range(SIMULATED):
         yield rng.standard_normal(LENGTH)
         yield rng.standard_t(3, LENGTH)
@@ -61,7 +61,7 @@ def simulated_series(rng: np.random.Generator) -> Iterator[Array]:
 
 
 def load_sets(data: Path) -> dict[str, list[Series]]:
-    """The series of each set that is there."""
+    """Return the series of each available set."""
     rng = np.random.default_rng(SEED)
     found = {"simulated": [_regular(values) for values in simulated_series(rng)]}
     if (data / "nab").is_dir():
@@ -89,13 +89,15 @@ def _outside(length: int, windows: Sequence[tuple[int, int]]) -> Array:
 
 
 def ask(url: str, body: dict[str, Any]) -> dict[str, Array]:
-    """Columns of what `/filter` tells of a series."""
+    """Return the columns of the `/filter` reply for a series."""
     columns = orjson.loads(post(f"{url}/filter", body))["columns"]
     return {name: np.array(values, np.float64) for name, values in columns.items()}
 
 
 class Counts(NamedTuple):
-    """Of a series' observations that count: how many, alarms by rate, and inside the forecast interval by level."""
+    """Counts over a series' scored observations: their number, alarms by rate, and hits of the forecast interval by
+    level.
+    """
 
     observations: int
     alarms: Array
@@ -113,7 +115,7 @@ def count(url: str, model: str, series: Series) -> Counts:
         alarms.append(float(columns["alarm"][is_counted].sum()))
     step = float(np.median(np.diff(series.times)))
     columns = ask(url, {**body, "fields": ["forecast"], "horizon": [step], "levels": LEVELS})
-    # A forecast is of the next observation where that comes in time.
+    # A forecast applies to the next observation if it arrives in time.
     is_next = is_counted[1:] & (np.abs(np.diff(series.times) - step) < 1e-6 * step)
     inside = []
     for level in LEVELS:
@@ -123,7 +125,7 @@ def count(url: str, model: str, series: Series) -> Counts:
 
 
 def measure(data: Path, model: str) -> dict[str, Any]:
-    """The rows of every set, pooled over its series."""
+    """Return the rows of every set, pooled over its series."""
     rows = {}
     sets = load_sets(data)
     longest = max(len(one.times) for series in sets.values() for one in series)
@@ -152,7 +154,9 @@ def measure(data: Path, model: str) -> dict[str, Any]:
 
 
 def with_rates(out: Path, model: str, rows: dict[str, Any]) -> dict[str, Any]:
-    """The document of the usual model with what the file has of others, or that of the file with another added."""
+    """Return the document of the default model with other models of the file, or that of the file with another
+    added.
+    """
     kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
     command = "python -m rfa.benchmarks.filters.alarm_rates --data DATA"
     if model == USUAL:

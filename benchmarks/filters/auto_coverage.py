@@ -2,8 +2,9 @@
 
     python -m rfa.benchmarks.filters.auto_coverage --data DATA
 
-DATA holds nab/ and ett/ETTh1.csv. Each column is posted to `/filter` with forecasts of 1, 12 and 48 median lags; scores
-are coverage of 90 %, MAE over that of the last value, and the interval score (Gneiting and Raftery 2007).
+DATA has nab/ and ett/ETTh1.csv. Each column is posted to `/filter` with forecasts of 1, 12 and 48 median lags. Scores
+are
+coverage of 90 %, MAE relative to the last value, and the interval score (Gneiting and Raftery 2007).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from rfa.measured import origin
 
 Array = np.ndarray
 LEADS, LEVEL = (1, 12, 48), 0.9
-# How far coverage may be from its level, at each lead; forecasts from which on a figure is held to it.
+# Allowed distance of coverage from its level at each horizon, and minimum number of forecasts for this target.
 NEAR, SCORED = (0.02, 0.03, 0.03), 500
 LENGTH, SEED, EARLY = 4_000, 11, 50
 SECOND, MINUTES, HOUR, DAY = 1.0, 300.0, 3_600.0, 86_400.0
-# So many rows of an uneven clock are missing.
+# Number of missing rows of an irregular clock.
 GAPS = 0.1
 
 
 class Recorded(NamedTuple):
-    """times and values `[N]`, NaN where missing."""
+    """Times and values `[N]`, NaN where missing."""
 
     name: str
     times: Array
@@ -42,7 +43,9 @@ class Recorded(NamedTuple):
 
 
 class Forecasts(NamedTuple):
-    """Forecasts of each lead: mean, lower and upper end `[leads, N]`; and whether the reply warns of them `[leads]`."""
+    """Mean, lower and upper end of forecasts at each horizon `[leads, N]`, and whether the reply warns of them
+    `[leads]`.
+    """
 
     mean: Array
     lower: Array
@@ -60,7 +63,7 @@ def _autoregression(noise: Array, share: float) -> Array:
 
 
 def simulated_kinds(rng: np.random.Generator) -> dict[str, Array]:
-    """Numbers as users have them, `LENGTH` each."""
+    """Return simulated series of many kinds, `LENGTH` each."""
     rows = np.arange(LENGTH)
     noise = rng.standard_normal((6, LENGTH))
     spread = np.exp(_autoregression(0.2 * noise[0], 0.95))
@@ -80,7 +83,9 @@ def simulated_kinds(rng: np.random.Generator) -> dict[str, Array]:
 
 
 def simulated() -> Iterator[Recorded]:
-    """Every kind on clocks of a second, five minutes and a day, with gaps and at random times; and three rows."""
+    """Return every kind on clocks of a second, five minutes and a day, with gaps and at random times, and three
+    rows.
+    """
     rng = np.random.default_rng(SEED)
     for kind, values in simulated_kinds(rng).items():
         for clock, step in (("1 s", SECOND), ("5 min", MINUTES), ("1 day", DAY)):
@@ -96,7 +101,7 @@ def simulated() -> Iterator[Recorded]:
 
 
 def load_sets(data: Path) -> dict[str, list[Recorded]]:
-    """The series of each set that is there."""
+    """Return the series of each available set."""
     found = {"simulated": list(simulated())}
     if (data / "nab").is_dir():
         found["nab"] = [Recorded(one.name, one.times, one.values) for one in load_nab(data / "nab")]
@@ -108,13 +113,13 @@ def load_sets(data: Path) -> dict[str, list[Recorded]]:
 
 
 def step_seconds(series: Recorded) -> float:
-    """Its median lag."""
+    """Return the median lag."""
     lags = np.diff(series.times)
     return float(np.median(lags[lags > 0]))
 
 
 def ask(url: str, series: Recorded) -> Forecasts:
-    """What `/filter` forecasts of a series."""
+    """Return the forecasts of `/filter` for a series."""
     step = step_seconds(series)
     given = [None if np.isnan(value) else float(value) for value in series.values]
     body = {
@@ -127,14 +132,14 @@ def ask(url: str, series: Recorded) -> Forecasts:
     def stacked(part: str) -> Array:
         return np.array([columns[f"forecast.{lead * step!r}.{part}.y"] for lead in LEADS], np.float64)
 
-    # One without a horizon is of one step.
+    # Without a horizon, forecasts are one step ahead.
     said = {warning["horizon"] or step for warning in reply["warnings"] if warning["code"] != "many_outliers"}
     warns = [lead * step in said for lead in LEADS]
     return Forecasts(stacked("mean"), stacked(f"lower.{LEVEL!r}"), stacked(f"upper.{LEVEL!r}"), warns)
 
 
 def score(series: Recorded, forecasts: Forecasts) -> list[dict[str, Any]]:
-    """Figures of each lead."""
+    """Return figures of each horizon."""
     times, values, step = series.times, series.values, step_seconds(series)
     jumps = np.abs(np.diff(values))
     unit = float(np.nanmean(jumps)) if len(jumps) else 0.0
@@ -162,12 +167,12 @@ def score(series: Recorded, forecasts: Forecasts) -> list[dict[str, Any]]:
 
 
 def is_inside(lead: int, figure: dict[str, Any]) -> bool:
-    """Whether the figure of the lead with this number is as it should be, if it is of enough forecasts."""
+    """Return whether the figure of a horizon is within its target, if it has enough forecasts."""
     return figure["scored"] < SCORED or bool(abs(figure["coverage"] - LEVEL) <= NEAR[lead])
 
 
 def measure(sets: dict[str, list[Recorded]], forecast_of: Callable[[Recorded], Forecasts]) -> dict[str, Any]:
-    """The figures of every series, by set and name."""
+    """Return the figures of every series, by set and name."""
     rows: dict[str, Any] = {}
     with tqdm(total=sum(map(len, sets.values())), unit="series", disable=None) as bar:
         for name, series in sets.items():
@@ -179,8 +184,10 @@ def measure(sets: dict[str, list[Recorded]], forecast_of: Callable[[Recorded], F
 
 
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
-    """Of each set the figures that count by lead: how many, how many inside the bar, outside with a warning and inside
-    with one; the mean of coverage, and the geometric means of error and interval score."""
+    """Return, for each set and horizon, the number of scored figures, how many are within the target, and how many are
+    outside
+    or inside with a warning; the mean coverage, and the geometric means of error and interval score.
+    """
     found: dict[str, Any] = {}
     for name, series in rows.items():
         found[name] = []
@@ -200,7 +207,7 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def _middle(ratios: list[float | None]) -> float:
-    """Geometric mean of those that are there and not 0."""
+    """Return the geometric mean of the nonzero values."""
     return float(np.exp(np.mean([np.log(ratio) for ratio in ratios if ratio])))
 
 

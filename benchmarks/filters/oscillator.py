@@ -40,7 +40,7 @@ CONTAMINATIONS = {"clean": 0.0, "5 % outliers": OUTLIERS}
 
 
 def linear_filter(sigma2: float, eta2: float) -> LinearFilter:
-    """The bundle `linear` with the matrices of a noise setting."""
+    """Return the bundle `linear` with the matrices of a noise setting."""
     eye = ((1.0, 0.0), (0.0, 1.0))
 
     def scaled(value: float) -> tuple[tuple[float, ...], ...]:
@@ -58,8 +58,10 @@ def linear_filter(sigma2: float, eta2: float) -> LinearFilter:
 
 
 def kalman(observations: np.ndarray, f: np.ndarray, q: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Textbook Kalman filter in float64: transition and process noise of a step, and the variance of every measurement
-    `[B, N]`. Means `[B, N, 2]` after each."""
+    """Run a textbook Kalman filter in float64 and return means `[B, N, 2]`.
+
+    Args: transition and process noise of a step, and the variance of every measurement `[B, N]`.
+    """
     size, length = observations.shape[:2]
     mean, covariance = np.zeros((size, 2)), np.broadcast_to(np.eye(2) * INITIAL_VARIANCE, (size, 2, 2)).copy()
     means = np.empty((size, length, 2))
@@ -78,8 +80,7 @@ def rmse(estimate: np.ndarray, truth: np.ndarray) -> float:
 
 
 def coverage(found: Evaluation, batch: Batch, calibration: dict[str, Any]) -> dict[str, Any]:
-    """Share of truths inside the state intervals, and of observations inside the forecast intervals per lead, by
-    level."""
+    """Return the coverage of state intervals, and of forecast intervals per horizon, by level."""
     error = np.abs(batch.truth - found.mean) / found.deviation
     state = {
         f"{level:g}": float(np.mean(error <= multiplier))
@@ -97,7 +98,7 @@ def coverage(found: Evaluation, batch: Batch, calibration: dict[str, Any]) -> di
 
 
 def likelier_variances(error2: np.ndarray, eta2: float, share: float) -> np.ndarray:
-    """The likelier of the two noise sizes of each measurement `[B, N]`, from its true squared error."""
+    """Return the likelier of the two noise sizes of each measurement `[B, N]`, given its true squared error."""
     ratio = np.log(max(share, 1e-300) / (1 - share)) - 2 * np.log(OUTLIER_SCALE)
     is_outlier = ratio + error2 / eta2 / 2 * (1 - OUTLIER_SCALE**-2) > 0
     return np.where(is_outlier, eta2 * OUTLIER_SCALE**2, eta2)
@@ -106,7 +107,7 @@ def likelier_variances(error2: np.ndarray, eta2: float, share: float) -> np.ndar
 def run_setting(
     index: int, deep: StateFilter, documents: dict[str, dict[str, Any]], streams: int, length: int
 ) -> list[dict[str, Any]]:
-    """Rows of one noise setting, clean and with outliers."""
+    """Return rows of one noise setting, clean and with outliers."""
     sigma2, eta2 = NOISE_SETTINGS[index]
     linear = linear_filter(sigma2, eta2)
     f, q = discretise(OSCILLATOR_DRIFT, STEP * STEPS_PER_MEASUREMENT)

@@ -38,8 +38,10 @@ ROUND = 256
 
 
 class System(NamedTuple):
-    """What a bundle is measured on: noises (sigma², eta²) of an oscillator, and how much of it:
-    streams of each, their steps, and how many of these are not counted."""
+    """The system on which a bundle is measured.
+
+    Noises (sigma², eta²) of an oscillator, streams of each, their steps, and the number of steps that are not counted.
+    """
 
     settings: tuple[tuple[float, float], ...]
     streams: int
@@ -51,27 +53,27 @@ SYSTEMS = {
     "linear": System(((0.3, 0.5),), 400, 200, 50),
     "oscillator": System(NOISE_SETTINGS, 400, 150, 50),
 }
-# By attention every step looks at all before it: fewer and shorter streams.
+# In attention mode every step attends to all earlier ones, so streams are fewer and shorter.
 ATTENTION_STREAMS, ATTENTION_STEPS = 40, 150
-# Of the calibration, each setting, clean and with outliers.
+# Streams of the calibration, for each setting, clean and with outliers.
 FIT_STREAMS, FIT_STEPS = {"linear": 1200, "oscillator": 600}, 150
 
 
 class Outliers(NamedTuple):
-    """Their share and what their noise is multiplied by."""
+    """Share of outliers, and the factor on their noise."""
 
     share: float
     scale: float
 
 
 def stated(name: str) -> Outliers:
-    """Those that a bundle's own model allows for."""
+    """Return the outliers of a bundle's own model."""
     rule = load_model(BUNDLE_ROOT / name).robustness()
     return Outliers(float(rule.contamination.detach()), float(rule.outlier_scale.detach()))
 
 
 def simulate(name: str, streams: int, steps: int, outliers: Outliers, seed: int) -> Iterator[tuple[str, Batch]]:
-    """Every setting of a bundle's system by its name, and streams of it."""
+    """Simulate every setting of a bundle's system by name."""
     disturbance = Disturbance(outliers=outliers.share, outlier_scale=outliers.scale)
     for i, setting in enumerate(SYSTEMS[name].settings):
         batch = simulate_oscillator(streams, steps, settings=(setting,), disturbance=disturbance, seed=seed + i)
@@ -79,8 +81,10 @@ def simulate(name: str, streams: int, steps: int, outliers: Outliers, seed: int)
 
 
 def served(runtime: FilterRuntime, batch: Batch) -> Array:
-    """Precision × squared error after every observation `[streams, steps]`, streams advanced together as the server
-    does it."""
+    """Return precision × squared error after every observation `[streams, steps]`, with streams advanced together as in
+    the
+    server.
+    """
     assert batch.truth is not None
     streams, steps = batch.times.shape
     pool = StatePool(runtime.state_fields, streams)
@@ -103,7 +107,7 @@ def served(runtime: FilterRuntime, batch: Batch) -> Array:
 
 
 def attended(runtime: FilterRuntime, batch: Batch) -> Array:
-    """The same in attention mode, a stream a request."""
+    """The same in attention mode, one request per stream."""
     assert batch.truth is not None
     rows = []
     for times, values, truth in zip(batch.times, batch.observations, batch.truth, strict=True):
@@ -114,14 +118,14 @@ def attended(runtime: FilterRuntime, batch: Batch) -> Array:
 
 
 def mean_of(products: list[Array], burn_in: int) -> dict[str, float]:
-    """Mean over settings, streams and steps, and its standard error: streams are independent."""
+    """Return the mean over settings, streams and steps, and its standard error over the independent streams."""
     means = [rows[:, burn_in:].mean(axis=1) for rows in products]
     error2 = sum(float(part.var(ddof=1)) / len(part) for part in means) / len(means) ** 2
     return {"mean": float(np.mean([part.mean() for part in means])), "error": math.sqrt(error2)}
 
 
 def measure(name: str) -> Iterator[dict[str, Any]]:
-    """Rows of a bundle."""
+    """Return the rows of a bundle."""
     runtime, system, own = FilterRuntime(open_bundle(BUNDLE_ROOT / name)), SYSTEMS[name], stated(name)
     kinds = {"clean": Outliers(0.0, 1.0), "its outliers": own, "1 in 20 × 10": Outliers(MANY, OUTLIER_SCALE)}
     for k, (kind, outliers) in enumerate(kinds.items()):
@@ -147,8 +151,10 @@ def measure(name: str) -> Iterator[dict[str, Any]]:
 
 
 def bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked: 1 ± 0.05 for every bundle, clean and with its outliers. So few streams in attention mode do not
-    tell whether it is met."""
+    """Return the targets: 1 ± 0.05 for every bundle, clean and with its outliers.
+
+    Attention mode has too few streams to decide.
+    """
     return [
         {
             "name": f"{row['bundle']}, {row['data']}",
@@ -163,7 +169,7 @@ def bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def calibrate(names: Iterable[str]) -> None:
-    """Calibrate the precision of the default bundles, on the system of each, half clean and half with its outliers."""
+    """Calibrate the precision of the default bundles on their systems, half clean and half with outliers."""
     for name in names:
         parts = [
             batch

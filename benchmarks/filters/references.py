@@ -27,14 +27,14 @@ PASSES = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """mean `[B, T, n]`, covariance `[B, T, n, n]` of the state after every observation."""
+    """mean `[B, T, n]` and covariance `[B, T, n, n]` of the state after every observation."""
 
     mean: np.ndarray
     covariance: np.ndarray
 
 
 class Innovation(NamedTuple):
-    """error e `[B, P]`, signal C P Cᵀ and noise R `[B, P, P]`, components: d, how many were seen, `[B]`."""
+    """error e `[B, P]`, signal C P Cᵀ and noise R `[B, P, P]`, components: number of observed components d, `[B]`."""
 
     error: np.ndarray
     signal: np.ndarray
@@ -46,12 +46,12 @@ Weigh = Callable[[Innovation], np.ndarray]
 
 
 def _quadratic(matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """x' matrix⁻¹ x, `[B]`."""
+    """Return x' matrix⁻¹ x, `[B]`."""
     return np.einsum("bi,bi->b", x, np.linalg.solve(matrix, x[..., None])[..., 0])
 
 
 def gate(bound: float) -> Weigh:
-    """Reject what is further than `bound` from its prediction."""
+    """Reject observations further than `bound` from their prediction."""
 
     def weigh(seen: Innovation) -> np.ndarray:
         return np.where(_quadratic(seen.signal + seen.noise, seen.error) > bound, REJECTED, 1.0)
@@ -73,7 +73,7 @@ def student(nu: float) -> Weigh:
     return weigh
 
 
-# The survey's rivals that are best in its table where outliers are not of one known size, and the settings it tried.
+# The survey's best rivals for outliers of unknown size, and the settings it tried.
 RIVALS: dict[str, tuple[Callable[[float], Weigh], tuple[float, ...]]] = {
     "gate": (gate, (5.99, 9.21, 11.8, 13.8, 16.0, 20.0, 25.0)),
     "Student-t EM": (student, (1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)),
@@ -81,7 +81,7 @@ RIVALS: dict[str, tuple[Callable[[float], Weigh], tuple[float, ...]]] = {
 
 
 def run_kalman(case: Streams, *, knows_noise: bool = False, weigh: Weigh | None = None) -> Estimate:
-    """The textbook filter with missing components; the oracle is told the noise of every observation."""
+    """Run the textbook filter with missing components. The oracle knows the noise of every observation."""
     trials, steps, n = case.truth.shape
     mean, covariance = np.tile(case.mean, (trials, 1)), np.tile(case.covariance, (trials, 1, 1))
     means, covariances = np.empty((trials, steps, n)), np.empty((trials, steps, n, n))
@@ -90,7 +90,7 @@ def run_kalman(case: Streams, *, knows_noise: bool = False, weigh: Weigh | None 
         f, q = case.transition[i], case.process[i]
         mean, covariance = np.einsum("bij,bj->bi", np.broadcast_to(f, (trials, n, n)), mean), f @ covariance @ f.mT + q
         seen = np.isfinite(case.observations[:, i])
-        # An absent component: a zero row of C, a zero innovation, and any variance.
+        # A missing component has a zero row of C, a zero innovation, and any variance.
         c, r = (
             np.where(seen[:, :, None], case.matrix, 0.0),
             np.where(seen[:, :, None] & seen[:, None, :], case.noise, 0.0),

@@ -40,10 +40,14 @@ DAMPING, FREQUENCIES, MEAN_LAG = 0.1, (0.5, 2.0), 0.5
 class Streams:
     """Streams of one system.
 
-    transition F, process Q `[T, B or 1, n, n]`: of the step before each observation. matrix C `[P, n]`, noise R `[P,
-    P]`; mean `[n]`, covariance `[n, n]` before the first step. truth `[B, T, n]`, observations `[B, T, P]` (NaN:
-    missing). Factors of each observation on R and C `[B, T]`. times `[B, T]` in continuous time. scored: components of
-    the error.
+    Args:
+        transition, process: F and Q of the step before each observation, `[T, B or 1, n, n]`.
+        matrix, noise: C `[P, n]` and R `[P, P]`.
+        mean, covariance: Before the first step, `[n]` and `[n, n]`.
+        truth, observations: `[B, T, n]` and `[B, T, P]` (NaN: missing), with factors of each observation on R and C
+        `[B, T]`.
+        times: `[B, T]` in continuous time.
+        scored: Components of the error.
     """
 
     transition: np.ndarray
@@ -65,13 +69,13 @@ def _same_every_step(matrix: np.ndarray, steps: int) -> np.ndarray:
 
 
 def _drop(observations: np.ndarray, share: float, rng: np.random.Generator, *, whole: bool) -> np.ndarray:
-    """Each component, or each whole observation, goes missing with this probability."""
+    """Drop each component, or each whole observation, with this probability."""
     shape = (*observations.shape[:2], 1) if whole else observations.shape
     return np.where(rng.random(shape) < share, np.nan, observations)
 
 
 def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float = 0.0) -> Streams:
-    """The plane of WoLF. jump: both positions move by it before observation `SHIFT_AT`."""
+    """Simulate the plane of WoLF. jump: shift of both positions before observation `SHIFT_AT`."""
     scale, missing = TRACKING[scenario]
     rng = np.random.default_rng(seed)
     f, q, r = np.eye(4), 0.1 * np.eye(4), 10.0 * np.eye(2)
@@ -98,7 +102,7 @@ def tracking(scenario: str, trials: int, steps: int, seed: int, *, jump: float =
 
 
 def rotation_drift() -> np.ndarray:
-    """A of `rotation`."""
+    """Return A of `rotation`."""
     a = -DAMPING * np.eye(4)
     for k, omega in enumerate(FREQUENCIES):
         a[2 * k, 2 * k + 1], a[2 * k + 1, 2 * k] = -omega, omega
@@ -106,7 +110,7 @@ def rotation_drift() -> np.ndarray:
 
 
 def rotation(scenario: str, trials: int, steps: int, seed: int) -> Streams:
-    """Two planes that turn and fade, unit noises, exponential lags; from the stationary distribution."""
+    """Simulate two damped rotating planes, unit noises, exponential lags, starting from the stationary distribution."""
     scale, missing = ROTATION[scenario]
     rng = np.random.default_rng(seed)
     lags = rng.exponential(MEAN_LAG, (steps, trials))

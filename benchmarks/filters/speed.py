@@ -1,7 +1,7 @@
-"""`rfa bench filter-speed`: the linear filter beside public Kalman filters, on one core.
+"""`rfa bench filter-speed`: the linear filter compared with public Kalman filters, on one core.
 
 A constant-velocity model in a plane, float64: `online` calls once per observation, `batch` filters 1,000 streams of
-1,000 steps in one call. Every result must agree with a textbook filter before it is timed; figures are medians of
+1,000 steps in one call. Every result must agree with a textbook filter before it is timed. Figures are medians of
 processor time. Slow rivals run fewer streams or steps.
 """
 
@@ -21,14 +21,14 @@ from rfa.benchmarks.filters.speed_job import Job, make_job, reference
 from rfa.benchmarks.filters.speed_rivals import ROWS, NotRun, Row
 from rfa.measured import origin, write_result
 
-# Final means may differ from the reference by this: float64 in another order, through ten thousand steps.
+# Allowed difference of final means from the reference: float64 in another order, through ten thousand steps.
 AGREEMENT = 1e-7
 STREAMS, STEPS, ONLINE_STEPS, RUNS = 1000, 1000, 10_000, 7
 
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Hold the process, and the threads that it will start, to one core."""
+    """Pin the process, and threads that it will start, to one core."""
     if not hasattr(os, "sched_setaffinity"):
         raise RuntimeError("this measurement needs a system that can hold a process to one core")
     import torch
@@ -83,8 +83,8 @@ def _rounded(value: float) -> float:
 def run_speed(
     *, streams: int = STREAMS, steps: int = STEPS, online_steps: int = ONLINE_STEPS, runs: int = RUNS
 ) -> dict[str, Any]:
-    """Both jobs; the document that `write_speed` stores."""
-    # Read when jax starts; the affinity holds its pool to one core, this keeps it from splitting the work.
+    """Run both jobs and return the document that `write_speed` stores."""
+    # Read when jax starts. The affinity pins its pool to one core; this keeps it from splitting the work.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     jobs = {"online": make_job(1, online_steps), "batch": make_job(streams, steps)}
     rows: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def run_speed(
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per job and own row: the fastest peer of the same job, and how many times slower it is."""
+    """Return, per job and own row, the fastest peer of the same job and how many times slower it is."""
     found = {}
     timed = [row for row in rows if "us_per_step" in row]
     for own in (row for row in timed if row["name"].startswith("rfa ")):
@@ -120,7 +120,7 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def write_speed(out: Path, **sizes: int) -> dict[str, Any]:
-    """`run_speed` to a JSON file."""
+    """Write `run_speed` to a JSON file."""
     document = run_speed(**sizes)
     write_result(out, document)
     return document

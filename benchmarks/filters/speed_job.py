@@ -1,4 +1,4 @@
-"""What the filters of `filter_speed.py` are given to do, and a plain textbook filter that says what must come out."""
+"""The jobs of `filter_speed.py`, and a textbook filter for the expected results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Job:
 
 
 def make_job(streams: int, steps: int, seed: int = 0) -> Job:
-    """Constant velocity in the plane, observed in position; one observation in twenty is ten times as noisy."""
+    """Return a constant velocity in the plane, observed in position. One observation in twenty is ten times as
+    noisy.
+    """
     eye, zero = np.eye(2), np.zeros((2, 2))
     f = np.block([[eye, STEP * eye], [zero, eye]])
     q = PROCESS * np.block([[eye * STEP**3 / 3, eye * STEP**2 / 2], [eye * STEP**2 / 2, eye * STEP]])
@@ -48,7 +50,7 @@ def make_job(streams: int, steps: int, seed: int = 0) -> Job:
 
 
 def reference(job: Job, rule: Rule) -> Array:
-    """Final means `[B, 4]` by the textbook's formulas, all streams at once."""
+    """Return final means `[B, 4]` by the textbook's formulas, all streams at once."""
     streams, steps = job.y.shape[:2]
     mean, covariance = np.zeros((streams, 4)), np.tile(job.prior, (streams, 1, 1))
     offset, evidence = np.zeros((streams, 4)), np.zeros(streams)
@@ -83,8 +85,10 @@ def reference(job: Job, rule: Rule) -> Array:
 def _rival(
     job: Job, covariance: Array, inverse: Array, error: Array, offset: Array, evidence: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """The rule of re-acquisition: the rival at the observation, the evidence for it, and the prior of a state that
-    jumped with the inverse of its innovation covariance."""
+    """Apply the jump detection rule: the alternative at the observation, the evidence for it, and the prior of a state
+    that
+    jumped with the inverse of its innovation covariance.
+    """
     expected = offset @ job.h.T
     own, other = (np.log1p(_distance(inverse, e) / NU) for e in (error, error - expected))
     evidence = np.maximum(0, evidence + np.minimum(1, (NU + 2) / 2 * (own - other) / np.log(20)))

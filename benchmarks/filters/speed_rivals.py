@@ -1,4 +1,4 @@
-"""Who runs in `rfa bench filter-speed`: the linear filter by every rule, and the public Kalman filters."""
+"""Contestants of `rfa bench filter-speed`: the linear filter with every rule, and the public Kalman filters."""
 
 # The peers need not be installed.
 # mypy: disable-error-code="import-not-found,import-untyped"
@@ -16,18 +16,22 @@ import pyarrow as pa
 import rfa
 from rfa.benchmarks.filters.speed_job import NU, PASSES, PATIENCE, PROCESS, STEP, Array, Job, JobName, Rule
 
-# What a slow peer is cut to.
+# Limits for slow peers.
 FEW_STREAMS, FEW_STEPS = 20, 500
 
 
 class NotRun(Exception):
-    """Why a row has no figure."""
+    """The reason why a row has no figure."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A contestant. `prepare` gets a job and returns the call to time, which gives the final means, of the
-    state `[B, 4]` or of the position `[B, 2]`."""
+    """A contestant.
+
+    `prepare` gets a job and returns the call to time, which returns the final means of the state `[B, 4]` or of the
+    position
+    `[B, 2]`.
+    """
 
     name: str
     job: JobName
@@ -38,11 +42,11 @@ class Row:
     rule: Rule = "Kalman"
 
 
-# Ours.
+# Our filters.
 
 
 def system(job: Job, rule: Rule) -> dict[str, Any]:
-    """The same model by its continuous matrices."""
+    """Return the same model by its continuous matrices."""
     drift, noise = np.zeros((4, 4)), np.zeros((4, 4))
     drift[0, 2] = drift[1, 3] = 1.0
     noise[2, 2] = noise[3, 3] = PROCESS
@@ -122,7 +126,7 @@ def _statsmodels(job: Job, y: Array) -> Any:
 
     class Model(MLEModel):
         def clone(self, endog: Array, **_: Any) -> Any:
-            """What `extend` goes on with."""
+            """Return the object that `extend` continues with."""
             return _statsmodels(job, endog)
 
     model = Model(y, k_states=4, k_posdef=4)
@@ -143,7 +147,7 @@ def statsmodels_online(job: Job) -> Callable[[], Array]:
 
 
 def statsmodels_loop(job: Job) -> Callable[[], Array]:
-    """A model per stream: a bound series stays with its model."""
+    """Run a model per stream, because a bound series stays with its model."""
 
     def one(y: Array) -> Array:
         return np.asarray(_statsmodels(job, y).ssm.filter().filtered_state)[:, -1]

@@ -3,7 +3,8 @@
     python -m rfa.benchmarks.filters.throughput
 
 Rows, columns and an Arrow stream of the same 20,000 observations must have equal replies. Then MANY series are posted
-in one Arrow stream while a live stream measures its own response time.
+in
+one Arrow stream while a live stream measures its own response time.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ LIVE_RATE, LIVE_SECONDS = 100, 5.0
 
 
 def series(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times and values of a noisy walk, with the digits that a file would have."""
+    """Return times and values of a noisy walk, with as many digits as a file would have."""
     rng = np.random.default_rng(size)
     return np.round(0.1 * np.arange(count), 1), np.round(rng.normal(size=(count, size)).cumsum(axis=0), 3)
 
 
 def processor_seconds(root: int) -> float:
-    """Of a process and all its children, to the nanosecond."""
+    """Return the processor time of a process and all its children, in seconds."""
     process = psutil.Process(root)
     total = 0
     for one in [process, *process.children(recursive=True)]:
@@ -56,7 +57,7 @@ def processor_seconds(root: int) -> float:
 
 
 def requests(model: str) -> dict[str, Callable[[str], bytes]]:
-    """The same series by each form, as functions of the server's address."""
+    """Return the requests for the same series in each form, as functions of the server's address."""
     times, values = series(SIZES[model], COUNT)
     options = {"model": model, "levels": [0.9], "fields": FIELDS}
     names = [f"y{i}" for i in range(SIZES[model])]
@@ -74,7 +75,7 @@ def requests(model: str) -> dict[str, Callable[[str], bytes]]:
 
 
 def means(form: str, answer: bytes) -> list[float]:
-    """The first component's, of an answer in this form."""
+    """Return the first component's means, of an answer in this form."""
     if form == "rows":
         return [step["mean"][0] for step in orjson.loads(answer)["steps"]]
     if form == "columns":
@@ -85,7 +86,7 @@ def means(form: str, answer: bytes) -> list[float]:
 
 
 def served() -> dict[str, Any]:
-    """Microseconds of processor time for each observation, by model and form."""
+    """Return microseconds of processor time per observation, by model and form."""
     figures: dict[str, Any] = {}
     bundles = [BUNDLE_ROOT / "linear"]
     with started(bundles, {"max_observations": COUNT}) as target, tqdm(total=ROUNDS * 6, disable=None) as bar:
@@ -100,7 +101,7 @@ def served() -> dict[str, Any]:
                 for form, ask in forms.items():
                     before = processor_seconds(target.pid)
                     ask(target.url)
-                    time.sleep(0.2)  # what is done after the last byte counts
+                    time.sleep(0.2)  # work after the last byte counts
                     spent.setdefault(form, []).append(1e6 * (processor_seconds(target.pid) - before) / COUNT)
                     bar.update()
             figures[model] = {form: round(statistics.median(found), 2) for form, found in spent.items()}
@@ -108,7 +109,7 @@ def served() -> dict[str, Any]:
 
 
 def command() -> dict[str, float]:
-    """Seconds of `rfa filter` on ROWS rows, by model."""
+    """Return seconds of `rfa filter` on ROWS rows, by model."""
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for model, size in SIZES.items():
@@ -127,7 +128,7 @@ def command() -> dict[str, float]:
 
 
 def long_table(order: str) -> tuple[pa.Table, np.ndarray]:
-    """MANY series of MANY observations as a table in long format, and their values `[series, observations]`."""
+    """Return MANY series of MANY observations as a table in long format, and their values `[series, observations]`."""
     rng = np.random.default_rng(0)
     values = np.round(rng.normal(size=(MANY, MANY)).cumsum(axis=1), 3)
     names = np.repeat([f"sensor-{k:04d}" for k in range(MANY)], MANY)
@@ -136,7 +137,7 @@ def long_table(order: str) -> tuple[pa.Table, np.ndarray]:
 
 
 def as_stream(table: pa.Table) -> bytes:
-    """An Arrow stream of a table."""
+    """Return an Arrow stream of a table."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -144,7 +145,7 @@ def as_stream(table: pa.Table) -> bytes:
 
 
 def many() -> dict[str, Any]:
-    """What a request of MANY series takes, by the order of its rows, and what it does to a live stream."""
+    """Return the time of a request of MANY series, by the order of its rows, and its effect on a live stream."""
     figures: dict[str, Any] = {"series": MANY, "observations": MANY}
     query = f"/filter?levels=0.9&fields={','.join(FIELDS[:1] + FIELDS[2:])}"
     with started([BUNDLE_ROOT / "linear"], {"processes": 1}) as target:
@@ -169,7 +170,7 @@ def many() -> dict[str, Any]:
 
 
 def check_many(url: str, result: pa.Table, values: np.ndarray) -> None:
-    """Hold some series to what they are told alone."""
+    """Compare some series with their results alone."""
     if len(result) != MANY * MANY or result["error"].null_count != len(result):
         raise ValueError(f"{len(result)} rows of {MANY * MANY}, or errors among them")
     for k in range(0, MANY, MANY // COMPARED):
@@ -181,7 +182,7 @@ def check_many(url: str, result: pa.Table, values: np.ndarray) -> None:
 
 
 def live(url: str, while_this: Callable[[], object]) -> dict[str, float]:
-    """Milliseconds from observation to answer on a live stream until something is done."""
+    """Return milliseconds from observation to answer on a live stream until `done`."""
     with ThreadPoolExecutor(1) as thread, connect(f"{url.replace('http', 'ws', 1)}/filter/stream") as socket:
         socket.send("{}")
         socket.recv()

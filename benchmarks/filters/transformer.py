@@ -1,7 +1,6 @@
 """The Transformer filter (`transformer_model`) as a rival, with the matrices of each setting.
 
-Its constant gain is the one with the least expected error over a series: the stationary gain is zero without process
-noise.
+Its constant gain minimises the expected error over a series, because the stationary gain is zero without process noise.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ EPSILON = 0.1
 
 
 class Rival(NamedTuple):
-    """means `[B, N, n]`; the Kalman filter's of the same gain, beside which it must stay; gain `[n, n]` and beta."""
+    """means `[B, N, n]`; means of the Kalman filter with the same gain, which bound them; gain `[n, n]` and beta."""
 
     means: np.ndarray
     linear: np.ndarray
@@ -28,9 +27,9 @@ class Rival(NamedTuple):
 
 
 def constant_gain(f: np.ndarray, q: np.ndarray, noise: np.ndarray, start: np.ndarray, steps: int) -> np.ndarray:
-    """The gain `[n, n]` of all `steps` with the least mean expected squared error.
+    """Return the gain `[n, n]` with the least mean expected squared error over all `steps`.
 
-    The state is observed with covariance `noise`; f, q: one step; start: covariance before the first step.
+    The state is observed with covariance `noise`. f, q: one step; start: covariance before the first step.
     """
     from scipy.optimize import minimize
 
@@ -51,7 +50,9 @@ def constant_gain(f: np.ndarray, q: np.ndarray, noise: np.ndarray, start: np.nda
 def transformer_filter(
     observations: np.ndarray, f: np.ndarray, q: np.ndarray, noise: np.ndarray, prior: np.ndarray
 ) -> Rival:
-    """Estimates of the state from its noisy observations `[B, N, n]`; `prior` is its covariance at the first one."""
+    """Return estimates of the state from its noisy observations `[B, N, n]`. `prior` is its covariance at the first
+    one.
+    """
     first = prior @ np.linalg.inv(prior + noise)
     start, length = observations[:, 0] @ first.T, observations.shape[1]
     gain = constant_gain(f, q, noise, prior - first @ prior, length - 1)

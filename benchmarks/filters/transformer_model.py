@@ -26,18 +26,18 @@ from collections import deque
 import torch
 from torch import Tensor, nn
 
-# Eigenvectors this badly conditioned are those of a matrix without a basis of them.
+# Eigenvectors this badly conditioned are treated as dependent.
 MAX_CONDITION = 1e8
 
 
 def quadratic_features(x: Tensor) -> Tensor:
-    """φ(x) = (1, x, x ⊗ x) of vectors `[..., n]`: `[..., 1 + n + n²]`."""
+    """Return φ(x) = (1, x, x ⊗ x) of vectors `[..., n]`, `[..., 1 + n + n²]`."""
     pairs = (x[..., :, None] * x[..., None, :]).flatten(-2)
     return torch.cat([torch.ones_like(x[..., :1]), x, pairs], dim=-1)
 
 
 def distance_form(size: int) -> Tensor:
-    """D with φ(u)ᵀ D φ(v) = -|u - v|², `[1 + n + n², 1 + n + n²]` float64."""
+    """Return D with φ(u)ᵀ D φ(v) = -|u - v|², `[1 + n + n², 1 + n + n²]` float64."""
     eye = torch.eye(size, dtype=torch.float64)
     form = torch.zeros(1 + size + size * size, 1 + size + size * size, dtype=torch.float64)
     form[1 + size :, 0] = -eye.flatten()
@@ -47,7 +47,9 @@ def distance_form(size: int) -> Tensor:
 
 
 def sufficient_beta(closed_loop: Tensor, *, window: int, epsilon: float) -> float:
-    """The beta from which on the estimate is within epsilon of the filter with the matrix `closed_loop` `[n, n]`."""
+    """Return the beta from which on the estimate is within epsilon of the filter with the matrix `closed_loop` `[n,
+    n]`.
+    """
     if window < 1 or not epsilon > 0:
         raise ValueError(f"window must be >= 1 and epsilon > 0, got {window} and {epsilon}")
     rates, basis = torch.linalg.eig(closed_loop.to(torch.float64))
@@ -61,9 +63,13 @@ def sufficient_beta(closed_loop: Tensor, *, window: int, epsilon: float) -> floa
 
 
 class TransformerFilter(nn.Module):
-    """See the module's docstring.
+    """See the module docstring.
 
-    closed_loop: M `[n, n]`. gain: K `[n, P]`. window: m. beta: inverse temperature; infinity is the Kalman filter.
+    Args:
+        closed_loop: M `[n, n]`.
+        gain: K `[n, P]`.
+        window: m.
+        beta: Inverse temperature. Infinity is the Kalman filter.
     """
 
     closed_loop: Tensor
@@ -87,7 +93,9 @@ class TransformerFilter(nn.Module):
         self.register_buffer("form", distance_form(size), persistent=False)
 
     def forward(self, observations: Tensor, start: Tensor | None = None) -> Tensor:
-        """Estimates `[B, N, n]` float64 after each of the observations `[B, N, P]`, from `start` `[B, n]` or zero."""
+        """Return estimates `[B, N, n]` float64 after each of the observations `[B, N, P]`, from `start` `[B, n]` or
+        zero.
+        """
         if observations.dim() != 3 or observations.shape[2] != self.gain.shape[1]:
             raise ValueError(f"observations must be [B, N, {self.gain.shape[1]}], got {list(observations.shape)}")
         batch, size = observations.shape[0], self.gain.shape[0]
@@ -104,7 +112,7 @@ class TransformerFilter(nn.Module):
         return torch.stack(estimates, dim=1)
 
     def _attend(self, steps: Tensor) -> Tensor:
-        """The head over the steps `[B, m, n]` of a window, from its last one."""
+        """Attend over the steps `[B, m, n]` of a window, from its last one."""
         keys = quadratic_features(steps)
         query = self.beta * keys[:, -1] @ self.form
         weights = torch.softmax((keys @ query[..., None])[..., 0], dim=-1)

@@ -1,13 +1,14 @@
-"""ETTh1 (transformer loads and oil temperature): the structural filter beside simple forecasts and statsmodels.
+"""ETTh1 (transformer loads and oil temperature): the structural filter compared with simple forecasts and statsmodels.
 
     rfa bench forecast --data ETTh1.csv
 
 The first half of the rows trains, the next sixth chooses and calibrates, the last third is scored, one hour and 24
-hours ahead.
+hours
+ahead.
 
     filter                   structural model; 90 % intervals as the service adapts them
     filter, fixed            the same forecasts with intervals that do not adapt
-    filter, normal           the same forecasts taken as normal, variance scaled on the validation part
+    filter, normal           the same forecasts as normal distributions, variance scaled on the validation part
     persistence              the last value; errors of the first two thirds as distribution
     seasonal naive           the value of 24 hours before
     statsmodels              UnobservedComponents: local linear trend, season of 24 hours, irregular
@@ -38,14 +39,14 @@ from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
 from rfa.training.corpus import file_hashes
 
-# Chronological shares of the rows that train, and that train or choose.
+# Chronological shares of the rows for training, and for training or choosing.
 TRAIN, CHOOSE = 1 / 2, 2 / 3
 LEADS = (1, 24)
 DAY = 24
 LEVEL = 0.9
-# The packaged config.
+# The packaged configuration.
 CONFIG = StructuralConfig()
-# Scores are correlated over hours; their means over weeks hardly.
+# Scores are correlated over hours, their means over weeks hardly.
 WEEK = 7 * DAY
 MONTH = 30 * DAY
 
@@ -59,14 +60,14 @@ class Parts(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Of every row `[N]` from `lead` rows before; NaN where there is none."""
+    """Forecasts of every row `[N]` from `lead` rows before, NaN where there is none."""
 
     mean: np.ndarray
     deviation: np.ndarray
 
 
 class Fitted(NamedTuple):
-    """One column: the filter's and the rival's forecasts by lead, and what is told of how they came about."""
+    """One column: forecasts of the filter and the rival by horizon, and how they were made."""
 
     filter: dict[int, Forecast]
     rival: dict[int, Forecast]
@@ -85,7 +86,7 @@ def column(series: Series, index: int, rows: slice) -> Series:
 def filter_forecasts(
     series: Series, index: int, report: Callable[[str], None] | None = None
 ) -> tuple[dict[int, Forecast], dict[str, Any]]:
-    """Fit the column, and forecast every row; also what was fitted and the seconds it took."""
+    """Fit the column and forecast every row. Also return the fit and its duration in seconds."""
     bounds = parts(len(series.times))
     train, validation = (column(series, index, rows) for rows in (bounds.train, bounds.validation))
     on_progress = None if report is None else lambda line, share: report(line)
@@ -105,16 +106,16 @@ def filter_forecasts(
 
 
 def statsmodels_forecasts(y: np.ndarray, train: slice) -> tuple[dict[int, Forecast], float]:
-    """The rival's forecasts of every row, and the seconds of its fit."""
+    """Return the rival's forecasts of every row, and the duration of its fit in seconds."""
     from statsmodels.tsa.statespace.structural import UnobservedComponents
 
-    # Its states are a year of hours: divide by the spread so that its optimiser sees numbers near 1.
+    # Its state is large: divide by the spread so that its optimiser sees numbers near 1.
     center, spread = float(np.nanmean(y[train])), float(np.nanstd(y[train]))
     options = {"level": "local linear trend", "freq_seasonal": [{"period": DAY}]}
     start = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The parameters alone: the smoother and the parameters' covariance, which nothing here reads, take a minute.
+        # Only the parameters, because the unused smoother and parameter covariance take a minute.
         fitted = UnobservedComponents((y[train] - center) / spread, **options).fit(
             disp=False, maxiter=200, return_params=True
         )
@@ -134,7 +135,7 @@ def statsmodels_forecasts(y: np.ndarray, train: slice) -> tuple[dict[int, Foreca
 def _ahead(
     mean: np.ndarray, covariance: np.ndarray, matrices: dict[str, np.ndarray], noise: float, lead: int
 ) -> Forecast:
-    """From the one-step predictions of every state `[N, n]` to the observation `lead` - 1 steps after them."""
+    """Propagate one-step predictions of every state `[N, n]` to the observation `lead` - 1 steps later."""
     f = matrices["transition"][..., 0] if matrices["transition"].ndim == 3 else matrices["transition"]
     selection, state_noise, design = (
         m[..., 0] if m.ndim == 3 else m for m in (matrices[n] for n in ("selection", "state_cov", "design"))
@@ -153,12 +154,12 @@ def _ahead(
 
 
 def naive_forecasts(y: np.ndarray, lag: int) -> np.ndarray:
-    """The value of `lag` rows before."""
+    """Return the value of `lag` rows before."""
     return np.concatenate([np.full(lag, np.nan), y[:-lag]])
 
 
 def score_points(y: np.ndarray, mean: np.ndarray, errors: np.ndarray, test: slice) -> dict[str, Any]:
-    """A forecast with a fixed distribution of errors."""
+    """Score a forecast with a fixed distribution of errors."""
     errors = errors[np.isfinite(errors)]
     low, high = np.quantile(errors, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     target, centre = y[test], mean[test]
@@ -169,8 +170,10 @@ def score_points(y: np.ndarray, mean: np.ndarray, errors: np.ndarray, test: slic
 def score_conformal(
     y: np.ndarray, forecast: Forecast, validation: slice, test: slice, half: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """A forecast whose standardised errors are those of the validation part; half widths `[N]` of its intervals, or
-    None for the conformal ones of that part."""
+    """Score a forecast with standardised errors of the validation part, and half-widths `[N]` of its intervals.
+
+    None uses the conformal half-widths of that part.
+    """
     z = (y - forecast.mean) / forecast.deviation
     finite = z[validation][np.isfinite(z[validation])]
     radius = conformal(np.abs(finite), (LEVEL,))[0] * forecast.deviation if half is None else half
@@ -180,7 +183,7 @@ def score_conformal(
 
 
 def score_normal(y: np.ndarray, forecast: Forecast, scale: float, test: slice) -> dict[str, Any]:
-    """Normal forecasts with their standard deviations multiplied by `scale`."""
+    """Score normal forecasts with standard deviations multiplied by `scale`."""
     deviation = forecast.deviation[test] * scale
     radius = NormalDist().inv_cdf((1 + LEVEL) / 2) * deviation
     coverage, width = interval(y[test], forecast.mean[test] - radius, forecast.mean[test] + radius)
@@ -209,7 +212,7 @@ def fit_column(series: Series, index: int, report: Callable[[str], None] | None 
 
 
 def interval_widths(series: Series, columns: list[Fitted]) -> dict[int, np.ndarray]:
-    """Half widths at `LEVEL`, `[N, columns]` by lead: every column is a stream."""
+    """Return half-widths at `LEVEL`, `[N, columns]` by horizon. Every column is a stream."""
     bounds = parts(len(series.times))
     mean, deviation, multipliers = {}, {}, {}
     for lead in LEADS:
@@ -224,7 +227,7 @@ def interval_widths(series: Series, columns: list[Fitted]) -> dict[int, np.ndarr
 
 
 def score_column(y: np.ndarray, fitted: Fitted, widths: dict[int, np.ndarray]) -> dict[str, Any]:
-    """All methods on one column, by lead; `widths` `[N]` by lead are those of the adaptive intervals."""
+    """Score all methods on one column, by horizon. `widths` `[N]` by horizon are those of the adaptive intervals."""
     bounds = parts(len(y))
     before = slice(0, bounds.test.start)
     scored: dict[str, Any] = {}
@@ -253,14 +256,14 @@ def score_column(y: np.ndarray, fitted: Fitted, widths: dict[int, np.ndarray]) -
 
 
 def worst_share(inside: np.ndarray, block: int) -> float:
-    """The share of hits, over whole blocks in turn, that is furthest from `LEVEL`."""
+    """Return the coverage of whole consecutive blocks that is furthest from `LEVEL`."""
     count = max(1, len(inside) // block)
     shares = [float(part.mean()) for part in np.array_split(inside, count)]
     return max(shares, key=lambda share: abs(share - LEVEL))
 
 
 def shown_week(series: Series, columns: list[Fitted], widths: dict[int, np.ndarray]) -> dict[str, Any]:
-    """A week in the middle of the test third, of the first and the last column: what `draw_week` draws."""
+    """Return a week in the middle of the test third, of the first and the last column, for `draw_week`."""
     test = parts(len(series.times)).test
     middle = (test.start + test.stop) // 2
     rows = slice(middle, min(middle + WEEK, test.stop))
@@ -279,7 +282,9 @@ def shown_week(series: Series, columns: list[Fitted], widths: dict[int, np.ndarr
 
 
 def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Per lead: columns on which the filter's CRPS is below each rival's, and its worst coverage."""
+    """Return, per horizon, the number of columns on which the filter's CRPS is below each rival's, and its worst
+    coverage.
+    """
     found: dict[str, Any] = {}
     for lead in map(str, LEADS):
         rows = [column["leads"][lead] for column in columns]

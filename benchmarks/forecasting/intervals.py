@@ -1,11 +1,11 @@
-"""Conformal intervals of recorded forecasts that adapt to each series, as the service answers them.
+"""Conformal intervals of recorded forecasts that adapt to each series, as in the service.
 
-Source: adaptive conformal inference; the constants and the shape of the factor are those of
-`rfa.runtime.uncertainty.adaptive`. On a regular clock every forecast is scored:
+Source: adaptive conformal inference. The constants and the factor are those of `rfa.runtime.uncertainty.adaptive`. On a
+regular clock every forecast is scored:
 
     half width = multiplier · ((1 + v) / (1 - v))³ · deviation,   v ← v + γ (missed - (1 - level))
 
-The interval of a row that was forecast `lead` rows before knows nothing that came after that row's origin.
+The interval of a row that was forecast `lead` rows before only uses data up to that row's origin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MISS_RATES = 1 - np.array(LEVELS)
 
 
 def gamma_of(lead: int) -> float:
-    """γ of a forecast so many rows ahead."""
+    """Return γ of a forecast this many rows ahead."""
     return GAMMA if lead == 1 else min(GAMMA, 1 / (4 * lead))
 
 
@@ -33,10 +33,13 @@ def adaptive_widths(
     multipliers: Mapping[int, Array],
     start: int,
 ) -> dict[int, Array]:
-    """Half widths at every level, `[N, S, levels]` by lead; NaN before row `start`.
+    """Return half-widths at every level, `[N, S, levels]` by horizon, NaN before row `start`.
 
-    y: `[N, S]`, observed at every time. mean, deviation: `[N, S]` by lead. multipliers: the initial calibration
-    `[S, levels]` by lead. start: the first row that is learned from.
+    Args:
+        y: `[N, S]`, observed at every time.
+        mean, deviation: `[N, S]` by horizon.
+        multipliers: Initial calibration `[S, levels]` by horizon.
+        start: First row used for adaptation.
     """
     if max(mean) > MAX_PENDING:
         raise ValueError(f"leads are at most {MAX_PENDING} rows, got {max(mean)}")
@@ -44,7 +47,7 @@ def adaptive_widths(
 
 
 def _widths(error: Array, deviation: Array, multipliers: Array, lead: int, start: int) -> Array:
-    """Those of one lead, from the absolute errors `[N, S]` of its forecasts."""
+    """Return those of one horizon, from the absolute errors `[N, S]` of its forecasts."""
     rows = len(error)
     half, sent = (np.full((rows + lead, *multipliers.shape), np.nan) for _ in range(2))
     v = np.zeros(multipliers.shape, np.float32)

@@ -1,4 +1,4 @@
-"""The picture of a week's forecasts: what happened, what was forecast, and the intervals that were answered."""
+"""The picture of a week's forecasts: observations, forecasts and served intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rfa.benchmarks.figures import no_display, write
 
 
 def draw_week(week: dict[str, Any], path: str | Path) -> None:
-    """A row of panels per column of the series, a column per lead, from `week` of the document of `ett`."""
+    """Draw a row of panels per column of the series and a column per horizon, from `week` of the document of `ett`."""
     pyplot = no_display()
 
     columns = week["columns"]

@@ -14,14 +14,14 @@ from scipy.special import ndtr
 
 
 def crps_normal(y: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """CRPS of normal forecasts, elementwise."""
+    """Return the CRPS of normal forecasts, elementwise."""
     z = (y - mean) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     return deviation * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
 
 
 def crps_points(z: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """CRPS at outcomes `z` of the forecast that holds each of `points` equally likely."""
+    """Return the CRPS at outcomes `z` of the forecast with equally likely `points`."""
     x = np.sort(points)
     m = len(x)
     below = np.searchsorted(x, z)
@@ -33,12 +33,12 @@ def crps_points(z: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def interval(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
-    """Share of outcomes inside the intervals, and the mean width."""
+    """Return the share of outcomes inside the intervals, and the mean width."""
     return float(((y >= low) & (y <= high)).mean()), float((high - low).mean())
 
 
 def block_error(difference: np.ndarray, block: int) -> float:
-    """Standard error of the mean of a series that is correlated over less than `block` values, from block means."""
+    """Return the standard error of the mean of a series correlated over less than `block` values, from block means."""
     count = len(difference) // block
     means = difference[: count * block].reshape(count, block).mean(axis=1)
     return float(means.std(ddof=1) / math.sqrt(count))

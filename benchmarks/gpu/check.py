@@ -1,7 +1,8 @@
 """`rfa gpu-check`: checks and timings on a GPU, in one file.
 
-All checks run at once, each in its own process; then timings run one by one. A part runs only if its check passed and
-its estimate fits into the remaining time.
+All checks run at once, each in its own process. Then timings run one by one. A part runs only if its check passed and
+its
+estimate fits into the remaining time.
 """
 
 from __future__ import annotations
@@ -44,21 +45,23 @@ from rfa.benchmarks.kernels.training import measure_training
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.measured import origin, write_result
 
-# Seconds of everything, unless another number is asked for.
+# Default time limit in seconds.
 LONGEST: Final = 25 * 60.0
 SHORT, LONG = LENGTHS[0], LENGTHS[-1]
 DECODING_IS_RIGHT, PROMPTS_ARE_RIGHT = "decoding is right", "prompts are right"
 
 
 class GpuCheckError(ValueError):
-    """Something computed is wrong, or a part failed."""
+    """A result is wrong, or a part failed."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One benchmark.
 
-    seconds: an estimate from an H200 with 16 cores. needs: name of the check that must have passed.
+    Args:
+        seconds: Estimate from an H200 with 16 cores.
+        needs: Name of the check that must have passed.
     """
 
     name: str
@@ -68,7 +71,7 @@ class Part:
 
 
 def together(measured: Iterable[Measured]) -> dict[str, Any]:
-    """Rows and bars of all shapes."""
+    """Return rows and bars of all shapes."""
     found = list(measured)
     return {
         "rows": [row for rows, _ in found for row in rows],
@@ -77,23 +80,23 @@ def together(measured: Iterable[Measured]) -> dict[str, Any]:
 
 
 def attention(length: int, names: Sequence[str], widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
-    """Ours beside the rivals that are named."""
+    """Measure our attention and the named rivals."""
     return together(measure_attention(EventTimer(), widths=widths, lengths=(length,), names=names))
 
 
-# Timings wait for the slowest, so that nothing runs beside them: no check is here that compiles for minutes.
+# Timings wait for the slowest check, so checks that compile for minutes are not included.
 CHECKS: Final[Sequence[Part]] = (
     *(Part(f"attention is right, {width} reals", 30, partial(check_attention, width, SHORT)) for width in WIDTHS),
     Part("slots are right", 25, check_slots),
     Part(DECODING_IS_RIGHT, 20, check_paper),
     Part(PROMPTS_ARE_RIGHT, 65, check_paper_prompts),
 )
-# Seconds in which FlexAttention compiles, by width.
+# Compile time of FlexAttention in seconds, by width.
 FLEX_COMPILES: Final = {64: 90, 128: 50}
 PARTS: Final[Sequence[Part]] = (
     Part("decoding", 15, measure_paper, needs=DECODING_IS_RIGHT),
     Part("prompts", 10, measure_paper_prompts, needs=PROMPTS_ARE_RIGHT),
-    # Eager takes more memory and time at this length than it is worth.
+    # Eager attention takes too much memory and time at this length.
     Part(f"attention, {LONG:,} tokens", 40, partial(attention, LONG, (OURS, FLASH))),
     Part(f"attention, {SHORT:,} tokens", 50, partial(attention, SHORT, (OURS, FLASH, EAGER))),
     Part("training", 25, lambda: together([measure_training(EventTimer(repeats=5, is_flushing=False))])),
@@ -113,12 +116,12 @@ PARTS: Final[Sequence[Part]] = (
 
 
 def outcome(part: Part) -> dict[str, Any]:
-    """Run a part: what it found, or what became of it."""
+    """Run a part and return its result or failure."""
     try:
         return {"status": "done", **part.run()}
     except WrongResultError as error:
         return {"status": "wrong", "reason": str(error)}
-    except Exception as error:  # the parts after it are worth having
+    except Exception as error:  # the parts after it can still run
         lines = traceback.format_exception(error)
         return {"status": "failed", "reason": f"{type(error).__name__}: {error}".split("\n")[0], "trace": lines[-12:]}
     finally:
@@ -128,18 +131,18 @@ def outcome(part: Part) -> dict[str, Any]:
 
 
 def timed_outcome(part: Part) -> dict[str, Any]:
-    """`outcome`, and the seconds that it took."""
+    """Return `outcome`, and its duration in seconds."""
     begun = time.monotonic()
     return {**outcome(part), "seconds": round(time.monotonic() - begun, 1)}
 
 
 def checked(checks: Sequence[Part]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What became of each check as it ends, by its name; as many of them at once as there are cores."""
+    """Yield the result of each check by name as it ends. As many run at once as there are cores."""
     if not checks:
         return
     cores = os.cpu_count() or 1
     workers = min(len(checks), cores)
-    # What runs on the processor there must not have each process take all of its cores.
+    # Limits CPU threads, so that processes do not compete for all cores.
     threads = torch.set_num_threads, (cores // workers,)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), *threads) as processes:
         running = {processes.submit(timed_outcome, check): check.name for check in checks}
@@ -157,7 +160,7 @@ def run_gpu_check(
     device = require_gpu()
     document = origin("rfa gpu-check")
     document |= {"hardware": document["hardware"] | gpu_hardware(device), "longest_seconds": seconds, "parts": {}}
-    write_result(out, document)  # what cannot be written is known before the GPU's time is spent
+    write_result(out, document)  # an unwritable file is detected before GPU time is spent
     begun = clock()
 
     def keep(name: str, found: dict[str, Any]) -> None:
@@ -187,7 +190,7 @@ def run_gpu_check(
 
 
 def problems(document: dict[str, Any]) -> str:
-    """The parts that are wrong or failed, in a line; empty where none is."""
+    """Return the wrong or failed parts in one line, empty if there are none."""
     return "; ".join(
         f"{name}: {part['status']}, {part['reason']}"
         for name, part in document["parts"].items()

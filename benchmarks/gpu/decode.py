@@ -1,7 +1,8 @@
-"""Decoding of the paper-size model on a GPU by the server's step: one CUDA graph with sampling in it.
+"""Decoding of the paper-size model on a GPU with the server's step: one CUDA graph that includes sampling.
 
-The step is first checked against `LanguageModel.step` on a CPU, early and late in a stream. Timed are the graph alone,
-by the device, and the server's whole call, by the host. Bars are of the graph with temperature and nucleus.
+The step is first checked against `LanguageModel.step` on a CPU, early and late in a stream. Timings are of the graph
+alone, on the device, and of the server's whole call, on the host. Targets are for the graph with temperature and
+nucleus.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rfa.training.language_config import LanguageRun, find_config
 
 CONFIG = "paper"
 BATCHES = (1, 8, 64, 256, 1024, 4096)
-# Of a step that draws, the kernels are told of these.
+# The kernels of a sampling step are reported for these.
 PROFILED = (1, 64, 1024)
 POSITIONS = (10, 1_000_000)
 CHECKED_BATCH, CHECKED_TOKENS = 2, 8
@@ -44,7 +45,9 @@ MICROSECONDS_BAR, TOKENS_BAR, FLATNESS_BAR = 100.0, 1e6, 1.05
 class ServedSteps:
     """`batch` streams of a float32 model on the server's step, from their first token.
 
-    dtype: of the matrices. with_graph: replay a captured step; False runs it, as on a CPU.
+    Args:
+        dtype: Dtype of the matrices.
+        with_graph: Replay a captured step. False runs it, as on a CPU.
     """
 
     def __init__(self, model: LanguageModel, batch: int, dtype: torch.dtype, *, with_graph: bool) -> None:
@@ -58,15 +61,15 @@ class ServedSteps:
         self.restart(0)
 
     def restart(self, position: int) -> None:
-        """Every stream as before its first token, which will be at `position`."""
-        # Of the two rows of a seat, one is read and the other written.
+        """Reset every stream to before its first token, at `position`."""
+        # Of the two rows of a slot, one is read and the other written.
         self._sources, self._targets = np.arange(2 * self.batch).reshape(-1, 2).T
         for part in self._pool.slots:
             part[:, : 2 * self.batch] = part[:, self._pool.initial_row, None]
         self._tokens, self._positions = np.ones(self.batch, dtype=np.int64), np.full(self.batch, position)
 
     def draw(self, choice: Choice) -> list[DrawnToken]:
-        """One token of every stream, as the server draws it; the next call reads it."""
+        """Sample one token of every stream as the server does. The next call reads it."""
         draws = Draws([choice] * self.batch, np.float32(1))
         self._is_filtered = draws.are_filtered
         drawn, _ = self._runner.draw(*self._rows(), self._noise, draws)
@@ -74,11 +77,11 @@ class ServedSteps:
         return drawn
 
     def replay(self) -> None:
-        """The step that was last drawn once more, on the device alone."""
+        """Repeat the last step on the device alone."""
         self._runner.step(is_filtered=self._is_filtered)
 
     def read(self, tokens: Tensor, position: int) -> Tensor:
-        """Logits less their mean `[batch, n, V]` after each token `[batch, n]` of a text from `position` on."""
+        """Return logits minus their mean `[batch, n, V]` after each token `[batch, n]` of a text from `position` on."""
         self.restart(position)
         found = []
         for token in tokens.unbind(1):
@@ -96,13 +99,13 @@ class ServedSteps:
 
 
 def centred(logits: Tensor) -> Tensor:
-    """Less what a softmax does not see, and what an error would hide in."""
+    """Subtract the mean, which softmax ignores and which would hide an error."""
     return logits - logits.mean(-1, keepdim=True)
 
 
 @torch.no_grad()
 def read_by_model(model: LanguageModel, tokens: Tensor, position: int, *, is_autocast: bool = False) -> Tensor:
-    """What `ServedSteps.read` gives, by the model itself."""
+    """Return the result of `ServedSteps.read` computed by the model."""
     state = model.init_state(tokens.shape[0])
     state = SlotState(state.means, state.precisions, state.position + position)
     found = []
@@ -114,7 +117,7 @@ def read_by_model(model: LanguageModel, tokens: Tensor, position: int, *, is_aut
 
 
 def check_decoding(model: LanguageModel, steps: ServedSteps) -> dict[str, float]:
-    """Relative errors of the logits at both positions."""
+    """Return relative errors of the logits at both positions."""
     on_cpu = copy.deepcopy(model).cpu()
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.config.vocab_size, (steps.batch, CHECKED_TOKENS), generator=generator)
@@ -133,9 +136,12 @@ Maker = Callable[[int], ServedSteps]
 def measure_decoding(
     make: Maker, timer: Timer, clock: Timer, *, batches: Sequence[int] = BATCHES
 ) -> tuple[dict[str, Any], list[Bar]]:
-    """Rows by position, by batch and by kernel, and the bars.
+    """Return rows by position, by batch and by kernel, and the bars.
 
-    make: streams of a batch. timer: of a replay, by the device. clock: of a call of the server, by the host.
+    Args:
+        make: Creates the streams of a batch.
+        timer: Times a replay on the device.
+        clock: Times a call of the server on the host.
     """
     positions, flatness = _by_position(make, timer)
     rows: list[dict[str, Any]] = []
@@ -156,7 +162,7 @@ def measure_decoding(
 
 
 def _bars_of(name: str, rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Of the batches that choose in one way."""
+    """Return bars of the batches with one way of sampling."""
     own = [row for row in rows if row.get("choice") == name]
     alone = next(row for row in own if row["batch"] == 1)
     best = max(row["tokens_per_second"] for row in own)
@@ -167,7 +173,7 @@ def _bars_of(name: str, rows: Sequence[dict[str, Any]]) -> list[Bar]:
 
 
 def _of_choice(steps: ServedSteps, name: str, timer: Timer, clock: Timer) -> dict[str, Any]:
-    """A batch that draws in one way: the graph alone, and the whole call."""
+    """Measure a batch with one way of sampling: the graph alone, and the whole call."""
     batch, choice = steps.batch, CHOICES[name]
     steps.draw(choice)
     graph = quantiles(interleaved({name: steps.replay}, timer, rounds=ROUNDS)[name])
@@ -180,7 +186,7 @@ def _of_choice(steps: ServedSteps, name: str, timer: Timer, clock: Timer) -> dic
 
 
 def _by_position(make: Maker, timer: Timer) -> tuple[list[dict[str, Any]], float]:
-    """Batch 1 early and late in a stream, and late over early."""
+    """Measure batch 1 early and late in a stream, and their ratio."""
     cases = {}
     for position in POSITIONS:
         steps = make(1)
@@ -194,19 +200,19 @@ def _by_position(make: Maker, timer: Timer) -> tuple[list[dict[str, Any]], float
 
 
 def paper_model(device: torch.device) -> LanguageModel:
-    """The model of CONFIG with random weights, the same ones every time."""
+    """Return the model of CONFIG with fixed random weights."""
     torch.manual_seed(0)
     return LanguageModel(LanguageRun.from_file(find_config(CONFIG)).model).to(device)
 
 
 def check_paper() -> dict[str, Any]:
-    """Errors of the paper-size model; nothing is timed."""
+    """Return errors of the paper-size model, without timing."""
     model = paper_model(require_gpu())
     return {"errors": check_decoding(model, ServedSteps(model, CHECKED_BATCH, torch.bfloat16, with_graph=True))}
 
 
 def measure_paper() -> dict[str, Any]:
-    """Times of the paper-size model, of a step that was checked."""
+    """Return times of the paper-size model, whose step was checked."""
     device = require_gpu()
     model = paper_model(device)
     timer = EventTimer(repeats=STEPS_PER_SAMPLE, is_flushing=False)

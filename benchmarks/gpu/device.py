@@ -1,4 +1,4 @@
-"""The GPU that a figure was measured on, and the refusal where there is none."""
+"""The GPU that a figure was measured on, and the error without one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rfa.runtime.gpu.device import gpu_refusal
 
 
 class NoGpuError(RuntimeError):
-    """A measurement that needs a GPU, where there is none."""
+    """A measurement needs a GPU, and there is none."""
 
     exit_code = 2
 
 
 def require_gpu() -> torch.device:
-    """The current CUDA device."""
+    """Return the current CUDA device."""
     reason = gpu_refusal()
     if reason is not None:
         raise NoGpuError(
@@ -39,7 +39,7 @@ def _driver() -> str | None:
 
 
 def gpu_hardware(device: torch.device) -> dict[str, Any]:
-    """Device, driver, versions and date of a measurement."""
+    """Return device, driver, versions and date of a measurement."""
     properties = torch.cuda.get_device_properties(device)
     return {
         "device": properties.name,

@@ -1,7 +1,8 @@
 """Paired timings on a GPU: cases alternate in one process, so that a change of clocks affects all of them.
 
-A sample is the time between two CUDA events around one call. Before it the second-level cache is overwritten, then the
-device idles longer than the host needs for a call, so the host's part of a launch is not in the sample.
+A sample is the time between two CUDA events around one call. Before it the L2 cache is overwritten, then the device
+idles
+for longer than the host needs for a call, so that the host's part of a launch is excluded.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import torch
 from tqdm import tqdm
 
 QUANTILES = {"p20": 0.2, "p50": 0.5, "p80": 0.8}
-# A case that takes seconds is not called for minutes: rounds end after so long, but not before so many.
+# Time limit of slow cases, and minimum number of rounds.
 SECONDS, FEWEST_ROUNDS = 2.0, 5
-# More than the second-level cache of any GPU so far.
+# Larger than the L2 cache of current GPUs.
 CACHE_BYTES = 256 * 2**20
-# Of the time that the host took for a call, for it may take longer the next time; and no more than this, for a call
-# that waits for the device takes as long as that.
+# Idle time relative to the host's time for a call, and its upper limit, because a call that waits for the device takes
+# as long as that.
 HEAD_START, LONGEST_START = 1.5, 0.02
-# Cycles of a GPU's clock in a second, or more.
+# Upper estimate of a GPU's clock frequency.
 CYCLES = 2e9
 
 Timer = Callable[[Callable[[], object]], float]
@@ -31,9 +32,10 @@ Timer = Callable[[Callable[[], object]], float]
 
 @dataclass
 class EventTimer:
-    """Milliseconds of a call by CUDA events; `repeats` calls in a row make a sample, their mean is its time.
+    """Times calls in milliseconds by CUDA events. `repeats` consecutive calls form a sample with their mean time.
 
-    is_flushing: from memory, and without the host's part; else calls follow one another as they do in a loop.
+    Args:
+        is_flushing: Flush the cache and exclude the host's part. Otherwise calls follow one another as in a loop.
     """
 
     repeats: int = 1
@@ -62,7 +64,7 @@ class EventTimer:
 
 
 def host_clock(call: Callable[[], object]) -> float:
-    """Milliseconds of a call by the clock of the host, of a call that waits for what it asked of the device."""
+    """Return milliseconds of a call on the host's clock. The call waits for its result."""
     begun = time.perf_counter()
     call()
     return 1e3 * (time.perf_counter() - begun)
@@ -72,8 +74,10 @@ def interleaved(
     cases: Mapping[str, Callable[[], object]], timer: Timer, *, rounds: int, warmups: int = 3, label: str = "rounds",
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, list[float]]:  # fmt: skip
-    """Samples of each case, one a round, `rounds` or as many as SECONDS have time for; the order turns, so that no case
-    always follows the same one."""
+    """Return samples of each case, one per round, `rounds` or as many as fit into SECONDS.
+
+    The order rotates, so that no case always follows the same one.
+    """
     for call in cases.values():
         for _ in range(warmups):
             call()
@@ -90,12 +94,12 @@ def interleaved(
 
 
 def quantiles(samples: Sequence[float]) -> dict[str, float]:
-    """p20, p50 and p80 in milliseconds."""
+    """Return p20, p50 and p80 in milliseconds."""
     return {f"{name}_ms": round(float(np.quantile(samples, q)), 5) for name, q in QUANTILES.items()}
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median over the rounds of ours / theirs of the same round."""
+    """Return the median over the rounds of ours / theirs in the same round."""
     if len(ours) != len(theirs):
         raise ValueError(f"paired samples must be equally many, got {len(ours)} and {len(theirs)}")
     return float(np.median(np.asarray(ours) / np.asarray(theirs)))
@@ -103,7 +107,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bound on a measured ratio: `limit` at most, or at least where `is_minimum`."""
+    """A bound on a measured ratio: at most `limit`, or at least if `is_minimum`."""
 
     name: str
     limit: float
@@ -112,7 +116,7 @@ class Bar:
 
     @property
     def is_met(self) -> bool:
-        """What was not measured meets nothing."""
+        """Whether the bound is met. False without a measurement."""
         if self.actual is None or not np.isfinite(self.actual):
             return False
         return self.actual >= self.limit if self.is_minimum else self.actual <= self.limit

@@ -1,7 +1,7 @@
 """Prompts on a GPU as they are served: pieces of many requests at once, in both modes, at the paper's size.
 
-Prompts of several lengths are first checked against the model on a CPU. Then the server's own runners read a quantum of
-1,024 tokens: of one prompt, of sixteen, and after a context. Times are the host's; the device's are listed beside them.
+Prompts of several lengths are first checked against the model on a CPU. Then the server's runners process a quantum of
+1,024 tokens: of one prompt, of sixteen, and after a context. Times are on the host; device times are listed too.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from rfa.runtime.text.config import Mode
 from rfa.service.settings import FIELDS
 
 CHECKED: Final = (1, 63, 64, 65, 300)
-# Tokens of each prompt of a quantum, and how many were read before.
+# Tokens of each prompt of a quantum, and number of earlier tokens.
 QUANTA: Final = {"one prompt": ([1024], 0), "sixteen prompts": ([64] * 16, 0), "behind 3,072 tokens": ([1024], 3072)}
-# Of the largest piece, and the most streams in one, as served unless told otherwise.
+# Size of the largest piece, and maximum number of streams in one, with the server's defaults.
 TOKENS: Final = TorchLanguageRuntime.prefill_tokens
 STREAMS: Final = FIELDS["max_batch_rows"].get_default(call_default_factory=True, validated_data={"device": "cuda"})
 MODES: Final[tuple[Mode, ...]] = ("attention", "recurrent")
@@ -60,7 +60,7 @@ class Prompts:
         held = [-(-count // PAGE_KEYS) for count in counts]
         self._pages = [list(range(sum(held[:row]), sum(held[: row + 1]))) for row in range(len(held))]
         shape = config.n_layers, sum(held) * PAGE_KEYS, config.n_heads, 2 * config.head_dim
-        # Keys that were read before are all alike: time does not depend on them.
+        # Earlier keys are all equal, because time does not depend on them.
         self._keys, self._values = (
             torch.ones(shape, dtype=self._ragged.cache_dtype, device=self._device) for _ in range(2)
         )
@@ -68,7 +68,7 @@ class Prompts:
 
     @torch.no_grad()
     def read(self, tokens: Sequence[Sequence[int]], begins: Sequence[int], mode: Mode) -> Tensor:
-        """Logits less their mean `[S, V]` after the last token of each stream."""
+        """Return logits minus their mean `[S, V]` after the last token of each stream."""
         ragged = Ragged.of(tokens, begins, self._device)
         if mode == "attention":
             output = self._ragged.extend(ragged, self._pages, self._keys, self._values, self._noise)
@@ -84,7 +84,7 @@ class ServedPrompts:
         decoder = Decoder(model, dtype)
         device, config = decoder.device, model.config
         ragged, workspace = RaggedDecoder(decoder), GraphMemory() if device.type == "cuda" else None
-        # The pages of each, and of the longest; those of what was read before are zeros: time does not depend on them.
+        # Pages of each stream, and of the longest. Earlier keys are zeros, because time does not depend on them.
         held = [-(-(count + behind) // PAGE_KEYS) for count in counts]
         self._pages = [
             np.arange(end - own, end, dtype=np.int32) for own, end in zip(held, np.cumsum(held), strict=True)
@@ -101,7 +101,7 @@ class ServedPrompts:
         self._device = device
 
     def read(self, mode: Mode) -> None:
-        """A quantum, and what the host is told of it."""
+        """Process a quantum and return its results on the host."""
         ragged = Ragged.of(self._tokens, self._begins, self._device)
         if mode == "attention":
             finite = self._paged.read(ragged, self._pages)
@@ -112,14 +112,14 @@ class ServedPrompts:
 
 
 def tokens_of(counts: Sequence[int], size: int) -> list[list[int]]:
-    """Prompts of these lengths."""
+    """Return prompts of these lengths."""
     draw = torch.Generator().manual_seed(0)
     return [torch.randint(size, (count,), generator=draw).tolist() for count in counts]
 
 
 @torch.no_grad()
 def read_by_model(model: LanguageModel, tokens: Sequence[Sequence[int]], mode: Mode, *, is_autocast: bool) -> Tensor:
-    """What `Prompts.read` gives, by the model itself, one prompt after the other."""
+    """Return the result of `Prompts.read` computed by the model, one prompt after the other."""
     found = []
     with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
         for prompt in tokens:
@@ -133,7 +133,7 @@ def read_by_model(model: LanguageModel, tokens: Sequence[Sequence[int]], mode: M
 
 
 def check_prompts(model: LanguageModel, dtype: torch.dtype) -> dict[str, float]:
-    """Relative errors of the logits in both modes."""
+    """Return relative errors of the logits in both modes."""
     on_cpu = copy.deepcopy(model).cpu()
     prompts, tokens = Prompts(model, dtype, CHECKED), tokens_of(CHECKED, model.config.vocab_size)
     errors: dict[str, float] = {}
@@ -149,7 +149,7 @@ def check_prompts(model: LanguageModel, dtype: torch.dtype) -> dict[str, float]:
 
 
 def measure_prompts(model: LanguageModel, timer: Timer) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Time of each quantum in each mode, and the bar of the slowest."""
+    """Return the time of each quantum in each mode, and the bar of the slowest."""
     rows: list[dict[str, Any]] = []
     for name, (counts, behind) in QUANTA.items():
         prompts = ServedPrompts(model, torch.bfloat16, counts, behind)
@@ -169,12 +169,12 @@ def measure_prompts(model: LanguageModel, timer: Timer) -> tuple[list[dict[str, 
 
 
 def check_paper_prompts() -> dict[str, Any]:
-    """Errors of the paper-size model; nothing is timed."""
+    """Return errors of the paper-size model, without timing."""
     return {"errors": check_prompts(paper_model(require_gpu()), torch.bfloat16)}
 
 
 def measure_paper_prompts() -> dict[str, Any]:
-    """Times of the paper-size model, of quanta whose like was checked."""
+    """Return times of the paper-size model, after the check."""
     device = require_gpu()
     rows, bars = measure_prompts(paper_model(device), host_clock)
     return {

@@ -1,6 +1,6 @@
 """Long series on a GPU as `/filter` runs them: the network of `series` on the GPU and on the CPU.
 
-Golden outputs and the outputs of both are compared first. Times are of whole series, by the host's clock.
+Golden outputs and the outputs of both are compared first. Times are of whole series, on the host's clock.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BUNDLE: Final = "series"
 SHAPES: Final = {"one column": (16_384, 1), "sixteen columns": (2_048, 16)}
 HORIZON: Final = (1.0, 24.0)
 ROUNDS: Final = 5
-# Two orders of the sum of a row of the longest matrix, in each of the eleven products between a token and its state.
+# Two summation orders of a row of the longest matrix, in each of the eleven products between a token and its state.
 ROUNDING: Final = 11 * FEATURES * 2.0**-24
 COMPARED: Final = ("mean", "std", "interval", "moments", "bands")
-# A GPU that makes it no faster should not have it.
+# Minimum speed-up by the GPU.
 SPEED_BAR: Final = 1.0
 
 
 def series_of(rows: int, columns: int) -> tuple[list[float], list[list[float]]]:
-    """Times and values: a season of a day, a slope and noise."""
+    """Return times and values: a daily season, a slope and noise."""
     t = np.arange(rows)
     noise = np.random.default_rng(0).standard_normal((rows, columns))
     values = 50 + 10 * np.sin(2 * np.pi * t / 24)[:, None] + 0.01 * t[:, None] + noise
@@ -42,7 +42,7 @@ def series_of(rows: int, columns: int) -> tuple[list[float], list[list[float]]]:
 
 
 def outputs(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.ndarray]:
-    """What is told of every row of a series."""
+    """Return the outputs of every row of a series."""
     times, values = series_of(rows, columns)
     pieces = [piece.outputs for piece in runtime.sized(columns).filter(times, values, horizon=HORIZON).pieces]
     return {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in COMPARED}
@@ -51,7 +51,7 @@ def outputs(runtime: SeriesRuntime, rows: int, columns: int) -> dict[str, np.nda
 def check_series(
     ours: SeriesRuntime, compiled: SeriesRuntime, shapes: Mapping[str, tuple[int, int]]
 ) -> dict[str, float]:
-    """Largest difference of what is told of each shape, over the largest number of its kind."""
+    """Return the largest difference of the outputs of each shape, relative to the largest value of their kind."""
     errors = {}
     for shape, size in shapes.items():
         found, expected = outputs(ours, *size), outputs(compiled, *size)
@@ -68,7 +68,7 @@ def check_series(
 def measure_series(
     ours: SeriesRuntime, compiled: SeriesRuntime, shapes: Mapping[str, tuple[int, int]], timer: Timer
 ) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Time of whole series, paired, and how many times faster they are with the GPU."""
+    """Return paired times of whole series, and the speed-up by the GPU."""
     rows: list[dict[str, Any]] = []
     faster: dict[str, float] = {}
     for shape, (count, columns) in shapes.items():
@@ -94,7 +94,9 @@ def _whole(runtime: SeriesRuntime, times: list[float], values: list[list[float]]
 
 
 def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
-    """The model with its network on a device, and compiled; both held to the bundle's golden outputs."""
+    """Return the model with its network on a device, and compiled. Both are checked against the bundle's golden
+    outputs.
+    """
     runtimes = open_series(bundle, TorchSeries(bundle, device)), open_series(bundle)
     try:
         for runtime in runtimes:
@@ -107,7 +109,7 @@ def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
 
 
 def run_series_gpu() -> dict[str, Any]:
-    """Check the packaged model, then measure it; most of the time goes into compiling its network for the processor."""
+    """Check the packaged model, then measure it. Most of the time is spent compiling its network for the CPU."""
     device = require_gpu()
     packaged = open_bundle(next(path for path in default_bundles() if path.name == BUNDLE))
     runtimes = both(packaged, str(device))

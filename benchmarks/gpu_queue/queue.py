@@ -1,4 +1,4 @@
-"""Run parts one after the other, each a process of its own with a limit; what is finished is not run again."""
+"""Run parts one after the other, each in a process with a time limit. Finished parts are not repeated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any, Final
 from rfa.measured import HOME, git_commit, write_result
 
 RECORD_FILE: Final = "queue.json"
-# Between the request to end and the end of a part that does not follow it.
+# Time between the termination request and the kill of a part that ignores it.
 GRACE_SECONDS: Final = 25.0
-# The exit code of a part that was stopped and goes on when it is run again (EX_TEMPFAIL).
+# The exit code of a part that was stopped and continues when it is run again (EX_TEMPFAIL).
 UNFINISHED: Final = 75
 DONE: Final = "done"
 
@@ -29,8 +29,9 @@ class Part:
     """One process.
 
     Attributes:
-        seconds: after which it is asked to end (SIGTERM). least: without so many left it is not begun.
-        result: file in the output folder whose missing commit is filled in; the part has written it.
+        seconds: Time after which it is asked to end (SIGTERM).
+        least: It is not started with less time left.
+        result: File in the output folder, written by the part, whose missing commit is filled in.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Part:
 
 
 def run_part(part: Part, out: Path, seconds: float, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a process for at most `seconds`, its output in NAME.log; what became of it."""
+    """Run a process for at most `seconds`, with its output in NAME.log. Return its result."""
     begun = time.monotonic()
     with (out / f"{part.name}.log").open("ab") as log:
         process = subprocess.Popen(
@@ -75,14 +76,14 @@ def run_queue(
     environment: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Run what is not done yet, and write the record as each part ends.
+    """Run unfinished parts, and write the record as each part ends.
 
     Args:
-        seconds: of all of it. A part gets what is left where that is less than its limit.
-        commit: of the code, where this is no checkout.
+        seconds: Total time. A part gets the remaining time if that is less than its limit.
+        commit: Commit of the code, if this is not a checkout.
 
     Returns:
-        the record: of each part its status (done, unfinished, out of time, failed, left out), exit code and seconds.
+        The record: for each part its status (done, unfinished, out of time, failed, left out), exit code and seconds.
     """
     out.mkdir(parents=True, exist_ok=True)
     path, begun = out / RECORD_FILE, clock()
@@ -104,7 +105,7 @@ def run_queue(
 
 
 def _fill_commit(out: Path, part: Part, commit: str | None) -> None:
-    """What a part measured where there was no checkout has the commit that was sent there."""
+    """Fill in the commit of a part's result that was measured without a checkout."""
     path = out / (part.result or "")
     if part.result is None or not path.is_file():
         return

@@ -1,4 +1,6 @@
-"""How fast the series network trains on this machine: steps a second by size, batch and tokens, and series drawn."""
+"""Training speed of the series network on this machine: steps per second by size, batch and tokens, and series
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ from rfa.training.series_config import SeriesRun
 from rfa.training.series_network import SeriesTrainer, train_series
 
 RESULT = "series-speed.json"
-DRAWN = 64  # series of a batch that is drawn; larger ones repeat them
+DRAWN = 64  # series of a generated batch; larger batches repeat them
 WARM_UP, LEAST_STEPS = 4, 10
 TIMED_SECONDS = 0.7
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed: width and layers, series of a step, tokens of each, and whether it is compiled."""
+    """A timed case: width and layers, series per step, tokens of each, and whether it is compiled."""
 
     d_model: int
     layers: int
@@ -52,7 +54,7 @@ CASES = (
 
 
 def repeated(batch: SeriesBatch, count: int) -> SeriesBatch:
-    """Its series again and again, `count` of them."""
+    """Return a batch of `count` series that repeats these."""
 
     def grown(x: torch.Tensor) -> torch.Tensor:
         return x.repeat(-(-count // len(x)), *(1,) * (x.dim() - 1))[:count]
@@ -62,13 +64,13 @@ def repeated(batch: SeriesBatch, count: int) -> SeriesBatch:
 
 
 def usual_batch(tokens: int, version: int) -> SeriesBatch:
-    """The first of so many tokens a series: of the second version some have fewer or more."""
+    """Return the first batch with this many tokens per series. Version 2 has some with fewer or more."""
     batches = (synthetic_batch(0, DRAWN, tokens, index, version=version) for index in itertools.count())
     return next(batch for batch in batches if batch.ends.shape[1] == tokens)
 
 
 def measure(run: SeriesRun, drawn: SeriesBatch, device: torch.device) -> dict[str, Any]:
-    """Steps a second of one batch again and again, without its way to the device; what of a step the device works."""
+    """Return steps per second on one repeated batch, without its transfer, and the device's share of a step."""
     config = run.training
     batch = to_device(repeated(drawn, config.batch), device)
     with tempfile.TemporaryDirectory() as place:
@@ -106,7 +108,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _device_seconds(trainer: SeriesTrainer, batch: SeriesBatch) -> float:
-    """Of a step, that the GPU works."""
+    """Return the GPU time of a step in seconds."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         trainer.update(batch)
         torch.cuda.synchronize()
@@ -114,7 +116,7 @@ def _device_seconds(trainer: SeriesTrainer, batch: SeriesBatch) -> float:
 
 
 def drawn_a_second(workers: int, tokens: int, seconds: float, version: int) -> dict[str, Any]:
-    """Series that processes draw and tell as tokens."""
+    """Return the number of series that processes generate as tokens per second."""
     batches = feed(0, DRAWN, tokens, workers=workers, version=version)
     for _ in range(max(workers, 1)):
         next(batches)
@@ -125,7 +127,7 @@ def drawn_a_second(workers: int, tokens: int, seconds: float, version: int) -> d
 
 
 def trained(run: SeriesRun, device: torch.device, seconds: float) -> dict[str, Any]:
-    """A run of so many seconds as a user has it, fed by processes."""
+    """Train for this many seconds as a user would, with worker processes."""
     run = replace(run, training=replace(run.training, minutes=seconds / 60, validate_every=10**9))
     with tempfile.TemporaryDirectory() as place:
         started = time.perf_counter()
@@ -139,7 +141,7 @@ def trained(run: SeriesRun, device: torch.device, seconds: float) -> dict[str, A
 
 
 def rows(cases: tuple[Case, ...], device: torch.device) -> Iterator[dict[str, Any]]:
-    """A row for each case; one that fails says why."""
+    """Return a row for each case. A failed case has the reason."""
     base = SeriesRun.from_file(find_config(RECIPE))
     for case in cases:
         if device.type == "cuda":
@@ -149,7 +151,7 @@ def rows(cases: tuple[Case, ...], device: torch.device) -> Iterator[dict[str, An
         training = replace(base.training, batch=case.batch, tokens=case.tokens, compile=case.is_compiled)
         try:
             found = measure(SeriesRun(model, training), usual_batch(case.tokens, model.version), device)
-        except Exception as error:  # the others are worth having
+        except Exception as error:  # the other cases can still run
             found = {"reason": f"{type(error).__name__}: {error}"[:400]}
         yield {**vars(case), **found}
 
@@ -171,7 +173,7 @@ def main(
         cases = (Case(model.d_model, model.n_layers, REHEARSED.training.batch, REHEARSED.training.tokens),)
     workers, tokens = (1, REHEARSED.training.tokens) if rehearse else (cores(), 128)
     base = REHEARSED if rehearse else SeriesRun.from_file(find_config(RECIPE))
-    # What is compiled for the CPU is so once, before there are processes.
+    # Kernels for the CPU are compiled once, before processes start.
     synthetic_batch(0, 1, tokens, version=base.model.version)
     document["drawn"] = [drawn_a_second(workers, tokens, 0.1 if rehearse else 5.0, base.model.version)]
     run = base if rehearse else replace(base, training=replace(base.training, workers=cores() - 1))

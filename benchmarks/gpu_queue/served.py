@@ -1,4 +1,4 @@
-"""A server that runs the kernels a bundle brings, under the load test, on this machine's loopback."""
+"""A server that runs the kernels of a bundle under the load test, on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORED = "kernels.json"
 
 
 def signed_bundle(given: Path | None, place: Path, *, has_kernels: bool) -> tuple[Path, Path]:
-    """A copy of a bundle with kernels for this GPU, signed by a new key; and the file of the public one."""
+    """Return a copy of a bundle with kernels for this GPU, signed by a new key, and the public key file."""
     bundle = place / "books"
     shutil.copytree(given or find_bundle("books"), bundle)
     if has_kernels and not (bundle / STORED).exists():
@@ -43,7 +43,7 @@ def signed_bundle(given: Path | None, place: Path, *, has_kernels: bool) -> tupl
 
 
 def served_kernels(url: str) -> Any:
-    """What `/info` says of the first model's kernels."""
+    """Return the kernels of the first model as `/info` reports them."""
     with urllib.request.urlopen(f"{url}/info", timeout=10) as reply:
         return json.loads(reply.read())["models"][0].get("kernels")
 
@@ -60,7 +60,7 @@ def main(
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         found, public = signed_bundle(bundle, place, has_kernels=not rehearse)
-        # No kernel that was compiled before is at hand, and where the caller says so no compiler either.
+        # No compiled kernels are cached and, if requested, no compiler is available.
         os.environ["TRITON_CACHE_DIR"] = str(place / "triton")
         settings = {"trusted_keys_file": str(public), "device": "cpu" if rehearse else "cuda"}
         with started([found], settings) as target:
