@@ -21,12 +21,12 @@ ROWS, COLUMNS = 20_000, 3
 MOVES = 120
 SHOWN_MS = 60_000
 WIDTH, HEIGHT = 1440, 900
-# Measurements a second of a stream, and between two looks at its memory.
+# Measurements per second of a stream, and seconds between two samples of memory.
 RATE, LOOK_SECONDS = 50, 10
-# Of a stream whose frames are watched.
+# The rate of the stream whose frames are timed.
 WATCHED_MINUTES = 2
-# What was asked for: seconds, bytes, milliseconds a frame; and of "flat", the least heap of the second half over that
-# of the first.
+# Required seconds, bytes and milliseconds per frame. "flat" bounds the least heap of the second half over that of the
+# first.
 LIMITS = {"first_paint_s": 0.5, "compressed_bytes": 250_000, "frame_ms": 33.0, "heap_grown": 1.1}
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 HEAP = "performance.memory.usedJSHeapSize"
@@ -45,7 +45,7 @@ WATCHED = "() => { cancelAnimationFrame(window.watching); return window.watched;
 
 @contextmanager
 def browsing() -> Iterator[Any]:
-    """A browser, and the address of a server for it."""
+    """Open a browser, and yield it with the address of a server."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
@@ -61,7 +61,7 @@ def browsing() -> Iterator[Any]:
 
 
 def open_page(browser: Any, url: str, fragment: str = "", scheme: str = "light", width: int = WIDTH) -> Any:
-    """A page in a context of its own, which has nothing kept."""
+    """Open a page in a fresh context, with an empty cache."""
     context = browser.new_context(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
     context.set_default_timeout(SHOWN_MS)
     page = context.new_page()
@@ -70,7 +70,7 @@ def open_page(browser: Any, url: str, fragment: str = "", scheme: str = "light",
 
 
 def frames_of(times: Sequence[float]) -> dict[str, float]:
-    """Milliseconds between frames."""
+    """Return the milliseconds between frames."""
     return {
         "frames": len(times),
         "median_ms": round(float(np.median(times)), 1),
@@ -80,7 +80,7 @@ def frames_of(times: Sequence[float]) -> dict[str, float]:
 
 
 def first_paints(browser: Any, url: str) -> list[float]:
-    """Seconds, of visits that have nothing kept."""
+    """Return the seconds of first paints with an empty cache."""
     found = []
     for _ in range(VISITS):
         page = open_page(browser, url)
@@ -91,7 +91,7 @@ def first_paints(browser: Any, url: str) -> list[float]:
 
 
 def moved_frames(browser: Any, url: str) -> dict[str, float]:
-    """Frames while many measurements are zoomed and dragged along."""
+    """Time frames while many measurements are zoomed and dragged."""
     draw = np.random.default_rng(0)
     rows = np.cumsum(draw.normal(size=(ROWS, COLUMNS)), axis=0)
     lines = "\n".join(f"{60 * i}," + ",".join(f"{value:.3f}" for value in row) for i, row in enumerate(rows))
@@ -114,7 +114,7 @@ def moved_frames(browser: Any, url: str) -> dict[str, float]:
 
 
 def live_frames(browser: Any, url: str, minutes: float) -> dict[str, Any]:
-    """Frames of its first minutes, and memory to the end, while a stream runs as fast as the page offers."""
+    """Time frames and sample memory while a stream runs at the highest rate that the page offers."""
     page = open_page(browser, url, f"#live?speed={RATE}")
     page.locator("#live-panes .told", has_text="Ready").wait_for()
     page.click("#live-play")
@@ -134,7 +134,7 @@ def live_frames(browser: Any, url: str, minutes: float) -> dict[str, Any]:
 
 
 def measure(minutes: float) -> dict[str, Any]:
-    """All of it."""
+    """Run every measurement."""
     with browsing() as (browser, url):
         paints = first_paints(browser, url)
         moved = moved_frames(browser, url)

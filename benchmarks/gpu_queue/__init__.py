@@ -1,1 +1,1 @@
-"""What waits for a GPU, run by one command where one is lent for minutes: `python -m rfa.benchmarks.gpu_queue`."""
+"""Measurements that need a GPU, run by one command on a borrowed machine: `python -m rfa.benchmarks.gpu_queue`."""

@@ -1,8 +1,8 @@
-"""`python -m rfa.benchmarks.gpu_queue`: one command for a machine with a GPU that is lent for minutes.
+"""`python -m rfa.benchmarks.gpu_queue`: one command for a machine with a GPU that is borrowed for minutes.
 
-Parts run in the order of `parts.py`, each a process of its own with a limit; results and logs are written to --out as
-each ends. The same command with that folder goes on: what is done is not run again, and a training continues. Files are
-of 16 MiB at most. On a machine without a package index --wheels names a folder of what is missing there.
+Parts run in the order of `parts.py`, each in its own process with a time limit. Results and logs are written to --out
+as each part ends. The same command with that folder continues: finished parts are not repeated, and training resumes.
+Files have at most 16 MiB. On a machine without a package index, --wheels names a folder of missing packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_SECONDS = 720.0
 
 
 def _environment(wheels: Path | None, site: str) -> dict[str, str]:
-    """That of the parts: this checkout, then what the wheels hold."""
+    """Return the environment of the parts: this checkout, then the packages of the wheels."""
     paths = [str(HOME)]
     if wheels is not None:
         found = sorted(str(path) for path in wheels.glob("*.whl"))
@@ -58,7 +58,7 @@ def main(
     check_seconds: Annotated[float, typer.Option(help="Of `rfa gpu-check`.")] = 200.0,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="On a CPU, at tiny sizes.")] = False,
 ) -> None:
-    """Run what waits for a GPU; exit code 1 if a part failed, 75 if one goes on when this is run again."""
+    """Run the parts. The exit code is 1 if a part failed, and 75 if one can be resumed by the same command."""
     wishes = Wishes(
         out=out.resolve(), is_rehearsal=rehearse, series_config=series_config, series_minutes=series_minutes,
         series_from=series_from,

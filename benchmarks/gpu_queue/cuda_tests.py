@@ -1,6 +1,6 @@
-"""The tests that need a GPU, a process a file, all at once: they compile on a core each.
+"""Run the tests that need a GPU, with one process per file, all at once, so that their kernels compile in parallel.
 
-Not pytest's own workers: with these the suite compiles first what only the tests of a processor need.
+pytest's workers would first compile kernels that only CPU tests use.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ CUDA_TESTS: Final = (
     "tests/training/test_series_training.py::test_a_gpu_trains_and_a_cpu_goes_on",
 )
 REHEARSED_TESTS: Final = ("tests/model/test_series_network.py",)
-# Skipped tests are named: on a machine without a GPU all are.
+# Report skipped tests: without a GPU all of them are skipped.
 OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "--durations=5", "-m", "", "-rs")
 
 
 def run_file(file: str) -> subprocess.CompletedProcess[str]:
-    """Its tests in a process; what pytest printed and its exit code."""
+    """Run the tests of a file in a process, and return the output of pytest and its exit code."""
     command = [sys.executable, "-m", "pytest", *OPTIONS, file]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
 def run_tests(files: Sequence[str]) -> int:
-    """Run them, and print what each said; 0 if all passed."""
+    """Run the tests and print the output of each file. Returns 0 if all passed."""
     codes = []
     with ThreadPoolExecutor(len(files)) as pool:
         for file, ended in zip(files, pool.map(run_file, files), strict=True):

@@ -1,4 +1,4 @@
-"""What waits for a GPU, most valuable first."""
+"""The parts that need a GPU, most valuable first."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 from rfa.benchmarks.gpu_queue.queue import Part
 
-# Of a part of a rehearsal, which has a slow machine to itself for as long as it takes.
+# The time limit of a part in a rehearsal, generous because the machine may be slow.
 REHEARSAL_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the parts are made for.
+    """Options of the parts.
 
     Attributes:
-        is_rehearsal: on a CPU, at tiny sizes.
-        series_config, series_minutes: of the network's training, over all loans; None: the shipped recipe.
-        series_from: run whose weights are its first ones; None: drawn ones.
-        bundle: a language model that brings kernels for this GPU; None: `books`, compiled for it here.
-        books: folder of texts to train `books` on; None: it is not trained.
-        check_seconds: of `rfa gpu-check`.
+        is_rehearsal: run on a CPU, at tiny sizes.
+        series_config, series_minutes: training of the series network, over all sessions; None: the shipped recipe.
+        series_from: the run with the initial weights; None: random weights.
+        bundle: a language model with kernels for this GPU; None: `books`, compiled here.
+        books: a folder of texts on which `books` is trained; None: no training.
+        check_seconds: duration of `rfa gpu-check`.
     """
 
     out: Path
@@ -39,17 +39,17 @@ class Wishes:
 
 
 def tests(wishes: Wishes) -> Part:
-    """Those that need a GPU."""
+    """Tests that need a GPU."""
     rehearsal = ("--rehearse",) if wishes.is_rehearsal else ()
     command = (sys.executable, "-m", "rfa.benchmarks.gpu_queue.cuda_tests", *rehearsal)
     return Part("tests", command, seconds=120, least=40)
 
 
 def check(wishes: Wishes) -> Part:
-    """Kernels right and timed, attention beside FlashAttention-2 and FlexAttention among them."""
+    """Check and time the kernels; attention is compared with FlashAttention-2 and FlexAttention."""
     command: tuple[str, ...] = (sys.executable, "-m", "rfa", "gpu-check", "--seconds", str(wishes.check_seconds))
     if wishes.is_rehearsal:
-        # Nothing of it runs without a GPU: it says so, with the exit code of that.
+        # Without a GPU the check does nothing and exits with the code for that.
         script = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) != 2)"
         command = (sys.executable, "-c", script, *command)
     out = "gpu-check.json"
@@ -62,12 +62,12 @@ def _module(wishes: Wishes, name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def series_speed(wishes: Wishes) -> Part:
-    """How fast the series network trains, by size and batch."""
+    """Speed of the series network's training, by size and batch."""
     return Part("series-speed", _module(wishes, "series_speed", "--seconds", "75"), 95, 30, result="series-speed.json")
 
 
 def series(wishes: Wishes) -> Part:
-    """The series network's training; it goes on from what an earlier loan left."""
+    """Training of the series network, resumed from an earlier session."""
     config = () if wishes.series_config is None else ("--config", str(wishes.series_config))
     minutes = () if wishes.series_minutes is None else ("--minutes", str(wishes.series_minutes))
     begin = () if wishes.series_from is None else ("--from", str(wishes.series_from))
@@ -82,7 +82,7 @@ def served(wishes: Wishes) -> Part:
 
 
 def books(wishes: Wishes) -> Part:
-    """The language model's training for a while."""
+    """Limited training of the language model."""
     out = wishes.out / "books"
     config = "small" if wishes.is_rehearsal else "books"
     steps = ("--steps", "1") if wishes.is_rehearsal else ()
@@ -101,15 +101,15 @@ QUEUE: dict[str, Callable[[Wishes], Part]] = {
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def parts(wishes: Wishes, names: tuple[str, ...] = ()) -> list[Part]:
-    """The named ones in the order of the queue, or all; `books` where there are texts.
+    """Return the named parts, or all, in the order of the queue. `books` needs texts.
 
     Raises:
-        ValueError: a name that is none.
+        ValueError: a name is unknown.
     """
     unknown = set(names) - set(QUEUE)
     if unknown:
@@ -120,5 +120,5 @@ def parts(wishes: Wishes, names: tuple[str, ...] = ()) -> list[Part]:
 
 
 def summarise(record: dict[str, dict[str, object]]) -> str:
-    """A line a part."""
+    """Return a line per part."""
     return "\n".join(f"{name}: {json.dumps(found)}" for name, found in record.items())

@@ -1,4 +1,4 @@
-"""A folder as pieces of at most 16 MiB, for machines that files leave in small parts only."""
+"""A folder split into pieces of at most 16 MiB, for machines that return only small files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_PIECE: Final = 16 * 2**20
 
 
 def pack(folder: Path, out: Path, name: str, largest: int = LARGEST_PIECE) -> list[Path]:
-    """Write `NAME.tar.00`, `NAME.tar.01`, … of the files in `folder`; earlier pieces of that name go."""
+    """Write the files in `folder` to `NAME.tar.00`, `NAME.tar.01`, …, replacing earlier pieces of that name."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(folder.iterdir()):
@@ -28,7 +28,7 @@ def pack(folder: Path, out: Path, name: str, largest: int = LARGEST_PIECE) -> li
 
 
 def unpack(out: Path, name: str, folder: Path) -> bool:
-    """Put the files of the pieces into `folder`; whether there are pieces.
+    """Extract the pieces into `folder`. Returns whether there were pieces.
 
     Raises:
         ValueError: a piece is missing or damaged.

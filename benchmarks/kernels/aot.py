@@ -1,7 +1,7 @@
 """The fused kernels compiled without a GPU: registers, spills, shared memory, instructions per score.
 
 Each shape of `aot_shapes.py` is compiled for five architectures. The committed table is a regression test: a change
-that needs more of anything fails until the table is updated. On sm_100 instructions are those of the busiest warp.
+that needs more of any resource fails until the table is updated. On sm_100 instructions are those of the busiest warp.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rfa.benchmarks.kernels.compile_apart import compiled_apart
 from rfa.measured import RESULTS, git_commit
 
 SHAPES = "rfa.benchmarks.kernels.aot_shapes"
-# Architectures that launches are chosen for, and the bytes of shared memory that one of a kernel's programs may have
-# there: "maximum amount of shared memory per thread block" of the CUDA C++ programming guide's table of capabilities.
+# Architectures with chosen launch sizes, and the largest shared memory of a program in bytes: "maximum amount of shared
+# memory per thread block" in the table of capabilities of the CUDA C++ programming guide.
 SHARED_LIMITS = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 ARCHITECTURES = tuple(SHARED_LIMITS)
 RESULT = RESULTS / "aot.json"
 Row = dict[str, Any]
 
-# What may not grow. One compiler gives the same figures every time.
+# Figures that may not grow. They are deterministic for one compiler.
 MEASURED = (
     "registers",
     "stack_bytes",
@@ -33,23 +33,23 @@ MEASURED = (
     "instructions_per_score",
     "mufu_per_score",
 )
-# Of a turn and warp, of the recurrences' kernels alone.
+# Figures per turn and warp, of recurrence kernels only.
 OF_A_TURN = ("instructions", "barriers", "shuffles")
-# Bars of the forward pass at 64 reals without the precision output. Its instructions have none: twelve a score of the
-# main loop would have forbidden a third stage, whose prefetch is worth more; `rfa bench cost` judges all loops instead.
+# Requirements of the forward pass at 64 reals without the precision output. Instructions have no requirement: twelve a
+# score would exclude a third stage, whose prefetch gains more. `rfa bench cost` estimates all loops instead.
 BAR_KERNEL = "forward 64 bf16"
 BARS = {"mufu_per_score": 2.5}
-# Bars of the kernels of a scan that go from token to token: two thirds of what a turn once was, and no sum over warps.
+# Requirements of scan kernels that go from token to token: two thirds of the first version's, and no sum over warps.
 SCAN_KERNELS = ("slot scan", "slot values")
 SCAN_BARS = {"instructions": 359, "barriers": 2, "shuffles": 6}
 
 
 class GrownError(ValueError):
-    """A kernel takes more than the committed table says, or than there is."""
+    """A kernel uses more than the committed table allows, or than the hardware has."""
 
 
 def shipped() -> list[str]:
-    """Names of all shipped shapes."""
+    """Return the names of all shipped shapes."""
     return list(importlib.import_module(SHAPES).NAMES)
 
 
@@ -61,9 +61,9 @@ def compile_rows(
     jobs: int | None = None,
     triton: Path | None = None,
 ) -> list[Row]:
-    """A row per kernel and architecture, compiled by `jobs` processes (default: one per core).
+    """Compile with `jobs` processes (default: one per core), and return a row per kernel and architecture.
 
-    triton: a folder with another Triton than the environment's.
+    triton: a folder with another Triton than that of the environment.
     """
     entries = [f"{name}@{architecture}" for name in names for architecture in architectures]
     rows = compiled_apart(["rfa.benchmarks.kernels.aot_worker", module], entries, jobs=jobs, triton=triton)
@@ -71,7 +71,7 @@ def compile_rows(
 
 
 def compiler(triton: Path | None) -> str:
-    """Version of the Triton in a folder, or of the environment's."""
+    """Return the version of the Triton in a folder or in the environment."""
     if triton is None:
         return version("triton")
     for found in distributions(name="triton", path=[str(triton)]):
@@ -80,7 +80,9 @@ def compiler(triton: Path | None) -> str:
 
 
 def document(rows: Sequence[Row], triton: Path | None = None) -> dict[str, Any]:
-    """A result file. The compiler's version belongs to it: another one allots registers otherwise."""
+    """Return the result document, with the compiler's version, because another version allocates registers
+    differently.
+    """
     return {
         "commit": git_commit(),
         "triton": compiler(triton),
@@ -90,7 +92,7 @@ def document(rows: Sequence[Row], triton: Path | None = None) -> dict[str, Any]:
 
 
 def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What the kernels must keep to on every architecture, whatever the committed table says."""
+    """Return the requirements on the kernels for every architecture, independent of the committed table."""
     verdicts = [
         {
             "name": "spills in the main loops at the shipped shapes",
@@ -121,7 +123,7 @@ def bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def grown(rows: Sequence[Row], committed: Mapping[str, Any], triton: Path | None = None) -> list[str]:
-    """What got worse against the committed document, a line each; only where the compiler is that of the document."""
+    """Return a line for each figure that grew against the committed document, if that is of the same compiler."""
     before = {(row["kernel"], row["architecture"]): row for row in committed["rows"]}
     problems = []
     for row in rows:
@@ -138,8 +140,9 @@ def grown(rows: Sequence[Row], committed: Mapping[str, Any], triton: Path | None
 
 
 def refused(rows: Sequence[Row]) -> list[str]:
-    """What no launch may do, a line each: spill in the main loop (before and behind it that costs a few clocks, once),
-    or ask for more shared memory than there is, which fails.
+    """Return a line for each invalid launch: spills in the main loop, or more shared memory than the hardware has.
+
+    Spills outside the main loop cost a few cycles once and are allowed.
     """
     problems = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""A launch of a kernel compiled for an absent GPU, and what its machine code uses.
+"""Compile a kernel launch for an absent GPU and analyse its machine code.
 
 The launch is recorded from the launcher itself (`rfa.model.kernel_launches`). Kernels are not compiled under
 TRITON_INTERPRET.
@@ -15,13 +15,15 @@ from rfa.benchmarks.kernels.sass import main_loop, parse
 from rfa.export.kernel_compile import compile_launch, resources, tool
 from rfa.model.kernel_launches import THREADS_OF_A_WARP, KernelLaunch
 
-# Loads and stores of local memory: what spilled registers turn into.
+# Loads and stores of local memory, which spilled registers use.
 SPILLS = ("LDL", "STL")
 
 
 @dataclass(frozen=True)
 class KernelCase:
-    """A launch, and a turn of its main loop: scores, multiply-accumulates per score, depth of its products."""
+    """A launch, with the scores, multiply-accumulates per score and depth of the products of a turn of its main
+    loop.
+    """
 
     launch: KernelLaunch
     block: tuple[int, ...]
@@ -31,7 +33,7 @@ class KernelCase:
 
 
 def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
-    """Compile, take apart, measure: a row of the table."""
+    """Compile and analyse a launch, and return a row of the table."""
     launch = case.launch
     compiled = compile_launch(launch, architecture)
     warps = int(launch.options["num_warps"])
@@ -56,7 +58,7 @@ def compile_case(case: KernelCase, architecture: int) -> dict[str, Any]:
         "block": list(case.block),
     }
     if not case.work_per_score:
-        # Each waits for the turn before it: what a turn makes it wait for counts, not its work alone.
+        # Each turn waits for the previous one, so latency counts as well as work.
         row |= {
             "instructions": found.loop.issued,
             "barriers": found.loop.count("BAR"),

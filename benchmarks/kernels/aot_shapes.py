@@ -1,8 +1,8 @@
-"""The shipped shapes of the fused kernels, each as its launcher launches it.
+"""The shipped shapes of the fused kernels, each with the launch of its launcher.
 
 Attention: heads of 64 and 128 reals, bfloat16 and float16, forward with and without precision, and both kernels of the
-backward pass; in bfloat16 also with the gradient of mu. Slots: scan, gradient and
-step, at the shapes of the packaged training configs.
+backward pass; in bfloat16 also with the gradient of mu. Slots: scan, gradient and step, at the shapes of the packaged
+training configs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Pass = Literal[
     "slot scan", "slot weights", "slot values", "slot scan gradient", "slot step",
 ]  # fmt: skip
 SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot weights", "slot values", "slot scan gradient", "slot step")
-# The kernel of each pass, and its products: those that sum over the W reals of a pair, and those that sum over the
-# block that a turn is about. Either makes W multiply-accumulates per score.
+# The kernel of each pass and its products: those that sum over the W reals of a pair, and those that sum over the
+# block of the turn. Both need W multiply-accumulates per score.
 KERNELS: dict[Pass, tuple[str, int, int]] = {
     "forward": ("_forward_kernel", 1, 1),
     "backward rows": ("_rows_kernel", 2, 1),
@@ -44,8 +44,9 @@ KERNELS: dict[Pass, tuple[str, int, int]] = {
 
 @dataclass(frozen=True)
 class KernelShape:
-    """width: reals of a head; dtype: of what the kernel reads; learns_decay: mu
-    has a gradient; slots: of a head, for the recurrence.
+    """width: reals of a head. dtype: dtype of the kernel's inputs. learns_decay: mu has a gradient. slots: slots per
+    head, for
+    the recurrence.
     """
 
     pass_name: Pass
@@ -89,7 +90,7 @@ NAMES = tuple(SHAPES)
 
 
 def build(name: str, architecture: int) -> KernelCase:
-    """The kernel of a shape on an architecture (80, 90), as the launcher would launch it there."""
+    """Return the kernel of a shape on an architecture (80, 90) with its launch there."""
     if name not in SHAPES:
         raise ValueError(f"no shape {name!r}; known are {', '.join(NAMES)}")
     shape = SHAPES[name]
@@ -108,7 +109,7 @@ def _find(launches: list[KernelLaunch], shape: KernelShape) -> KernelLaunch:
 
 
 def _inputs(shape: KernelShape) -> tuple[list[Tensor], Tensor]:
-    """q, k, v, heads `[H, 6]`; only their shapes, dtypes and strides matter."""
+    """Return q, k, v and heads `[H, 6]`. Only their shapes, dtypes and strides matter."""
     dtype = getattr(torch, shape.dtype)
     rows = [torch.zeros(BATCH, LENGTH, HEADS, shape.width, dtype=dtype) for _ in range(3)]
     return rows, torch.ones(HEADS, 6)
@@ -153,7 +154,7 @@ def _backward(shape: KernelShape, architecture: int) -> KernelCase:
 
 
 def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, parameters: SlotParameters) -> None:
-    """A token of a decoder's layer, the last one, with gates of its outputs: all that the kernel does."""
+    """Return a decoder step of the last layer, with gates of its outputs, which uses all of the kernel."""
     from rfa.model.decoder_triton import Gates, Outcome, PoolRows, Turned, step_slots
 
     slots, width, rows = shape.slots, shape.width, torch.arange(BATCH)
@@ -168,8 +169,12 @@ def _step(shape: KernelShape, means: torch.Tensor, precisions: torch.Tensor, par
 
 
 def _slots(shape: KernelShape, architecture: int) -> KernelCase:
-    """A score is a number of the means that a program holds, at one token: of S slots of 4D reals, or of some slots of
-    the keys' 2D in the scan and of some reals of the values'; a weight where it holds none."""
+    """Return the scan of a layer.
+
+    A score is one value of the means in a program at one token: of S slots of 4D reals, or of some slots of the 2D
+    reals of
+    the keys in the scan and of some reals of the values. It is a weight if the program holds no means.
+    """
     from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
 
     slots, width = shape.slots, shape.width

@@ -1,4 +1,4 @@
-"""A process that compiles kernels and prints one JSON row a line.
+"""A process that compiles kernels and prints one row of JSON per line.
 
     python -m rfa.benchmarks.kernels.aot_worker MODULE NAME@ARCHITECTURE …
 

@@ -1,7 +1,8 @@
-"""Attention on a GPU: forward, backward, both; compared with flash attention, FlexAttention and the eager reference.
+"""Speed of attention on a GPU, compared with flash attention, FlexAttention and the eager reference.
 
-Every implementation is checked against float64 on the inputs that are timed. A rival that fails gets a row with the
-reason; an error of ours is raised.
+Every implementation is checked against float64 on the timed inputs. A failed rival gets a row with the reason; a
+failure
+of ours is raised.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LONG = 65_536
 EAGER_GRADIENT_LENGTH = 4096
 ROUNDS = 30
 PASSES = ("forward", "backward", "forward+backward")
-# Multiples of the forward pass's matrix work.
+# Work relative to the matrix products of the forward pass.
 WORK = {"forward": 1.0, "backward": 2.5, "forward+backward": 3.5}
 OURS, PUBLIC = "fused", "public"
 FLASH, FLEX, EAGER = "flash", "flex", "eager"
@@ -38,7 +39,7 @@ SCALARS = ("mu", "sigma2", "eta2", "gamma2", "nu", "tau")
 
 @dataclass(frozen=True)
 class Case:
-    """An implementation: what it computes decides which truth it is held to. passes: those that are timed."""
+    """An implementation, with the function that it computes and its timed passes."""
 
     attention: Attention
     is_robust: bool = True
@@ -47,15 +48,15 @@ class Case:
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
-    """The fused kernels on rotated inputs, without the precision output, as in training."""
+    """Run the fused kernels on rotated inputs, without the precision output, as in training."""
     from rfa.model.attention.triton import fused_attention
 
     return fused_attention(q, k, v, dynamics, with_precision=False).out
 
 
 def cases(length: int, device: torch.device | str, names: Sequence[str] = EVERY) -> dict[str, Case]:
-    """What is timed, by name; a rival that is not asked for is not made."""
-    # The graph of one sequence is what fits; of a batch of them, or of a long one, it does not.
+    """Return the timed implementations by name. Rivals that were not requested are not created."""
+    # The graph of one sequence fits in memory. That of a batch or of a long sequence does not.
     eager_passes = ("forward", "forward+backward") if length <= EAGER_GRADIENT_LENGTH else ("forward",)
     made: dict[str, Callable[[], Case]] = {
         OURS: lambda: Case(fused, has_scalar_gradients=True),
@@ -67,12 +68,12 @@ def cases(length: int, device: torch.device | str, names: Sequence[str] = EVERY)
 
 
 def matrix_tflop(batch: int, length: int, heads: int, width: int) -> float:
-    """Matrix work of a causal forward pass, 10^12 operations: two products, half of the pairs."""
+    """Return the matrix work of a causal forward pass in 10^12 operations: two products, half of the pairs."""
     return 2 * 2 * batch * heads * length * length * width / 2 / 1e12
 
 
 class Runner:
-    """One implementation on one problem: its outputs, its gradients, and its passes as calls to be timed."""
+    """One implementation on one problem: its outputs, its gradients, and its passes as calls to time."""
 
     def __init__(self, case: Case, problem: Problem) -> None:
         d = problem.dynamics
@@ -100,7 +101,7 @@ class Runner:
         return truth.check(name, {"out": out, "grad q": q, "grad k": k, "grad v": v})
 
     def calls(self) -> dict[str, Callable[[], object]]:
-        """pass → what is timed."""
+        """Return the calls to time by pass."""
         kept: list[Tensor] = []
 
         def forward() -> object:
@@ -122,7 +123,7 @@ class Runner:
 class Checked:
     """Implementations on one problem, compared with float64.
 
-    errors: of those that passed. calls: (name, pass) → what is timed. failures: rows of rivals that failed.
+    errors: relative errors of correct ones. calls: calls to time by (name, pass). failures: rows of failed rivals.
     """
 
     def __init__(self, problem: Problem, given: dict[str, Case]) -> None:
@@ -152,7 +153,7 @@ class Checked:
             _release()
 
     def row(self, name: str) -> dict[str, Any]:
-        """What every row of an implementation says."""
+        """Return the common entries of all rows of an implementation."""
         batch, length, heads, width = self._problem.grad_out.shape
         return {"measure": "attention", "implementation": name, "batch": batch, "length": length, "heads": heads,
                 "width": width, "dtype": str(self._problem.dtype).split(".")[1]}  # fmt: skip
@@ -162,7 +163,7 @@ def measure_shape(
     length: int, width: int, given: dict[str, Case], timer: Timer, *, tokens: int = TOKENS, hidden: int = HIDDEN,
     dtype: torch.dtype = torch.bfloat16, device: torch.device | str = "cuda", rounds: int = ROUNDS,
 ) -> tuple[list[dict[str, Any]], list[Bar]]:  # fmt: skip
-    """Rows and bars of one shape."""
+    """Return the rows and requirements of one shape."""
     batch, heads = tokens // length, hidden // width
     problem = make_problem(batch, length, heads, width, dtype, device)
     checked = Checked(problem, given)
@@ -183,7 +184,7 @@ def measure_shape(
 
 
 def _public(problem: Problem, truth: Truth) -> tuple[Callable[[], object], dict[str, float]]:
-    """The public function with its checks and rotations, forward, and its errors."""
+    """Run the public function with its checks and rotations, forward, and return its row with errors."""
     from rfa.model.attention.api import robust_filter_attention
 
     def call() -> Tensor:
@@ -206,8 +207,10 @@ def _release() -> None:
 def shape_bars(
     length: int, width: int, samples: dict[tuple[str, str], list[float]], requested: Collection[str]
 ) -> list[Bar]:
-    """The issue's bars of one shape, on the rivals that were asked for. One without a time leaves its bar unmet, except
-    eager's beyond its memory."""
+    """Return the requirements of one shape, on the requested rivals.
+
+    A requirement without a time is not met, except for eager beyond its memory.
+    """
     limits = {"forward": {64: 1.25, 128: 1.0}[width], "backward": 1.4}
     where = f"{width} reals, N = {length}"
 
@@ -234,26 +237,26 @@ def shape_bars(
 def measure_attention(
     timer: Timer, *, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS, names: Sequence[str] = EVERY
 ) -> Iterable[tuple[list[dict[str, Any]], list[Bar]]]:
-    """Every shape in turn, of ours and the rivals that are named."""
+    """Measure every shape, of ours and of the named rivals."""
     for width, length in itertools.product(widths, lengths):
         yield measure_shape(length, width, cases(length, "cuda", names), timer)
-        # Compiled code of a length is of no use to the next one.
+        # Code compiled for one length is not used for the next one.
         torch.compiler.reset()
         _release()
 
 
 def check_attention(width: int, length: int, *, device: torch.device | str = "cuda") -> dict[str, Any]:
-    """Errors of ours at one shape; nothing is timed, and what a timing needs is compiled."""
+    """Return the errors of ours at one shape without timing, and compile everything that the timing needs."""
     problem = make_problem(TOKENS // length, length, HIDDEN // width, width, torch.bfloat16, device)
     checked = Checked(problem, cases(length, device, (OURS,)))
     for (_, pass_name), call in checked.calls.items():
-        if pass_name == "forward":  # without gradients, for which the check had others
+        if pass_name == "forward":  # without gradients: the check above had them
             call()
     return {"rows": [{**checked.row(name), "errors": errors} for name, errors in checked.errors.items()]}
 
 
 def peak_bytes(case: Case, problem: Problem) -> int:
-    """Most memory at a time for q, k, v, a forward and a backward pass, beyond what the process holds anyway."""
+    """Return the peak memory of q, k, v, a forward and a backward pass, above what the process held before."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -264,7 +267,7 @@ def peak_bytes(case: Case, problem: Problem) -> int:
 
 
 def measure_memory(timer: Timer, *, width: int = 64) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """N = 64k: peak memory of ours and of flash attention, and that ours runs there, checked on its heads."""
+    """Measure the peak memory of ours and of flash attention at N = 64k, and check the heads of ours."""
     heads = HIDDEN // width
     problem = make_problem(1, LONG, heads, width, torch.bfloat16, "cuda")
     shape = {"batch": 1, "length": LONG, "heads": heads, "width": width, "dtype": "bfloat16"}

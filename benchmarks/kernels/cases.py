@@ -1,4 +1,4 @@
-"""Random inputs of attention, the same in every dtype and on every device."""
+"""Random inputs of attention, equal in every dtype and on every device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AttentionInputs(NamedTuple):
     times: Tensor | None
 
     def to(self, dtype: torch.dtype) -> AttentionInputs:
-        """The same values in another dtype; times stay float64, and scalars of the heads are no less than float32."""
+        """Convert to another dtype. Times stay float64, and scalars of the heads have at least float32."""
         q, k, v = (x.to(dtype) for x in self[:3])
         return AttentionInputs(q, k, v, self.dynamics.to(torch.promote_types(dtype, torch.float32)), self.times)
 
@@ -38,10 +38,11 @@ def rfa_inputs(
     irregular: bool = False,
     scale: float = 1.0,
 ) -> AttentionInputs:
-    """Random inputs, the same in every dtype and on every device.
+    """Draw random inputs, equal in every dtype and on every device.
 
-    zero_decay_heads: the first heads, with mu = 0. irregular: random times with ties; else token indices. scale: of q,
-    k, v.
+    zero_decay_heads: number of first heads with mu = 0. irregular: random times with ties instead of token indices.
+    scale:
+    standard deviation of q, k, v.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
 
@@ -66,7 +67,7 @@ def rfa_inputs(
         nu=uniform(3, 4 * complex_dims + 3),
         tau=uniform(0.5, 2),
     )
-    # Summed on the CPU: a GPU takes partial sums in parallel, which may fall by a rounding where a gap is 0.
+    # Summed on the CPU: parallel partial sums on a GPU may decrease by a rounding error across a gap of 0.
     gaps = 2 * torch.rand(batch, length, **draw)
     gaps[:, 1::5] = 0
     return AttentionInputs(q, k, v, dynamics, gaps.cumsum(-1).to(place) if irregular else None).to(dtype)

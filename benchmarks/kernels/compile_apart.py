@@ -1,4 +1,4 @@
-"""Kernels compiled by processes of their own, where the tests' interpreter is not on: an entry, a line of JSON."""
+"""Compile kernels in separate processes, without the interpreter of the tests. Each entry gives a line of JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class CompilationError(RuntimeError):
-    """A kernel that the compiler refuses, or whose machine code has no loop that does a turn's work."""
+    """The compiler rejects a kernel, or its machine code has no loop with the work of a turn."""
 
 
 def compiled_apart(
     worker: Sequence[str], entries: Sequence[str], *, jobs: int | None = None, triton: Path | None = None
 ) -> dict[str, Any]:
-    """Entry → JSON line of a worker module, by `jobs` processes (default: one per core).
+    """Return the JSON line of a worker module for each entry, with `jobs` processes (default: one per core).
 
-    triton: a folder with another Triton than the environment's.
+    triton: a folder with another Triton than that of the environment.
     """
     count = max(1, min(jobs or len(os.sched_getaffinity(0)), len(entries)))
     with tqdm(total=len(entries), desc="compile", disable=len(entries) < 2) as bar, ThreadPoolExecutor(count) as pool:
@@ -45,7 +45,7 @@ def _compiled(worker: Sequence[str], entries: Sequence[str], bar: tqdm, triton: 
         environment["PYTHONPATH"] = str(triton)
     command = [sys.executable, "-m", *worker, *entries]
     found = []
-    # A file, for a pipe that nobody reads yet would stop who fills it.
+    # A file, because a full pipe without a reader would block the process.
     with tempfile.TemporaryFile("w+") as complaints:
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=complaints, text=True

@@ -25,14 +25,14 @@ Attention = Callable[[Tensor, Tensor, Tensor, Dynamics], Tensor]
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
-    """Causal softmax attention by SDPA's flash backend, or an error: never by another one."""
+    """Run causal softmax attention with SDPA's flash backend, or raise an error."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
     return out.transpose(1, 2)
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
-    """The reference, one sequence at a time: its memory is O(N²) for each."""
+    """Run the reference one sequence at a time, because its memory is O(N²) for each."""
     rows = []
     for own in zip(q.split(1), k.split(1), v.split(1), strict=True):
         one_q, one_k, one_v = (x.float() for x in own)
@@ -41,7 +41,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Tensor:
 
 
 def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -> Attention:
-    """RFA by FlexAttention for one length; compiled at its first call."""
+    """Return RFA by FlexAttention for one length, compiled at its first call."""
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device=str(device))
@@ -51,12 +51,12 @@ def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         q2, k2 = (x.float().square().sum(-1) for x in (q, k))  # [B, H, N]
         kappa = d.kappa
-        # phi = (1 - E²) / (2 mu), or the lag where mu = 0.
+        # phi = (1 - E²) / (2 mu), or the lag for mu = 0.
         is_still = d.mu == 0
         half_life = 1 / (2 * torch.where(is_still, torch.ones_like(d.mu), d.mu))
 
         def past(i: Tensor, j: Tensor) -> Tensor:
-            # Masked pairs pass through the gradients of q2 and k2 too, with weight 0: their E must not be infinite.
+            # Masked pairs enter the gradients of q2 and k2 with weight 0, so their E must be finite.
             return (i - j).clamp_min(0).to(torch.float32)
 
         def logit(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -
         options: dict[str, Any] = {"block_mask": mask, "scale": 1.0, "return_aux": AuxRequest(lse=True)}
         unused, plain = flex_attention(q, k, v, score_mod=logit, **options)
         out, decayed = flex_attention(q, k, v, score_mod=transported, **options)
-        # torch 2.11 compiles no backward pass of an output without a gradient: this one's is zero.
+        # torch 2.11 compiles no backward pass of an output without a gradient, so this output gets a gradient of zero.
         norm = plain.lse + 0 * unused[..., 0]
         return (out * torch.exp(decayed.lse - norm)[..., None]).to(q.dtype).transpose(1, 2)
 
@@ -82,6 +82,6 @@ def flex(length: int, device: torch.device | str, *, is_compiled: bool = True) -
         return attention
     import torch._functorch.config as functorch_config
 
-    # The backward pass is timed alone, again and again over one graph: its buffers must outlive a call.
+    # The backward pass is timed repeatedly over one graph, so its buffers must be kept after a call.
     functorch_config.donated_buffer = False
     return torch.compile(attention, dynamic=False)

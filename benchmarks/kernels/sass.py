@@ -24,18 +24,20 @@ TARGET = re.compile(r"(?P<condition>.*?)`\((?P<label>[.$\w]+)\)")
 WARP_TILES = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "1684": 16 * 8 * 4}
 GROUP_TILE = re.compile(r"^HGMMA\.(\d+)x(\d+)x(\d+)")
 WARPS_OF_A_GROUP = 4
-# Of 16-bit factors, in one instruction of sm_100's tensor cores.
+# The depth of 16-bit factors in one instruction of the tensor cores of sm_100.
 TENSOR_DEPTH = 16
 # Products of warps, of warp groups, and of one thread for a CTA.
 MATRIX = ("HMMA", "HGMMA", "UTCHMMA")
 COPIES_LEFT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
-# A loop that does less than this part of a turn's matrix work is not the main one.
+# The main loop does at least this share of a turn's matrix work.
 FULL_TURN = 0.9
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """Name without its predicate; where it may branch to; whether the next instruction may follow it."""
+    """The name of an instruction without its predicate, its branch target, and whether execution may continue after
+    it.
+    """
 
     opcode: str
     target: str | None
@@ -44,7 +46,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Loop:
-    """What one pass through all blocks of a loop issues, per warp: opcode → count."""
+    """Instructions that one pass through all blocks of a loop issues per warp: opcode → count."""
 
     blocks: frozenset[int]
     opcodes: Mapping[str, int]
@@ -54,22 +56,22 @@ class Loop:
         return sum(self.opcodes.values())
 
     def count(self, *families: str) -> int:
-        """Instructions whose name, up to the first dot, is one of `families`."""
+        """Count instructions whose name, up to the first dot, is one of `families`."""
         return sum(count for opcode, count in self.opcodes.items() if opcode.split(".", maxsplit=1)[0] in families)
 
     @property
     def matrix_work(self) -> float:
-        """Multiply-accumulates of the matrix instructions, one warp."""
+        """Return the multiply-accumulates of the matrix instructions of one warp."""
         return sum(count * matrix_work(opcode) for opcode, count in self.opcodes.items())
 
     @property
     def matrix_depth(self) -> int:
-        """Depths of the products on sm_100's tensor cores, one behind the other."""
+        """Return the sum of the depths of the products on the tensor cores of sm_100."""
         return TENSOR_DEPTH * self.count("UTCHMMA")
 
 
 def matrix_work(opcode: str) -> float:
-    """Multiply-accumulates that one warp contributes to a matrix instruction; 0 for any other."""
+    """Return the multiply-accumulates that one warp contributes to a matrix instruction, 0 for other instructions."""
     if group := GROUP_TILE.match(opcode):
         rows, columns, depth = map(int, group.groups())
         return rows * columns * depth / WARPS_OF_A_GROUP
@@ -78,7 +80,7 @@ def matrix_work(opcode: str) -> float:
 
 
 def parse(text: str) -> tuple[list[Instruction], dict[str, int]]:
-    """Instructions in the order of their addresses, and label → index of the instruction behind it."""
+    """Return the instructions by address, and the index of the instruction after each label."""
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -98,7 +100,7 @@ def _instruction(predicate: str | None, opcode: str, operands: str) -> Instructi
 
 
 def loops_and_whole(text: str) -> tuple[list[Loop], Loop]:
-    """Every loop of a kernel, and all of it that can be reached, as one that is gone through once."""
+    """Return every loop of a kernel, and all reachable code as one loop with one pass."""
     instructions, labels = parse(text)
     blocks, successors = _blocks(instructions, labels)
 
@@ -109,14 +111,14 @@ def loops_and_whole(text: str) -> tuple[list[Loop], Loop]:
 
 
 def _innermost(found: list[Loop]) -> list[Loop]:
-    """Those that hold none of the others."""
+    """Return the loops that contain no other loop."""
     return [loop for loop in found if not any(other.blocks < loop.blocks for other in found)]
 
 
 def _blocks(
     instructions: list[Instruction], labels: Mapping[str, int]
 ) -> tuple[dict[int, range], dict[int, tuple[int, ...]]]:
-    """Basic blocks by the index of their first instruction, and where each may go on."""
+    """Return the basic blocks by the index of their first instruction, with their successors."""
     end = len(instructions)
     after_jumps = {i + 1 for i, x in enumerate(instructions) if x.target is not None or not x.falls_through}
     starts = sorted(({0} | set(labels.values()) | after_jumps) - {end})
@@ -132,7 +134,7 @@ def _blocks(
 
 
 def _natural_loops(successors: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
-    """Header → blocks of its loop, for every block that dominates a predecessor of its own."""
+    """Return the blocks of the loop of every header, a block that dominates one of its predecessors."""
     dominators = _dominators(successors)
     predecessors: dict[int, list[int]] = {block: [] for block in dominators}
     for block in dominators:
@@ -153,7 +155,7 @@ def _natural_loops(successors: Mapping[int, Iterable[int]]) -> dict[int, set[int
 
 
 def _dominators(successors: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
-    """Block → the blocks that every way to it passes, itself included; of those that can be reached from block 0."""
+    """Return the dominators of each block reachable from block 0, itself included."""
     reached, queue = {0}, [0]
     while queue:
         for following in successors[queue.pop()]:
@@ -175,23 +177,24 @@ def _dominators(successors: Mapping[int, Iterable[int]]) -> dict[int, set[int]]:
 
 @dataclass(frozen=True)
 class MainLoop:
-    """The main loop of a kernel and how many turns of the source one pass through it makes."""
+    """The main loop of a kernel, and the number of source turns in one pass through it."""
 
     loop: Loop
     turns: float
 
 
 def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainLoop:
-    """The main loop, see the module's docstring.
+    """Find the main loop; see the module's docstring.
 
-    work_per_turn: multiply-accumulates of one warp in a turn; 0: a kernel without matrix products, whose main loop is
-    the innermost one that issues most. depth_per_turn: sum of the depths of a turn's products, for sm_100.
+    work_per_turn: multiply-accumulates of one warp in a turn. 0: a kernel without matrix products, whose main loop is
+    the
+    innermost loop with the most instructions. depth_per_turn: sum of the depths of a turn's products, for sm_100.
     """
     found, whole = loops_and_whole(text)
     if not work_per_turn:
         return MainLoop(max(_innermost(found), key=lambda loop: loop.issued, default=whole), 1.0)
     if whole.matrix_depth:
-        # A loop over halves of the blocks has nearly the same depth, so nothing is forgiven.
+        # Exact, because a loop over half of the blocks has nearly the same depth.
         required = least = float(depth_per_turn)
         done = [float(loop.matrix_depth) for loop in found]
     else:
@@ -209,22 +212,25 @@ def main_loop(text: str, work_per_turn: float, depth_per_turn: int = 0) -> MainL
 
 
 def matrix_loops(text: str) -> list[Loop]:
-    """The innermost loops with matrix instructions, in the order of their addresses, which is that of the source."""
+    """Return the innermost loops with matrix instructions by address, which is the order of the source."""
     found = [loop for loop in loops_and_whole(text)[0] if loop.count(*MATRIX)]
     return sorted(_innermost(found), key=lambda loop: min(loop.blocks))
 
 
 @cache
 def _graph(text: str) -> tuple[list[Instruction], dict[int, range], dict[int, tuple[int, ...]], dict[int, set[int]]]:
-    """Instructions, blocks, successors and dominators of a kernel that is asked of for each of its loops."""
+    """Return instructions, blocks, successors and dominators of a kernel. Cached, because each loop needs them."""
     instructions, labels = parse(text)
     blocks, successors = _blocks(instructions, labels)
     return instructions, blocks, successors, _dominators(successors)
 
 
 def copies_ahead(text: str, loop: Loop) -> float | None:
-    """How many turns before its use a block of a loop is asked for: groups of copies that may still be under way when a
-    turn has waited, over those that a turn starts. None where nothing is copied asynchronously.
+    """Return the number of turns between the asynchronous copy of a block and its use.
+
+    This is the number of groups of copies that may be pending after a turn's wait, over the groups that a turn starts.
+    None
+    without asynchronous copies.
     """
     _, blocks, _, _ = _graph(text)
     within = {i for block in loop.blocks for i in blocks[block]}
@@ -235,11 +241,14 @@ def copies_ahead(text: str, loop: Loop) -> float | None:
 
 
 def guarded(text: str, loop: Loop) -> Loop:
-    """What runs only where a loop does, itself included: all behind the first block on the way to it that the way to
-    the kernel's end can do without. A loop that every way to the end passes is guarded by nothing.
+    """Return the instructions that run only if a loop runs, itself included.
+
+    These follow the first block on the way to the loop that a path to the end of the kernel can avoid. A loop on every
+    such
+    path has none.
     """
     instructions, blocks, successors, dominators = _graph(text)
-    # An early return is an end as well, but few blocks lie before it.
+    # An early return also ends the kernel, but few blocks precede it.
     to_end = max((dominators[block] for block in dominators if not successors[block]), key=len)
     to_loop = set.intersection(*(dominators[block] for block in loop.blocks))
     if to_loop <= to_end:

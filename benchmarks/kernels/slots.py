@@ -1,4 +1,4 @@
-"""The slot scan on a GPU at the shapes of the packaged training configs: the kernel compared with the eager loop."""
+"""Speed of the slot scan on a GPU at the shapes of the packaged training configs, compared with the eager loop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CONFIGS = ("paper", "books")
 ROUNDS = 10
 OURS, LOOP = "fused", "eager loop"
 OUTPUTS = ("out", "log_norm", "precision", "means", "precisions")
-# All but the scalars of the heads, which come behind these.
+# All inputs but the scalars of the heads, which follow.
 LEAVES = (*SlotInputs._fields, "initial means", "initial precisions", "decay")
 IMPLEMENTATIONS: dict[str, Literal["triton", "reference"]] = {OURS: "triton", LOOP: "reference"}
 
 
 class ScanProblem:
-    """Leaves of a scan: five inputs of the tokens, two of the state, eight parameters; and weights of the outputs."""
+    """Inputs of a scan: five of the tokens, two of the state, eight parameters; and weights of the outputs."""
 
     def __init__(self, tensors: list[Tensor], weights: list[Tensor]) -> None:
         self.leaves = [x.detach().clone().requires_grad_() for x in tensors]
@@ -35,7 +35,7 @@ class ScanProblem:
         return ScanProblem([x.to(dtype) for x in self.leaves], [x.to(dtype) for x in self.weights])
 
     def outputs(self, implementation: str) -> list[Tensor]:
-        """out, log_norm, precision of every token; means and precisions after the last."""
+        """Return out, log_norm and precision of every token, and means and precisions after the last."""
         tokens, parameters = SlotInputs(*self.leaves[:5]), SlotParameters(*self.leaves[7:])
         means, precisions = self.leaves[5:7]
         impl = IMPLEMENTATIONS[implementation]
@@ -46,7 +46,9 @@ class ScanProblem:
         return torch.autograd.grad(outputs, self.leaves, self.weights)
 
     def results(self, implementation: str) -> Named:
-        """Outputs and gradients by name; those of the heads' scalars, which cancel, as one vector of logarithms."""
+        """Return outputs and gradients by name. Gradients of the heads' scalars, which cancel, form one vector of
+        logarithms.
+        """
         outputs = self.outputs(implementation)
         gradients = self.gradients(outputs)
         by_log = [gradient * leaf.detach() for gradient, leaf in zip(gradients[8:], self.leaves[8:], strict=True)]
@@ -57,7 +59,7 @@ class ScanProblem:
 def make_scan(
     config: str, device: torch.device | str, *, batch: int | None = None, length: int | None = None
 ) -> ScanProblem:
-    """The scan of one layer of a packaged config, at its training batch and context unless told otherwise."""
+    """Create the scan of one layer of a packaged config, by default at its training batch and context."""
     run = LanguageRun.from_file(find_config(config))
     batch, length = batch or run.training.batch, length or run.training.context
     torch.manual_seed(0)
@@ -74,13 +76,13 @@ def make_scan(
 
 
 def scan_truth(problem: ScanProblem) -> Truth:
-    """The eager loop in float64, and what it is off by in float32."""
+    """Run the eager loop in float64, and measure its error in float32."""
     exact = problem.to(torch.float64).results(LOOP)
     return Truth(exact, allowances(exact, problem.results(LOOP), torch.float32), None)
 
 
 def check_slots() -> dict[str, Any]:
-    """Errors of ours in both configs; nothing is timed."""
+    """Return our errors in both configs without timing."""
     rows = []
     for config in CONFIGS:
         problem = make_scan(config, "cuda")
@@ -96,7 +98,7 @@ def _shape(config: str, problem: ScanProblem) -> dict[str, Any]:
 
 
 def measure_slots(timer: Timer, *, rounds: int = ROUNDS) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Forward and forward+backward of both configs."""
+    """Measure forward and forward+backward of both configs."""
     rows: list[dict[str, Any]] = []
     for config in CONFIGS:
         problem = make_scan(config, "cuda")

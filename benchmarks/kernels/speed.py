@@ -1,6 +1,6 @@
-"""`rfa bench kernel`: the fused kernels on a GPU, checked, then timed.
+"""`rfa bench kernel`: check the fused kernels on a GPU, then time them.
 
-Parts can be measured separately: rows of the same commit and machine are kept, those measured again are replaced.
+Parts can be measured separately: rows of the same commit and machine are kept unless measured again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rfa.measured import git_commit, write_result
 Part = Literal["attention", "memory", "slots", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)
 Measured = tuple[list[dict[str, Any]], list[Bar]]
-# What tells two rows apart.
+# Fields that distinguish rows.
 KEY = ("measure", "implementation", "config", "batch", "length", "heads", "width", "dtype", "pass")
 
 
 def selected(
     parts: Sequence[str] | None, widths: Sequence[int] | None, lengths: Sequence[int] | None
 ) -> tuple[list[Part], list[int], list[int]]:
-    """What was asked for, checked; nothing asked for is everything."""
+    """Check and return the requested names; an empty request selects all."""
     for name, given, stored in (("part", parts, PARTS), ("width", widths, WIDTHS), ("length", lengths, LENGTHS)):
         for value in given or ():
             if value not in stored:
@@ -36,7 +36,7 @@ def selected(
 
 
 def measure(parts: Sequence[Part], widths: Sequence[int], lengths: Sequence[int]) -> Iterable[Measured]:
-    """Rows and bars as they come."""
+    """Yield rows and requirements as they are measured."""
     if "attention" in parts:
         yield from measure_attention(EventTimer(), widths=widths, lengths=lengths)
     if "memory" in parts:
@@ -44,14 +44,14 @@ def measure(parts: Sequence[Part], widths: Sequence[int], lengths: Sequence[int]
     if "slots" in parts:
         yield measure_slots(EventTimer())
     if "training" in parts:
-        # The host has a part in a step, so it is not hidden behind a flush of the cache.
+        # The host takes part in a step, so the cache is not flushed.
         yield measure_training(EventTimer(repeats=5, is_flushing=False))
 
 
 def run_kernel(
     out: Path, parts: Sequence[Part] = PARTS, widths: Sequence[int] = WIDTHS, lengths: Sequence[int] = LENGTHS
 ) -> dict[str, Any]:
-    """Measure, and write after every shape, so that an interrupted run leaves what it has."""
+    """Measure and write after every shape, so that an interrupted run keeps its results."""
     device = require_gpu()
     document = started({"commit": git_commit(), "hardware": gpu_hardware(device)}, out)
     for rows, bars in measure(parts, widths, lengths):
@@ -61,7 +61,7 @@ def run_kernel(
 
 
 def started(provenance: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The document to add to: the one in `out` if it is of this commit, machine and day, else an empty one."""
+    """Return the document in `out` if it is of this commit, machine and day, otherwise an empty one."""
     if out.is_file():
         found: dict[str, Any] = json.loads(out.read_text())
         if all(found.get(name) == value for name, value in provenance.items()):
@@ -70,7 +70,7 @@ def started(provenance: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def merged(document: dict[str, Any], rows: list[dict[str, Any]], bars: list[dict[str, Any]]) -> dict[str, Any]:
-    """The document with these rows and bars in place of earlier ones of the same name."""
+    """Replace the rows and requirements of the same name."""
     new_rows = {row_key(row) for row in rows}
     new_bars = {bar["name"] for bar in bars}
     return {
@@ -81,5 +81,5 @@ def merged(document: dict[str, Any], rows: list[dict[str, Any]], bars: list[dict
 
 
 def row_key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a row is a measurement of."""
+    """Return the key of a row."""
     return tuple(row.get(name) for name in KEY)

@@ -1,4 +1,4 @@
-"""Where the time of a call goes on a GPU: its kernels and copies by torch's profiler, as the driver tells them."""
+"""Time of the kernels and copies of a call on a GPU, from torch's profiler."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-# Of a name: those of templates are pages long.
+# Maximum length of a name: names of templates are pages long.
 LETTERS = 60
 
 
 def kernel_rows(call: Callable[[], object], *, calls: int = 10) -> list[dict[str, Any]]:
-    """Each kernel of a call with its launches and µs a call, the longest first; without a GPU there are none."""
+    """Return each kernel of a call with launches and µs per call, the longest first. Empty without a GPU."""
     if not torch.cuda.is_available():
         return []
     call()
@@ -27,7 +27,7 @@ def kernel_rows(call: Callable[[], object], *, calls: int = 10) -> list[dict[str
 
 
 def by_kernel(events: Iterable[Any], calls: int) -> list[dict[str, Any]]:
-    """The rows of what the profiler saw of so many calls."""
+    """Convert a profile of several calls to rows."""
     launches, us = Counter[str](), Counter[str]()
     for event in events:
         if event.device_type == DeviceType.CUDA:

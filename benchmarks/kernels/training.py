@@ -24,13 +24,13 @@ CONFIG = "paper"
 ROUNDS = 30
 CHECKED_SEQUENCES = 2
 BAR = 1.15
-# The variant of the papers' models that each mixer stands for; None: the configuration as it is.
+# The variant of the papers' models for each mixer; None: the unchanged configuration.
 VARIANTS: dict[Mixer, str | None] = {"rfa": None, "softmax": "B1"}
 MIXERS = tuple(VARIANTS)
 
 
 class TrainingStep:
-    """A model with its optimiser and one batch of random tokens; a call is a step."""
+    """A model with its optimiser and one batch of random tokens; each call is a step."""
 
     def __init__(self, run: LanguageRun, device: torch.device | str) -> None:
         torch.manual_seed(0)
@@ -48,7 +48,7 @@ class TrainingStep:
 
     def __call__(self) -> float:
         self.optimiser.zero_grad(set_to_none=True)
-        # The softmax model by flash attention, or not at all.
+        # Flash attention for the softmax model, or an error.
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             loss = loss_of(self.model, self.inputs, self.targets, is_autocast=True)
             loss.backward()
@@ -60,13 +60,13 @@ class TrainingStep:
 
 
 def loss_of(model: LanguageModel, inputs: Tensor, targets: Tensor, *, is_autocast: bool) -> Tensor:
-    """Cross-entropy of the attention mode."""
+    """Return the cross-entropy of the attention mode."""
     with torch.autocast(inputs.device.type, torch.bfloat16, enabled=is_autocast):
         return cross_entropy(model, inputs, targets, "attention")
 
 
 def loss_and_gradients(model: LanguageModel, inputs: Tensor, targets: Tensor, *, is_autocast: bool) -> Named:
-    """On the CPU: the loss, and in one vector the gradients of all parameters that attention uses."""
+    """Return the loss, and the gradients of all parameters used by attention as one vector, on the CPU."""
     model.zero_grad(set_to_none=True)
     loss = loss_of(model, inputs, targets, is_autocast=is_autocast)
     loss.backward()
@@ -75,7 +75,7 @@ def loss_and_gradients(model: LanguageModel, inputs: Tensor, targets: Tensor, *,
 
 
 def check_step(step: TrainingStep, name: str) -> dict[str, float]:
-    """Errors of loss and gradients of the first sequences, against a CPU in float32."""
+    """Return the errors of loss and gradients of the first sequences, against a CPU in float32."""
     inputs, targets = step.inputs[:CHECKED_SEQUENCES], step.targets[:CHECKED_SEQUENCES]
     on_cpu = copy.deepcopy(step.model).cpu()
     batch = inputs.cpu(), targets.cpu()
@@ -86,12 +86,12 @@ def check_step(step: TrainingStep, name: str) -> dict[str, float]:
 
 
 def config_of(mixer: Mixer) -> LanguageRun:
-    """The paper's configuration with one or the other mixer."""
+    """Return the paper's configuration with one or the other mixer."""
     return LanguageRun.from_file(find_config(CONFIG), VARIANTS[mixer])
 
 
 def measure_training(timer: Timer, *, rounds: int = ROUNDS) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Both models, and the bar on their ratio."""
+    """Measure both models and the requirement on their ratio."""
     steps: dict[str, TrainingStep] = {mixer: TrainingStep(config_of(mixer), "cuda") for mixer in MIXERS}
     errors = {mixer: check_step(step, mixer) for mixer, step in steps.items()}
     samples = interleaved(steps, timer, rounds=rounds, label="training steps")

@@ -21,19 +21,20 @@ from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
 CHUNK = 512
 
 Named = dict[str, Tensor]
-# q, k, v `[B, N, h, W]` and the dynamics of these h heads → out and any row statistics, of n queries that are the last.
+# q, k, v `[B, N, h, W]` and the dynamics of these h heads → out and row statistics of the last n queries.
 Rows = Callable[[Tensor, Tensor, Tensor, Dynamics], Named]
 
 
 class WrongResultError(ValueError):
-    """An implementation whose numbers are not those of float64: its time means nothing."""
+    """The numbers of an implementation differ from those of float64, so its time is meaningless."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """Inputs of attention over the tokens 0 … N-1.
 
-    given: q, k, v `[B, N, H, W]`; rotated: the same in the rotating frame; grad_out: of out in the rotating frame.
+    given: q, k, v `[B, N, H, W]`. rotated: the same in the rotating frame. grad_out: gradient of out in the rotating
+    frame.
     """
 
     given: tuple[Tensor, Tensor, Tensor]
@@ -51,14 +52,14 @@ class Problem:
 
     @property
     def heads(self) -> list[int]:
-        """The heads that are checked: the first does not decay, the last does."""
+        """Return the checked heads: the first does not decay, the last does."""
         return sorted({0, self.dynamics.n_heads - 1})
 
 
 def make_problem(
     batch: int, length: int, heads: int, width: int, dtype: torch.dtype, device: torch.device | str, *, seed: int = 0
 ) -> Problem:
-    """Standard normal q, k, v and gradient; a quarter of the heads does not decay."""
+    """Draw standard normal q, k, v and gradient. A quarter of the heads does not decay."""
     generator = torch.Generator(device).manual_seed(seed)
     shape = (batch, length, heads, width)
     q, k, v, grad_out = (torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4))
@@ -69,14 +70,14 @@ def make_problem(
 
 
 def robust_rows(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Named:
-    """RFA of the last n tokens over all of theirs, eager."""
+    """Return RFA of the last n tokens over all of theirs, eager."""
     key_times = torch.arange(k.shape[1], device=k.device, dtype=torch.float64)[None]
     result = attend(q, k, v, dynamics, query_times=key_times[:, -q.shape[1] :], key_times=key_times)
     return {"out": result.out, "log_norm": result.log_norm}
 
 
 def softmax_rows(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> Named:
-    """Causal dot-product attention of the last n tokens over all of theirs, eager; no dynamics in it."""
+    """Return causal dot-product attention of the last n tokens over all of theirs, eager, without dynamics."""
     n, total = q.shape[1], k.shape[1]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     index = torch.arange(total, device=q.device)
@@ -92,7 +93,7 @@ def _of_heads(dynamics: Dynamics, heads: Sequence[int], dtype: torch.dtype) -> D
 
 
 def by_chunks(problem: Problem, rows: Rows, dtype: torch.dtype, *, with_gradients: bool = True) -> Named:
-    """Outputs and gradients of the checked heads, computed in `dtype`."""
+    """Return outputs and gradients of the checked heads, computed in `dtype`."""
     heads = problem.heads
     q, k, v = (x[:, :, heads].to(dtype).requires_grad_(with_gradients) for x in problem.rotated)
     grad_out = problem.grad_out[:, :, heads].to(dtype)
@@ -115,21 +116,21 @@ def by_chunks(problem: Problem, rows: Rows, dtype: torch.dtype, *, with_gradient
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """|actual - expected| / |expected|; 0 where both vanish."""
+    """Return |actual - expected| / |expected|, or 0 if both vanish."""
     error = float((actual.double() - expected.double()).norm())
     return error / float(expected.double().norm()) if error else 0.0
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Results in float64 and allowed errors; heads: those computed of `[B, N, H, …]`, None: all."""
+    """Results in float64 and allowed errors. heads: the checked heads of `[B, N, H, …]`; None: all."""
 
     exact: Named
     allowed: Mapping[str, float]
     heads: Sequence[int] | None
 
     def check(self, name: str, actual: Mapping[str, Tensor]) -> dict[str, float]:
-        """Relative errors of an implementation's outputs."""
+        """Return the relative errors of the outputs of an implementation, and raise if one is too large."""
         errors = {}
         for quantity, values in actual.items():
             expected = self.exact[quantity]
@@ -144,7 +145,7 @@ class Truth:
 
 
 def truth_of(problem: Problem, rows: Rows, *, with_gradients: bool = True) -> Truth:
-    """Both computations of the checked heads."""
+    """Compute the checked heads in float64 and in float32."""
     exact = by_chunks(problem, rows, torch.float64, with_gradients=with_gradients)
     eager = by_chunks(problem, rows, torch.float32, with_gradients=with_gradients)
     rounded = {name: x if name == "log_norm" else x.to(problem.dtype) for name, x in eager.items()}
@@ -152,12 +153,14 @@ def truth_of(problem: Problem, rows: Rows, *, with_gradients: bool = True) -> Tr
 
 
 def allowances(exact: Named, eager: Named, dtype: torch.dtype) -> dict[str, float]:
-    """Twice the error of the eager code, plus one rounding."""
+    """Return twice the error of the eager code, plus one rounding."""
     return {name: 2 * relative_error(eager[name], x) + torch.finfo(dtype).eps for name, x in exact.items()}
 
 
 def turned_back(problem: Problem, truth: Truth) -> Truth:
-    """The same for an implementation that rotates by itself: out in the frame of the given inputs, no gradients."""
+    """Return the results for an implementation that rotates itself: out in the frame of the given inputs, no
+    gradients.
+    """
     positions = torch.arange(problem.length, device=problem.grad_out.device)
     phase = wrapped_phase(problem.dynamics.omega[problem.heads], positions, torch.float64)
     return Truth({**truth.exact, "out": rotate(truth.exact["out"], phase)}, truth.allowed, truth.heads)

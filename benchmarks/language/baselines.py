@@ -16,9 +16,9 @@ WINDOWS: dict[Compressor, int] = {"gzip": 32 * 1024, "xz": 64 * 1024 * 1024}
 
 
 def unigram(train: np.ndarray, test: np.ndarray, vocab_size: int, test_bytes: int) -> tuple[float, float]:
-    """Nats per token and bits per byte of an add-one unigram fitted on `train`, scored on `test`.
+    """Return nats per token and bits per byte of an add-one unigram fitted on `train` and scored on `test`.
 
-    train may be empty: then every token is equally likely. test_bytes: bytes of the test text.
+    With an empty `train` every token is equally likely. test_bytes: bytes of the test text.
     """
     train, test = np.asarray(train, np.int64), np.asarray(test, np.int64)
     if not test.size or test_bytes < 1:
@@ -33,7 +33,10 @@ def unigram(train: np.ndarray, test: np.ndarray, vocab_size: int, test_bytes: in
 
 
 def compressor_bits_per_byte(text: bytes, name: Compressor, *, prefix: bytes = b"") -> float:
-    """Bits per byte of the text at the highest level; with `prefix`, the growth of the file of both by `text`."""
+    """Return bits per byte of the compressed text at the highest level.
+
+    With `prefix`, the size is the growth of the compressed file when `text` is appended.
+    """
     if not text:
         raise ValueError("the text is empty")
     context = prefix[-WINDOWS[name] :]

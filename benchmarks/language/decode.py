@@ -1,4 +1,4 @@
-"""Cost of a token on one CPU thread: the recurrence at position 100 and 100,000, the cache at 512 and 4,096.
+"""Cost per token on one CPU thread: the recurrence at position 100 and 100,000, the cache at 512 and 4,096.
 
 The recurrent stream runs to each position. Then the cases alternate in one process; figures are medians. First, both
 positions must give the same distribution from the same state.
@@ -25,7 +25,7 @@ STEPS_PER_ROUND = 20
 
 @dataclass
 class RecurrentStream:
-    """One stream on the step graph; `advance` samples nothing, it feeds the most likely token back."""
+    """One stream on the step graph. `advance` feeds back the most likely token without sampling."""
 
     session: Any
     means: np.ndarray
@@ -57,7 +57,7 @@ class RecurrentStream:
 
 @dataclass
 class CachedStream:
-    """One token over a cache of fixed size; the position is not advanced, so that every step costs the same."""
+    """Decodes a token over a cache of fixed size. The position stays the same, so every step costs the same."""
 
     session: Any
     keys: np.ndarray
@@ -76,7 +76,7 @@ class CachedStream:
                 "noise": self.noise,
             },
         )
-        # The caller's part of a step: the new row goes into the fixed cache.
+        # As the caller of a step does, store the new row in the fixed cache.
         self.keys[:, :, :, self.position : self.position + 1] = new_keys
         self.values[:, :, :, self.position : self.position + 1] = new_values
         return np.asarray(logits[0])
@@ -88,7 +88,7 @@ def _noise(bundle: Bundle) -> np.ndarray:
 
 
 def start_recurrent(bundle: Bundle) -> RecurrentStream:
-    """A stream before its first token."""
+    """Return a stream before its first token."""
     weights = bundle.weights()
     return RecurrentStream(
         bundle.session("step"), weights["initial.means"][None], weights["initial.precisions"][None], _noise(bundle)
@@ -96,7 +96,7 @@ def start_recurrent(bundle: Bundle) -> RecurrentStream:
 
 
 def start_cached(bundle: Bundle, length: int) -> CachedStream:
-    """A stream whose cache holds `length` - 1 tokens of random ids, filled through the graph itself."""
+    """Return a stream whose cache holds `length` - 1 random tokens, filled through the graph itself."""
     config = bundle.config
     session = bundle.session("attention")
     shape = (1, config["n_layers"], config["n_heads"], length, 2 * config["head_dim"])
@@ -121,11 +121,11 @@ def start_cached(bundle: Bundle, length: int) -> CachedStream:
 
 
 def check_position_independence(near: RecurrentStream, far: RecurrentStream) -> float:
-    """Largest difference of log-probabilities when the same empty-phase state is advanced at both positions."""
+    """Return the largest difference of log-probabilities from the same state at both positions."""
     distributions = []
     for position in (near.position, far.position):
         stream = near.copy()
-        # A state of zero means has no phase of its own; one token later only relative rotations matter.
+        # A zero state has no phase of its own, so only relative rotations affect the next token.
         stream.means, stream.position, stream.token = stream.means * 0, position, 1
         stream.advance()
         stream.token = 2
@@ -140,7 +140,7 @@ def check_position_independence(near: RecurrentStream, far: RecurrentStream) -> 
 
 
 def run_decode(bundle_path: Path) -> dict[str, Any]:
-    """Measure a language bundle; returns the document that `write_decode` stores."""
+    """Measure a language bundle, and return the document that `write_decode` stores."""
     bundle = open_bundle(bundle_path)
     stream = start_recurrent(bundle)
     cases: dict[str, RecurrentStream | CachedStream] = {}
@@ -159,7 +159,7 @@ def run_decode(bundle_path: Path) -> dict[str, Any]:
     samples: dict[str, list[float]] = {name: [] for name in cases}
     order = list(cases)
     for round_index in tqdm(range(ROUNDS), desc="timed rounds"):
-        # The order turns, so that no case always follows the most expensive one.
+        # Rotated, so that no case always follows the most expensive one.
         for name in order[round_index % len(order) :] + order[: round_index % len(order)]:
             case = cases[name]
             case.advance()
@@ -190,7 +190,7 @@ def run_decode(bundle_path: Path) -> dict[str, Any]:
 
 
 def write_decode(bundle_path: Path, out: Path) -> dict[str, Any]:
-    """`run_decode` to a JSON file."""
+    """Write the document of `run_decode` to a JSON file."""
     document = run_decode(bundle_path)
     write_result(out, document)
     return document

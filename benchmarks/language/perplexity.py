@@ -22,7 +22,7 @@ from rfa.training.evaluate.language import evaluate_model, token_bytes
 
 
 def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
-    """Unigram over the same tokens, and compressors on the same bytes."""
+    """Score a unigram over the same tokens and compressors on the same bytes."""
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     train, test = (encode_files(tokenizer, split_files(data, split)) for split in ("train", "test"))
     sizes = token_bytes(tokenizer)
@@ -32,13 +32,13 @@ def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
         "unigram": {"nats_per_token": nats, "perplexity": math.exp(nats), "bits_per_byte": bits},
         "gzip": {"bits_per_byte": compressor_bits_per_byte(text, "gzip")},
         "xz": {"bits_per_byte": compressor_bits_per_byte(text, "xz")},
-        # With the training text of the models as prefix; takes minutes.
+        # The prefix is the training text of the models; this takes minutes.
         "xz_after_train": {"bits_per_byte": compressor_bits_per_byte(text, "xz", prefix=seen)},
     }
 
 
 def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> dict[str, Any]:
-    """Scores of every model in every mode and length, and baselines with the first model's tokenizer."""
+    """Score every model in every mode and length, and baselines with the tokenizer of the first model."""
     files = split_files(data, "test")
     first = next(iter(models.values()))
     return {
@@ -56,7 +56,7 @@ def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> 
 
 
 def main() -> None:
-    """Write the report; see the module's page."""
+    """Write the report; see the module's docstring."""
     options = parser(__doc__, "language", needs_data=True)
     options.add_argument("models", nargs="+", metavar="NAME=DIR", help="a run or a bundle; the first one's tokenizer")
     options.add_argument("--limit", type=int, help="maximum number of scored tokens")

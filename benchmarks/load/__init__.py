@@ -1,4 +1,4 @@
-"""Open-loop load on a running server, every reply compared with the model's own results.
+"""Open-loop load on a running server; every reply is compared with the model's own results.
 
 scenario      what to send, for how long, and the budgets (TOML)
 truth, check  the expected results, computed before anything is sent; replies compared with them

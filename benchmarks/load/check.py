@@ -1,7 +1,7 @@
-"""Replies compared with the expected results: a hash of every number's decimal form, and times, indices and counts.
+"""Compare replies with the expected results: a hash of the decimal form of every number, and times, indices and counts.
 
-Not hashed: `state`, warnings, timings, and times. So streams can send the same series at times of their own, and a
-reply to the wrong stream is found.
+`state`, warnings, timings and times are not hashed. So streams can send the same series at different times, and a reply
+to the wrong stream is detected.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import orjson
 from rfa.benchmarks.load.series import STEP, Row
 
 DIGEST_BYTES = 8
-# The server adds log-likelihoods up in pieces of another size, perhaps in another order.
+# The server adds log-likelihoods in pieces of another size, and possibly in another order.
 LIKELIHOOD_TOLERANCE = 1e-9
 
 
 def digest(document: Any) -> bytes:
-    """Hash of a document whose numbers are compared to the last digit; the order of keys does not matter."""
+    """Hash a document so that numbers are compared to the last digit. The order of keys does not matter."""
     canonical = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(canonical, digest_size=DIGEST_BYTES).digest()
 
 
 def step_digest(step: dict[str, Any]) -> bytes:
-    """Hash of a filter step without its times, index, state, and what it warns of with each state."""
+    """Hash a filter step without its times, index, state, and warnings of its states."""
     kept = {name: value for name, value in step.items() if name not in ("t", "index", "state", "warnings", "timings")}
     if kept.get("forecast"):
         kept["forecast"] = [{name: value for name, value in point.items() if name != "t"} for point in kept["forecast"]]
@@ -38,7 +38,7 @@ def step_digest(step: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class SeriesTruth:
-    """One series and its filter's results: joined digests of the steps, and the log likelihood after each."""
+    """Results of the filter for one series: joined digests of the steps, and the log-likelihood after each."""
 
     observations: Sequence[Row]
     digests: bytes
@@ -51,7 +51,7 @@ class SeriesTruth:
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is wrong with a reply; `skipped` replies before it never came."""
+    """A wrong reply; `skipped` replies before it are missing."""
 
     kind: str
     example: str
@@ -59,7 +59,7 @@ class Mistake:
 
 
 class StepChecker:
-    """The replies of one stream, or of one request, in order."""
+    """Checks the replies of one stream or request in order."""
 
     def __init__(self, truth: SeriesTruth, origin: float, horizon: Sequence[float] = (), name: str = "series") -> None:
         self._truth = truth
@@ -69,7 +69,7 @@ class StepChecker:
         self.position = 0
 
     def check(self, step: dict[str, Any]) -> Mistake | None:
-        """Compare the next reply; the first thing wrong with it, or None."""
+        """Check the next reply, and return its first mistake or None."""
         index = step.get("index")
         expected = self.position
         if index != expected:
@@ -87,7 +87,7 @@ class StepChecker:
         return None
 
     def check_end(self, summary: dict[str, Any], sent: int) -> list[Mistake]:
-        """Compare the terminal reply after `sent` observations."""
+        """Check the terminal reply after `sent` observations."""
         found = []
         if self.position != sent:
             found.append(Mistake("count", f"{self._name} answered {self.position} of {sent} observations"))
@@ -120,7 +120,7 @@ class TextTruth:
 
 
 class TextChecker:
-    """The events of one streamed generation, in order."""
+    """Checks the events of one streamed generation in order."""
 
     def __init__(self, truth: TextTruth, name: str) -> None:
         self._truth = truth
@@ -128,7 +128,7 @@ class TextChecker:
         self.position = 0
 
     def check(self, event: dict[str, Any]) -> Mistake | None:
-        """Compare the next token event, the terminal one included."""
+        """Check the next token event, including the terminal one."""
         expected, self.position = self.position, self.position + 1
         if event.get("index") != expected + 1:
             self.position = event["index"] if isinstance(event.get("index"), int) else self.position
@@ -138,7 +138,7 @@ class TextChecker:
         return None
 
     def check_end(self, event: dict[str, Any]) -> list[Mistake]:
-        """Compare the summary in the terminal event."""
+        """Check the summary in the terminal event."""
         found = []
         if self.position != len(self._truth.tokens):
             found.append(Mistake("count", f"{self._name} sent {self.position} of {len(self._truth.tokens)} tokens"))

@@ -1,4 +1,4 @@
-"""Runs a scenario: generator processes, the server's cost beside them, and the sum of what they saw."""
+"""Run a scenario: start generator processes, sample the server's cost, and add up the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rfa.benchmarks.load.scenario import Scenario, to_table
 from rfa.benchmarks.load.server import Target, Usage
 from rfa.benchmarks.load.tally import Tally, Window
 
-# From the order to start until the start: every generator has read it by then.
+# Seconds between the order and the start, so that every generator has read it.
 LEAD_SECONDS = 0.5
 LONGEST_LINE = 1 << 28
 STOP_SECONDS = 10.0
@@ -33,7 +33,7 @@ class GeneratorError(RuntimeError):
 
 @dataclass(frozen=True)
 class Run:
-    """What one run saw."""
+    """The measurements of one run."""
 
     scenario: Scenario
     tally: Tally
@@ -42,14 +42,14 @@ class Run:
 
 
 class Generators:
-    """The generator processes of a scenario, with their truths prepared."""
+    """The generator processes of a scenario, with prepared expected results."""
 
     def __init__(self, processes: Sequence[asyncio.subprocess.Process], target: Target) -> None:
         self._processes = processes
         self._target = target
 
     async def run(self, scenario: Scenario, title: str) -> Run:
-        """Offer a load once and add the tallies up."""
+        """Offer a load once and add up the tallies."""
         await self._tell({"run": to_table(scenario)})
         await asyncio.gather(*(read(process) for process in self._processes))
         window = Window(time.monotonic() + LEAD_SECONDS, scenario.warmup_seconds, scenario.seconds)
@@ -79,7 +79,7 @@ class Generators:
 async def generators(
     scenario: Scenario, target: Target, bundles: Sequence[Path], cores: Sequence[int] | None = None
 ) -> AsyncIterator[Generators]:
-    """Start the generator processes, on these cores if given, and let each prepare the truths of its share."""
+    """Start the generator processes, on these cores if given. Each prepares the expected results of its share."""
     processes: list[asyncio.subprocess.Process] = []
     try:
         for index in range(scenario.generators):
@@ -110,7 +110,7 @@ async def _prepared(process: asyncio.subprocess.Process, bar: Any) -> None:
 
 
 async def spawn(module: str, cores: Sequence[int] | None) -> asyncio.subprocess.Process:
-    """A process of this package that takes and gives lines of JSON."""
+    """Start a process of this package that reads and writes lines of JSON."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -126,7 +126,7 @@ async def spawn(module: str, cores: Sequence[int] | None) -> asyncio.subprocess.
 
 
 async def read(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    """The next line of a process."""
+    """Read the next line of a process."""
     line = await process.stdout.readline() if process.stdout is not None else b""
     if not line:
         raise GeneratorError(f"a load generator ended early, with exit code {await process.wait()}")
@@ -135,7 +135,7 @@ async def read(process: asyncio.subprocess.Process) -> dict[str, Any]:
 
 
 async def write(process: asyncio.subprocess.Process, document: dict[str, Any]) -> None:
-    """Send a line to a process; that it has ended shows when it is read from."""
+    """Send a line to a process. Whether the process has ended is detected by reading."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             process.stdin.write(json.dumps(document).encode() + b"\n")
@@ -143,7 +143,7 @@ async def write(process: asyncio.subprocess.Process, document: dict[str, Any]) -
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """End a process by ending its input; after a while by force."""
+    """End a process by closing its input, and kill it after a timeout."""
     if process.stdin is not None:
         process.stdin.close()
     try:

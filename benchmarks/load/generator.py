@@ -39,26 +39,26 @@ _SCHEDULE_SEED = 20_260
 
 
 def authorization() -> dict[str, str]:
-    """The header that carries the API key of the environment, if there is one."""
+    """Return the header with the API key of the environment, if set."""
     key = os.environ.get("RFA_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of the load this process offers: every `of`-th stream, and a share of every rate."""
+    """The part of the load of this process: every `of`-th stream, and a share of every rate."""
 
     index: int = 0
     of: int = 1
 
     def numbers(self, count: int) -> range:
-        """The streams, series or cases of this process."""
+        """Return the streams, series or cases of this process."""
         return range(self.index, count, self.of)
 
 
 @dataclass(frozen=True)
 class Truths:
-    """What the replies to this process must be."""
+    """The expected replies to this process."""
 
     text: Sequence[TextTruth]
     live: Sequence[SeriesTruth]
@@ -66,13 +66,13 @@ class Truths:
 
 
 def longest_live(scenario: Scenario) -> int:
-    """Observations that a live stream may send: what the rate says, and six deviations of a Poisson count."""
+    """Return the maximum number of observations of a live stream: its rate plus six deviations of a Poisson count."""
     expected = scenario.live.rate * (scenario.warmup_seconds + scenario.seconds)
     return math.ceil(expected + 6 * math.sqrt(expected)) + 10
 
 
 def truth_count(scenario: Scenario, share: Share) -> int:
-    """Truths that `prepare` computes: the length of its progress bar."""
+    """Return the number of results that `prepare` computes, for its progress bar."""
     return sum(len(part) for part in _indices(scenario, share))
 
 
@@ -87,7 +87,7 @@ def _indices(scenario: Scenario, share: Share) -> tuple[range, range, range]:
 
 
 def prepare(scenario: Scenario, bundles: Sequence[Path], share: Share, progress: Progress) -> Truths:
-    """Compute the truths of a share."""
+    """Compute the expected results of a share."""
     models = open_models(bundles)
     text, live, batch = _indices(scenario, share)
 
@@ -111,14 +111,14 @@ def prepare(scenario: Scenario, bundles: Sequence[Path], share: Share, progress:
 
 
 class Generator:
-    """One run of one share: connect first, offer from a common start on, then wait for what is under way."""
+    """One run of one share: connect, offer the load from a common start, then wait for pending requests."""
 
     def __init__(self, scenario: Scenario, url: str, share: Share, truths: Truths) -> None:
         self._scenario = scenario
         self._url = url
         self._share = share
         self._truths = truths
-        # Connecting happens before the start is known; nothing is measured then.
+        # Connections are opened before the start is known, and are not measured.
         self._tally = Tally(Window(math.inf, scenario.warmup_seconds, scenario.seconds))
         self._streams: list[LiveStream] = []
 
@@ -138,11 +138,11 @@ class Generator:
         await open_streams(self._url, authorization(), self._streams)
 
     async def run(self, start: float) -> dict[str, Any]:
-        """Offer the load from `start` on; the tally and this process's own cost as a document."""
+        """Offer the load from `start` on, and return the tally and the cost of this process as a document."""
         scenario, tally = self._scenario, self._tally
         tally.window = Window(start, scenario.warmup_seconds, scenario.seconds)
         gc.collect()
-        gc.freeze()  # no pause of the collector walks over the truths
+        gc.freeze()  # the garbage collector need not traverse the expected results
         await asyncio.sleep(max(0.0, start - time.monotonic()))
         cpu = time.process_time()
         async with open_session(self._url, authorization()) as session:
@@ -159,7 +159,7 @@ class Generator:
         return {"tally": tally.to_document(), "cpu_share": cpu / (tally.window.end - start)}
 
     def _staggered(self, start: float) -> list[float]:
-        """First sends of the closed loops, spread over the warm-up: together they would be one burst of prompts."""
+        """Spread the first sends of the closed loops over the warm-up, to avoid a burst of prompts."""
         count = self._scenario.text.streams
         gap = self._scenario.warmup_seconds / max(count, 1)
         return [start + gap * number for number in self._share.numbers(count)]
@@ -179,7 +179,7 @@ class Generator:
 
 def _arrivals(live: LiveLoad, start: float, rng: np.random.Generator) -> Any:
     draw = periodic if live.arrivals == "periodic" else poisson
-    # Poisson streams draw alternately from generators of their own, so that one stream's times are its own.
+    # Each Poisson stream has its own random generator, so its times do not depend on other streams.
     return draw(live.rate, start, np.random.default_rng(rng.integers(2**63)))
 
 

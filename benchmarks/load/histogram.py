@@ -20,18 +20,18 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
 
 
 def bin_of(seconds: float) -> int:
-    """Index of the bin that holds a latency; the first holds everything below a microsecond."""
+    """Return the index of the bin of a latency. The first bin holds all latencies below a microsecond."""
     if seconds <= SMALLEST_SECONDS:
         return 0
     return min(BINS - 1, 1 + int(math.log(seconds / SMALLEST_SECONDS) / _LOG_RATIO))
 
 
-# Upper edges of the bins, seconds.
+# Upper edges of the bins in seconds.
 UPPER_EDGES = SMALLEST_SECONDS * np.exp(_LOG_RATIO * np.arange(BINS))
 
 
 class Histogram:
-    """Counts per time slice of `slice_seconds`, and bin; later times go into the last slice."""
+    """Counts per time slice of `slice_seconds` and bin. Later times are counted in the last slice."""
 
     def __init__(self, slices: int, slice_seconds: float) -> None:
         self.slice_seconds = slice_seconds
@@ -46,26 +46,26 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """Latencies recorded."""
+        """Return the number of recorded latencies."""
         return int(self.counts.sum())
 
     def percentile(self, percent: float) -> float:
-        """Seconds that `percent` % of the latencies do not exceed; NaN when there are none."""
+        """Return the seconds that `percent` % of the latencies do not exceed, or NaN if empty."""
         return _percentile(self.counts.sum(axis=0), percent, self.largest)
 
     def summary_ms(self) -> dict[str, float | int] | None:
-        """Count, percentiles and maximum in milliseconds; None when there is nothing."""
+        """Return count, percentiles and maximum in milliseconds, or None if empty."""
         if not self.total:
             return None
         percentiles = {name: round(1e3 * self.percentile(percent), 4) for name, percent in PERCENTILES.items()}
         return {"count": self.total, **percentiles, "max": round(1e3 * self.largest, 4)}
 
     def over_time(self, percent: float) -> list[float]:
-        """The percentile of every slice, seconds; NaN where a slice is empty."""
+        """Return the percentile of every slice in seconds, NaN for empty slices."""
         return [_percentile(row, percent, self.largest) for row in self.counts]
 
     def to_document(self) -> dict[str, Any]:
-        """Non-empty bins as JSON."""
+        """Return the non-empty bins as JSON."""
         slices, bins = np.nonzero(self.counts)
         return {
             "slices": len(self.counts),
@@ -76,7 +76,7 @@ class Histogram:
 
     @classmethod
     def from_documents(cls, documents: Iterable[dict[str, Any]]) -> Histogram:
-        """The sum of histograms of one layout."""
+        """Return the sum of histograms with the same layout."""
         merged: Histogram | None = None
         for document in documents:
             if merged is None:

@@ -1,6 +1,6 @@
-"""WS /filter/stream: one connection per stream, every observation sent when it is due and timed until its reply.
+"""WS /filter/stream: one connection per stream. Every observation is sent when due and timed until its reply.
 
-The frames are handled where they are read from the socket, without a task per stream: a thousand streams cost little.
+Frames are handled in the callback of the socket, without a task per stream, so that a thousand streams cost little.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONNECTING_AT_ONCE = 50
 
 
 class LiveStream(WSListener):  # type: ignore[misc]
-    """One stream: its connection, what it waits for, and its checker."""
+    """One stream with its connection, pending observations and checker."""
 
     def __init__(self, number: int, truth: SeriesTruth, load: LiveLoad, tally: Tally, good_ms: float | None) -> None:
         self.number = number
@@ -42,10 +42,10 @@ class LiveStream(WSListener):  # type: ignore[misc]
         self._transport: WSTransport | None = None
         self._ended = False
 
-    # What the schedule calls.
+    # Called by the schedule.
 
     def observe(self, due: float) -> None:
-        """Send the next observation; after a failure nothing more is sent, and that is counted."""
+        """Send the next observation. After a failure the observation is counted but not sent."""
         if self._ended or self._transport is None:
             self._tally.count("observation.unsent", due)
             return
@@ -59,7 +59,7 @@ class LiveStream(WSListener):  # type: ignore[misc]
         self.sent += 1
 
     async def close(self, seconds: float) -> None:
-        """End the stream the way a client does, and wait for its last reply."""
+        """End the stream as a client does, and wait for its last reply."""
         if not self._ended and self._transport is not None:
             self._transport.send(WSMsgType.TEXT, b'{"close": true}')
         try:
@@ -74,13 +74,13 @@ class LiveStream(WSListener):  # type: ignore[misc]
                 self._transport.disconnect(graceful=False)
 
     def abandon(self, failure: str) -> None:
-        """The stream could not be opened."""
+        """Record that the stream could not be opened."""
         self._end(failure)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        """Ask the question."""
+        """Send the first message of the stream."""
         self._transport = transport
         question: dict[str, Any] = {
             "levels": list(self._load.levels),
@@ -93,7 +93,7 @@ class LiveStream(WSListener):  # type: ignore[misc]
         transport.send(WSMsgType.TEXT, orjson.dumps(question))
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """One frame of a reply, or the close."""
+        """Handle a frame of a reply, or the close."""
         now = time.monotonic()
         if frame.msg_type is WSMsgType.CLOSE:
             self._end(f"close {int(frame.get_close_code().value)}")
@@ -107,10 +107,10 @@ class LiveStream(WSListener):  # type: ignore[misc]
                 self._take(orjson.loads(payload), now)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        """The connection is gone, with or without a close."""
+        """Handle the loss of the connection, with or without a close."""
         self._end("connection lost")
 
-    # Replies.
+    # Handlers of replies.
 
     def _take(self, document: dict[str, Any], now: float) -> None:
         if not self.ready.done():

@@ -1,4 +1,4 @@
-"""Overload: admitted requests must stay fast, the rest must be refused at once.
+"""Overload: admitted requests must stay fast, and the others must be rejected at once.
 
 Closed loops measure the capacity; then an open loop offers `base` and `factor` times that capacity.
 """
@@ -15,7 +15,7 @@ from rfa.benchmarks.load.server import ServerError
 
 
 async def run_overload(scenario: Scenario, generators: Generators) -> tuple[Run, dict[str, Any]]:
-    """The run under overload, and what it measured beside the calm run."""
+    """Run under overload, and return the run with its comparison with the calm run."""
     plan = scenario.overload
     closed = replace(
         scenario, seconds=plan.calibration_seconds, text=replace(scenario.text, streams=plan.streams, rate=0.0)
@@ -44,7 +44,9 @@ def _offering(scenario: Scenario, rate: float) -> Scenario:
 
 
 def _slowdown(calm: Run, full: Run) -> float | None:
-    """How many times longer the slowest admitted requests take: the ratio of the 99th percentiles, start to end."""
+    """Return the growth of latency of the slowest admitted requests: the ratio of the 99th percentiles, start to
+    end.
+    """
     calm_text, full_text = (run.tally.histograms.get("text") for run in (calm, full))
     if calm_text is None or full_text is None:
         return None

@@ -1,6 +1,6 @@
-"""When to send: drawn before the run, independent of the replies (an open loop).
+"""Times of requests, drawn before the run and independent of the replies (an open loop).
 
-The generator wakes at most once per millisecond and sends all that is due; the actual delay is recorded.
+The generator wakes at most once per millisecond and sends everything due; the actual delay is recorded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Action = Callable[[float], None]
 
 
 def poisson(rate: float, start: float, rng: np.random.Generator) -> Iterator[float]:
-    """Times of a Poisson process with `rate` events a second, from `start` on, without end."""
+    """Yield the times of a Poisson process with `rate` events per second from `start` on, without end."""
     now = start
     while True:
         for gap in rng.exponential(1 / rate, CHUNK).tolist():
@@ -28,13 +28,13 @@ def poisson(rate: float, start: float, rng: np.random.Generator) -> Iterator[flo
 
 
 def periodic(rate: float, start: float, rng: np.random.Generator) -> Iterator[float]:
-    """`rate` equally spaced times a second with a random phase, without end."""
+    """Yield `rate` equally spaced times per second with a random phase, without end."""
     phase = float(rng.random())
     return (start + (k + phase) / rate for k in itertools.count())
 
 
 class Pacer:
-    """Calls actions at the times of their schedules, until the end."""
+    """Calls actions at the times of their schedules until the end."""
 
     def __init__(self, end: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._end = end
@@ -43,7 +43,7 @@ class Pacer:
         self._heap: list[tuple[float, int, Action, Iterator[float]]] = []
 
     def add(self, schedule: Iterator[float], action: Action) -> None:
-        """Call `action(due)` at every time of the schedule that lies before the end."""
+        """Call `action(due)` at every time of the schedule before the end."""
         self._push(schedule, action)
 
     def _push(self, schedule: Iterator[float], action: Action) -> None:
@@ -52,13 +52,13 @@ class Pacer:
             heapq.heappush(self._heap, (due, next(self._order), action, schedule))
 
     async def run(self) -> None:
-        """Until every schedule has reached the end."""
+        """Run until every schedule has reached the end."""
         while self._heap:
             delay = self._heap[0][0] - self._clock()
             if delay > 0:
                 await asyncio.sleep(max(delay, TICK_SECONDS))
             self._send_due()
-            await asyncio.sleep(0)  # answers are read between two batches, also when the generator is behind
+            await asyncio.sleep(0)  # read answers between two batches, even when late
         await asyncio.sleep(max(0.0, self._end - self._clock()))
 
     def _send_due(self) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a run: latency over time, and its distribution with the budgets."""
+"""The figure of a run: latency over time, and its distribution with the budgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ LABELS = {
 
 
 def draw_run(run: Run, path: Path) -> None:
-    """Left: median and 99th percentile of every metric over time; right: its distribution, budgets dotted."""
+    """Draw median and 99th percentile of every metric over time (left) and its distribution with dotted budgets
+    (right).
+    """
     pyplot = no_display()
 
     shown = {name: run.tally.histograms[name] for name in LABELS if name in run.tally.histograms}
@@ -49,9 +51,9 @@ def draw_run(run: Run, path: Path) -> None:
 
 
 def _survival(histogram: Histogram) -> tuple[Any, Any]:
-    """Latency in milliseconds and the share of the latencies above it, where that changes."""
+    """Return latencies in milliseconds and the share of latencies above each."""
     counts = histogram.counts.sum(axis=0)
     used = np.flatnonzero(counts)
     above = 1 - np.cumsum(counts[used]) / counts.sum()
-    # The last point has nothing above it; on a logarithmic axis it is drawn at half a latency.
+    # No latency exceeds the last one; the logarithmic axis shows it at half a latency.
     return 1e3 * UPPER_EDGES[used], np.maximum(above, 0.5 / counts.sum())

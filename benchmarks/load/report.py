@@ -1,4 +1,4 @@
-"""A run as a document, held to its budgets, and as a table."""
+"""A run as a document compared with its budgets, and as a table."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KINDS = ("text", "observation", "batch")
 
 
 class BudgetMissed(ValueError):
-    """A measured value outside its budget, or a wrong answer."""
+    """A measured value is outside its budget, or an answer is wrong."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One budget beside what was measured; None was not measured, and does not meet anything."""
+    """One budget with its measured value. None was not measured, and does not meet the budget."""
 
     name: str
     budget: float
@@ -29,7 +29,7 @@ class Verdict:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """What a run measured."""
+    """Return the measurements of a run."""
     tally, seconds = run.tally, run.scenario.seconds
     counts = tally.counts
     unanswered = counts["observation.unanswered"] + counts["observation.unsent"]
@@ -55,7 +55,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def document(scenario: Scenario, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """A result file: the scenario, where and of what it was measured, and the budgets."""
+    """Return the result document: the scenario, the origin, and the budgets."""
     verdicts = judge(scenario, measured)
     return {
         "scenario": scenario.name,
@@ -68,7 +68,7 @@ def document(scenario: Scenario, measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judge(scenario: Scenario, measured: Mapping[str, Any]) -> list[Verdict]:
-    """Every budget of a scenario, and that no answer was wrong."""
+    """Judge every budget of a scenario, and that no answer was wrong."""
     verdicts = [_verdict(name, limit, _actual(name, measured)) for name, limit in scenario.budget.items()]
     if "wrong_count" in measured:
         verdicts.append(_verdict("max_wrong", 0.0, float(measured["wrong_count"])))

@@ -23,7 +23,7 @@ TOO_MANY = 429
 
 
 def open_session(url: str, headers: dict[str, str]) -> aiohttp.ClientSession:
-    """Connections without a bound: the schedule decides how many requests are under way."""
+    """Open a session without a limit of connections: the schedule sets the number of concurrent requests."""
     return aiohttp.ClientSession(
         url,
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
@@ -33,7 +33,7 @@ def open_session(url: str, headers: dict[str, str]) -> aiohttp.ClientSession:
 
 
 class Requests:
-    """Sends requests of one kind and counts how they ended; a subclass knows one kind.
+    """Sends requests of one kind and counts their outcomes. A subclass implements one kind.
 
     Counts `KIND.sent`, `.answered`, `.right`, `.good` and `.rejected`.
     """
@@ -47,20 +47,22 @@ class Requests:
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def send(self, due: float) -> None:
-        """Send a request now that was due at `due`; its answer is awaited elsewhere."""
+        """Send a request that was due at `due`, without waiting for its answer."""
         task = asyncio.ensure_future(self._attempt(due))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def keep_sending(self, first: float) -> None:
-        """A closed loop from `first` on: a request is due when the previous one ended, with a pause after a failure."""
+        """Run a closed loop from `first` on: a request is due when the previous one ended, with a pause after a
+        failure.
+        """
         await asyncio.sleep(max(0.0, first - time.monotonic()))
         while (due := time.monotonic()) < self._tally.window.end:
             if not await self._attempt(due):
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def finish(self, seconds: float) -> None:
-        """Wait for what is under way; what is not answered by then is an error."""
+        """Wait for pending requests. Requests without an answer by the timeout are errors."""
         if self._tasks:
             _, pending = await asyncio.wait(self._tasks, timeout=seconds)
             for task in pending:
@@ -69,7 +71,7 @@ class Requests:
             await asyncio.gather(*pending, return_exceptions=True)
 
     async def _attempt(self, due: float) -> bool:
-        """Whether the request was answered."""
+        """Return whether the request was answered."""
         self._tally.count(f"{self.kind}.sent", due)
         try:
             return await self._exchange(due)
@@ -84,7 +86,7 @@ class Requests:
         self._tally.latency("lateness", due, time.monotonic() - due)
 
     async def _refused(self, response: aiohttp.ClientResponse, due: float) -> None:
-        """Count an answer that is not 200: a rejection under load, or an error."""
+        """Count a status other than 200: a rejection under load, or an error."""
         body = await response.read()
         if response.status == TOO_MANY:
             self._tally.latency("rejection", due, time.monotonic() - due)
@@ -155,7 +157,7 @@ class TextRequests(Requests):
 
 
 class BatchRequests(Requests):
-    """Whole series at once, the series in turn, each request in a time of its own."""
+    """Posts whole series, one series after another; requests arrive independently of the replies."""
 
     kind = "batch"
 
@@ -205,7 +207,7 @@ class BatchRequests(Requests):
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[dict[str, Any], float]]:
-    """Server-sent events with the time that their last byte was read."""
+    """Yield server-sent events with the time at which their last byte was read."""
     held = b""
     async for chunk in response.content.iter_any():
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Any scenario, from its name to its result."""
+"""Run a scenario given its name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rfa.runtime.bundle.bundle import open_bundle
 def run_scenario(
     scenario: Scenario, bundles: Sequence[Path], url: str | None = None, pid: int | None = None
 ) -> tuple[dict[str, Any], Run | None]:
-    """Run a scenario; the result document, and the run behind it if there is one to draw.
+    """Run a scenario and return the result document, with the run behind it if it can be drawn.
 
-    url: a running server, None starts one; pid: its process, to watch memory and processor time.
+    url: a running server, or None to start one. pid: the process whose memory and processor time are measured.
     """
     opened = [open_bundle(bundle) for bundle in bundles]
     scenario = with_models(scenario, {bundle.name: bundle.kind for bundle in opened})
@@ -37,7 +37,7 @@ def run_scenario(
 
 
 def with_models(scenario: Scenario, kinds: Mapping[str, str]) -> Scenario:
-    """The scenario with a named model in every part that it uses, by default the first of its kind in `kinds`."""
+    """Return the scenario with a model named in every part. The default is the first bundle of its kind in `kinds`."""
     offers_text = scenario.text.streams or scenario.text.rate or scenario.kind == "overload"
     used = {
         "text": ("lm", bool(offers_text)),

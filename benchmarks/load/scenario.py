@@ -23,7 +23,7 @@ from rfa.benchmarks.load.histogram import PERCENTILES
 SCENARIO_FILE = Path(__file__).resolve().parent.parent / "budgets.toml"
 METRICS = ("ttft", "itl", "text", "observation", "batch", "rejection", "lateness")
 _LATENCY = re.compile(rf"^({'|'.join(METRICS)})_({'|'.join([*PERCENTILES, 'max'])})_ms$")
-# Budgets that are not latencies, by the kind of scenario that can measure them.
+# Budgets other than latencies, by the kind of scenario that can measure them.
 MEASURES: dict[str, frozenset[str]] = {
     "load": frozenset({"max_errors", "max_rss_growth", "min_goodput", "min_tokens_per_second"}),
     "overload": frozenset({"max_errors", "max_rss_growth", "max_admitted_slowdown"}),
@@ -35,17 +35,17 @@ Latency = Literal["ttft_ms", "itl_ms", "observation_ms", "batch_ms"]
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
-# Exactly these entries, of exactly these types; numbers are finite.
+# Unknown entries and other types are errors; numbers are finite.
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ScenarioError(ValueError):
-    """A scenario file, or an option that replaces a part of it, that says something impossible."""
+    """A scenario file, or an option that replaces a part of it, is invalid."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class TextLoad:
-    """POST /generate, streamed: `streams` at a time (closed loop), or `rate` a second (Poisson)."""
+    """POST /generate, streamed: `streams` at a time (closed loop), or `rate` per second (Poisson)."""
 
     streams: Count = 0
     rate: Amount = 0.0
@@ -58,7 +58,7 @@ class TextLoad:
 
 @dataclass(frozen=True, config=STRICT)
 class LiveLoad:
-    """WS /filter/stream: `streams` connections, `rate` observations a second on each."""
+    """WS /filter/stream: `streams` connections with `rate` observations per second each."""
 
     streams: Count = 0
     rate: Positive = 10.0
@@ -72,7 +72,7 @@ class LiveLoad:
 
 @dataclass(frozen=True, config=STRICT)
 class BatchLoad:
-    """POST /filter with whole series, `rate` requests a second (Poisson)."""
+    """POST /filter with whole series: `rate` requests per second (Poisson)."""
 
     rate: Amount = 0.0
     length: Count = 50
@@ -83,7 +83,7 @@ class BatchLoad:
 
 @dataclass(frozen=True, config=STRICT)
 class OverloadPlan:
-    """Capacity is found with `streams` closed loops; then `base` and `factor` times it are offered."""
+    """Measure the capacity with `streams` closed loops, then offer `base` and `factor` times that rate."""
 
     streams: Count = 64
     calibration_seconds: Amount = 10.0
@@ -93,7 +93,7 @@ class OverloadPlan:
 
 @dataclass(frozen=True, config=STRICT)
 class Scenario:
-    """One named scenario."""
+    """A scenario with its name, loads and budgets."""
 
     name: str
     about: str = ""
@@ -130,13 +130,13 @@ _SCENARIO = TypeAdapter(Scenario)
 
 
 def latency_budget(name: str) -> tuple[str, str] | None:
-    """Metric and percentile that a budget bounds; None when it bounds something else."""
+    """Return the metric and percentile that a budget bounds, or None if it bounds another quantity."""
     match = _LATENCY.match(name)
     return (match[1], match[2]) if match else None
 
 
 def read_scenarios(path: Path = SCENARIO_FILE) -> dict[str, Scenario]:
-    """The scenarios of a file, by name."""
+    """Return the scenarios of a file by name."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         return {name: scenario_from(name, table) for name, table in document.items()}
@@ -147,7 +147,7 @@ def read_scenarios(path: Path = SCENARIO_FILE) -> dict[str, Scenario]:
 
 
 def find_scenario(name: str, path: Path = SCENARIO_FILE) -> Scenario:
-    """One scenario of a file."""
+    """Return one scenario of a file."""
     scenarios = read_scenarios(path)
     if name not in scenarios:
         raise ScenarioError(f"no scenario {name!r} in {path.name}; it has {', '.join(scenarios)}")
@@ -155,7 +155,9 @@ def find_scenario(name: str, path: Path = SCENARIO_FILE) -> Scenario:
 
 
 def changed(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
-    """A scenario with replaced entries, such as `seconds` or `live.rate`; texts have either a rate or streams."""
+    """Return the scenario with replaced entries, such as `seconds` or `live.rate`. A text load has a rate or
+    streams.
+    """
     table = to_table(scenario)
     if "text.rate" in options or "text.streams" in options:
         table["text"] |= {"rate": 0.0, "streams": 0}
@@ -169,7 +171,7 @@ def changed(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
 
 
 def _without_idle_budgets(scenario: Scenario) -> Scenario:
-    """Without the latency budgets of loads that are turned off: nothing would be measured for them."""
+    """Drop the latency budgets of loads that are turned off, because nothing measures them."""
     offered = {
         "text": scenario.text.streams or scenario.text.rate or scenario.kind != "load",
         "live": scenario.live.streams,
@@ -185,11 +187,11 @@ def _without_idle_budgets(scenario: Scenario) -> Scenario:
 
 
 def scenario_from(name: str, table: Any) -> Scenario:
-    """One scenario from its table."""
+    """Create a scenario from its table."""
     if not isinstance(table, Mapping):
         raise ScenarioError(f"{name}: must be a table")
     try:
-        # By way of JSON, as which a generator gets it: its lists are tuples, its objects the loads.
+        # JSON converts lists to tuples and tables to loads, as in a generator.
         return _SCENARIO.validate_json(json.dumps({**table, "name": name}, default=str))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -198,14 +200,14 @@ def scenario_from(name: str, table: Any) -> Scenario:
 
 
 def to_table(value: Scenario) -> dict[str, Any]:
-    """A scenario as JSON-ready dictionaries: the inverse of `scenario_from`, but for the name."""
+    """Return the scenario as JSON-ready dictionaries. The inverse of `scenario_from`, except for the name."""
     table = _without_none(dataclasses.asdict(value))
     del table["name"]
     return table
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """As TOML has it: no null, and lists."""
+    """Return the value as TOML can express it: without null, and with lists."""
     return {
         key: _without_none(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
         for key, value in table.items()

@@ -1,4 +1,6 @@
-"""Measurements to send: simulated oscillators with outliers, gaps and missing components, rounded like a sensor's."""
+"""Simulated measurements: oscillators with outliers, gaps and missing components, rounded like the readings of a
+sensor.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from rfa.training.simulate import Disturbance, simulate_oscillator
 
 Row = list[float | None] | None
 
-# Binary fractions: sums of them are exact, so the time that a stream begins at changes no lag and no other number.
+# Sums of binary fractions are exact: the start time of a stream changes no lag.
 STEP = 0.125
 ORIGIN_SPACING = 1024.0
 DECIMALS = 4
@@ -18,7 +20,7 @@ MISSING_COMPONENTS = 0.03
 
 
 def make_series(count: int, length: int, size: int, seed: int = 0) -> list[list[Row]]:
-    """`count` series of `length` observations with `size` components; None is a missing component or row."""
+    """Return `count` series of `length` observations with `size` components. None is a missing component or row."""
     pairs = -(-size // 2)
     batch = simulate_oscillator(
         count * pairs, length, disturbance=Disturbance(outliers=OUTLIERS, missing=MISSING_ROWS), seed=seed

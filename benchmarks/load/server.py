@@ -1,4 +1,4 @@
-"""The server under load: started and ended here, or found running; its processor time and memory while it works."""
+"""Start the server under load, or use a running one, and sample its processor time and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-# Kernels may be compiled first.
+# The first start may compile kernels.
 START_SECONDS = 400.0
 STOP_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
@@ -38,7 +38,7 @@ class ServerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Target:
-    """Where the server is, and its process if it is known."""
+    """The address of the server, and its process if known."""
 
     url: str
     pid: int | None = None
@@ -48,12 +48,12 @@ class Target:
 def started(
     bundles: Sequence[Path], settings: Mapping[str, str | int | float], cores: Sequence[int] | None = None
 ) -> Iterator[Target]:
-    """`rfa serve` on a free port, with these settings by name and on these `cores`, until the block ends."""
+    """Run `rfa serve` on a free port, with these settings by name and on these `cores`, until the block ends."""
     port = _free_port()
     command = [sys.executable, "-m", "rfa", "serve", "--port", str(port)]
     command += [part for bundle in bundles for part in ("--bundle", str(bundle))]
     environment = {**os.environ, **{f"RFA_{name.upper()}": str(value) for name, value in settings.items()}}
-    # A key in the environment is the client's; the server checks it too, under another name.
+    # The client reads its key from the environment. The server checks that key, under another name.
     if key := environment.pop("RFA_API_KEY", None):
         environment.setdefault("RFA_API_KEYS", key)
     with tempfile.TemporaryFile() as log:
@@ -79,7 +79,7 @@ def _free_port() -> int:
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Any) -> None:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # not listening yet, or an answer other than 200
+        with contextlib.suppress(OSError):  # not listening yet, or another status than 200
             _get(f"{url}/ready", {})
             return
         time.sleep(POLL_SECONDS)
@@ -99,7 +99,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_models(url: str, headers: Mapping[str, str], digests: Mapping[str, str]) -> None:
-    """Hold the server's models to the bundles that the truth comes from."""
+    """Check that the server serves the bundles from which the expected results are computed."""
     try:
         information = json.loads(_get(f"{url}/info", headers))
     except urllib.error.HTTPError as error:
@@ -123,7 +123,7 @@ def _get(url: str, headers: Mapping[str, str]) -> bytes:
 
 
 class Usage:
-    """Processor time and resident memory of a process and its descendants, sampled twice a second."""
+    """Processor time and resident memory of a process and its descendants, sampled twice per second."""
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
@@ -136,7 +136,7 @@ class Usage:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     def between(self, start: float, end: float) -> dict[str, float | int] | None:
-        """Cores used and memory between two times on the monotonic clock; None when it was not watched."""
+        """Return the cores and memory used between two monotonic times, or None without samples."""
         inside = [sample for sample in self._samples if start <= sample[0] <= end]
         if len(inside) < 2:
             return None

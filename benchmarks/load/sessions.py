@@ -1,4 +1,4 @@
-"""Memory of idle states: open many in one process, compare its growth with their expected size.
+"""Memory of idle states: open many in one process and compare its growth with the expected size.
 
 pool     live streams, as arrays: a state and a generation each
 store    named sessions in memory: the bytes that the store reports
@@ -26,15 +26,15 @@ from rfa.runtime.state.names import Opened, SessionName, StateScope
 from rfa.service.state.memory_sessions import MemorySessions
 from rfa.service.state.sessions import SessionAddress
 
-# Of the pool, per seat in use: its generation. Its place in the free list takes memory once it was released.
+# The generation of a seat in use. Its entry in the free list is allocated when it is released.
 GENERATION_BYTES = 8
-# Opened and dropped before the measurement: what the code itself takes when it runs for the first time.
+# Opened and closed before the measurement, to exclude the memory of the first call.
 REHEARSAL = 64
 DAY_SECONDS = 86_400
 
 
 def run_sessions(scenario: Scenario, bundles: Sequence[Path]) -> dict[str, Any]:
-    """Measure each place in a fresh process, whose memory nothing else has touched, with states of `live.model`."""
+    """Measure each place with states of `live.model` in a fresh process."""
     path = next(path for path in bundles if open_bundle(path).name == scenario.live.model)
     places = {place: _in_fresh_process(path, scenario.sessions, place) for place in PLACES}
     return {
@@ -55,19 +55,19 @@ def _in_fresh_process(path: Path, count: int, place: str) -> dict[str, Any]:
 
 
 def fields_of(bundle: Bundle) -> dict[str, StateField]:
-    """What a live stream of a filter keeps."""
+    """Return the fields of the state of a live stream."""
     return FilterRuntime(bundle).state_fields
 
 
 def bytes_of(fields: Mapping[str, StateField]) -> int:
-    """Bytes of the numbers of one state."""
+    """Return the size in bytes of one state."""
     return sum(math.prod(field.shape) * np.dtype(field.dtype).itemsize for field in fields.values())
 
 
 def measure(
     fields: Mapping[str, StateField], count: int, open_states: Callable[..., tuple[Any, int]]
 ) -> dict[str, Any]:
-    """Bytes that `count` states should take, bytes that the process grew by, and the relative difference."""
+    """Return the expected bytes of `count` states, the growth of the process, and the relative difference."""
     process = psutil.Process()
     open_states(fields, REHEARSAL)
     before = process.memory_info().rss
@@ -83,7 +83,7 @@ def measure(
 
 
 def fill_pool(fields: Mapping[str, StateField], count: int) -> tuple[StatePool, int]:
-    """A pool whose seats are all in use and written, and the bytes that it should take."""
+    """Fill all seats of a pool. Return the pool and its expected bytes."""
     pool = StatePool(fields, count)
     rng = np.random.default_rng(0)
     for _ in range(count):
@@ -94,7 +94,7 @@ def fill_pool(fields: Mapping[str, StateField], count: int) -> tuple[StatePool, 
 
 
 def fill_store(fields: Mapping[str, StateField], count: int) -> tuple[MemorySessions, int]:
-    """Named sessions in memory, and the bytes that the store says they take."""
+    """Open named sessions in memory. Return the store and the bytes that it reports."""
     return asyncio.run(_fill_store(bytes_of(fields), count))
 
 

@@ -1,4 +1,4 @@
-"""What a run counts: latencies, answers, failures and wrong answers, with examples of these."""
+"""Counts of a run: latencies, answers, failures and wrong answers, with examples of the last two."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ MAX_EXAMPLES = 10
 
 @dataclass(frozen=True)
 class Window:
-    """When a run starts on the monotonic clock, and which part of it is measured."""
+    """The start of a run on the monotonic clock, and its measured part."""
 
     start: float
     warmup_seconds: float
     seconds: float
     measured_from: float = field(init=False)
-    end: float = field(init=False)  # nothing is sent from here on
+    end: float = field(init=False)  # nothing is sent after this time
 
     def __post_init__(self) -> None:
-        # Kept rather than computed: every observation asks for them several times.
+        # Stored, because every observation reads them several times.
         object.__setattr__(self, "measured_from", self.start + self.warmup_seconds)
         object.__setattr__(self, "end", self.measured_from + self.seconds)
 
     def measures(self, due: float) -> bool:
-        """Whether what was due then counts."""
+        """Return whether a request due at that time is measured."""
         return self.measured_from <= due < self.end
 
 
 class Tally:
     """Latencies and counts of the measured part; failures and wrong replies of the whole run.
 
-    Latencies start when a request was due, not when it was sent, to avoid coordinated omission.
+    A latency starts when its request is due rather than when it is sent, which avoids coordinated omission.
     """
 
     def __init__(self, window: Window) -> None:
@@ -50,7 +50,7 @@ class Tally:
         self.examples: list[str] = []
 
     def latency(self, metric: str, due: float, seconds: float) -> None:
-        """Record a latency of something that was due at `due`."""
+        """Record a latency of a request due at `due`."""
         if not self.window.measures(due):
             return
         histogram = self.histograms.get(metric)
@@ -59,22 +59,22 @@ class Tally:
         histogram.record(due - self.window.measured_from, seconds)
 
     def count(self, name: str, due: float, amount: int = 1) -> None:
-        """Count something that was due at `due`."""
+        """Count a request due at `due`."""
         if self.window.measures(due):
             self.counts[name] += amount
 
     def error(self, kind: str) -> None:
-        """A request or a stream failed."""
+        """Record the failure of a request or stream."""
         self.errors[kind] += 1
 
     def mistake(self, kind: str, example: str) -> None:
-        """An answer was not the right one."""
+        """Record a wrong answer."""
         self.wrong[kind] += 1
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{kind}: {example}")
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, for the process that adds tallies up."""
+        """Return the tally as JSON, for the process that adds the tallies up."""
         return {
             "histograms": {name: histogram.to_document() for name, histogram in self.histograms.items()},
             "counts": dict(self.counts),
@@ -85,7 +85,7 @@ class Tally:
 
     @classmethod
     def from_documents(cls, window: Window, documents: Iterable[dict[str, Any]]) -> Tally:
-        """The sum of the tallies of several generators."""
+        """Return the sum of the tallies of several generators."""
         parts = list(documents)
         merged = cls(window)
         for name in sorted({name for part in parts for name in part["histograms"]}):

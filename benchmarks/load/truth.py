@@ -1,6 +1,6 @@
-"""Expected results, from the bundles in this process, one series and one prompt at a time.
+"""Expected results, computed from the bundles in this process, one series or prompt at a time.
 
-Prompts are written by the language model, so that any bundle has prompts in its own language.
+The language model of the bundle writes the prompts, so that they are in its own language.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rfa.service.settings import Settings
 Progress = Callable[[int], None]
 SEEDS_PER_PROMPT = 4
 OPENING = "It was"
-# Text of so many tokens per prompt token, so that after encoding it again enough are left to keep.
+# Generated tokens per prompt token: enough remain after the text is encoded again.
 PROMPT_SURPLUS = 1.5
 
 
 @dataclass(frozen=True)
 class FilterQuestion:
-    """What is asked of a filter beside the observations."""
+    """Options of a filter request, apart from the observations."""
 
     levels: tuple[float, ...] = (0.9,)
     horizon: tuple[float, ...] = ()
@@ -42,14 +42,14 @@ class FilterQuestion:
 
 
 def open_models(bundles: Sequence[Path]) -> Models:
-    """The models of some bundles, checked as the server checks them."""
+    """Load the models of these bundles with the checks of the server."""
     return load_models(Settings(bundles=tuple(bundles)))
 
 
 def series_truths(
     runtime: Any, question: FilterQuestion, indices: Sequence[int], length: int, progress: Progress
 ) -> list[SeriesTruth]:
-    """Truths of the series with these indices; an index is the seed of a series and of its samples."""
+    """Return the expected results of the series with these indices. The index seeds the series and its samples."""
     truths = []
     for index in indices:
         (observations,) = make_series(1, length, runtime.observation_size, seed=index)
@@ -82,20 +82,20 @@ def _series_truth(runtime: Any, question: FilterQuestion, observations: list[Row
 
 
 def as_sent(record: Any) -> Any:
-    """A record of the engine as a client reads it."""
+    """Convert a record of the engine to what a client reads."""
     return orjson.loads(dumps(record))
 
 
 @dataclass(frozen=True)
 class TextCase:
-    """One generation, as a request body and as the engine takes it."""
+    """One generation, as a request body and as input of the engine."""
 
     body: bytes
     options: GenerateOptions
 
 
 def text_truths(models: Models, load: TextLoad, indices: Sequence[int], progress: Progress) -> list[TextTruth]:
-    """Truths of the generations with these indices; `SEEDS_PER_PROMPT` neighbours share a prompt."""
+    """Return the expected texts of the generations with these indices. `SEEDS_PER_PROMPT` neighbours share a prompt."""
     return asyncio.run(_text_truths(models, load, indices, progress))
 
 
@@ -112,7 +112,7 @@ async def _text_truths(models: Models, load: TextLoad, indices: Sequence[int], p
 
 
 def text_engine(models: Models, load: TextLoad, streams: int = 1) -> Engine:
-    """An engine on one thread that `write_cases` and `streams` generations at a time fit into."""
+    """Return an engine on one thread with room for `write_cases` and `streams` generations at a time."""
     tokens = max(load.new_tokens, _prompt_length(load))
     settings = Settings(bundles=(), workers=1, max_running=streams, max_new_tokens=tokens)
     return Engine(models, settings, Metrics())
@@ -123,7 +123,7 @@ def _prompt_length(load: TextLoad) -> int:
 
 
 async def write_cases(engine: Engine, load: TextLoad, indices: Sequence[int]) -> list[TextCase]:
-    """The generations with these indices; the index is the seed."""
+    """Generate the cases with these indices; the index is the seed."""
     prompts: dict[int, str] = {}
     for index in indices:
         number = index // SEEDS_PER_PROMPT

@@ -28,13 +28,13 @@ from rfa.measured import origin, write_result
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.auto import NAME
 
-# Observations after an alarm before an equal one, and rates per observation that were tried.
+# Observations without a further alarm after an alarm, and the tested rates per observation.
 QUIET = 100
 RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
 RATE = 0.003
-# Where the windows are: in a copy beside the data, and in NAB's own repository.
+# Paths of the file of windows: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
-# Share of every series by which settings are chosen.
+# Share of every series from which settings are chosen.
 CHOICE = 0.6
 GAUSSIAN_WINDOW, GAUSSIAN_STEP = 6400, 100
 GAUSSIAN_LEAST = 1e-6
@@ -42,7 +42,7 @@ GAUSSIAN_LEAST = 1e-6
 
 @dataclass(frozen=True)
 class NabSeries:
-    """times and values `[N]` of one file, with its windows."""
+    """Times and values `[N]` of one file, with its windows."""
 
     name: str
     times: np.ndarray
@@ -51,7 +51,7 @@ class NabSeries:
 
 
 def load_nab(folder: Path) -> list[NabSeries]:
-    """The series of `folder`/data/*/*.csv that its window file names."""
+    """Load the series of `folder`/data/*/*.csv that the window file names."""
     path = next((folder / name for name in WINDOW_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(f"{folder} has neither {' nor '.join(WINDOW_FILES)}: give the folder of NAB")
@@ -72,7 +72,9 @@ def load_nab(folder: Path) -> list[NabSeries]:
 
 
 def windowed_gaussian(values: np.ndarray) -> np.ndarray:
-    """NAB's baseline: 1 - the normal tail probability of a value, by mean and deviation of the last 6,400 values."""
+    """NAB's baseline: 1 minus the normal tail probability of a value, from the mean and deviation of the last 6,400
+    values.
+    """
     window: list[float] = []
     waiting: list[float] = []
     mean, deviation = 0.0, 1.0
@@ -92,7 +94,7 @@ def windowed_gaussian(values: np.ndarray) -> np.ndarray:
 
 
 def alarms(url: str, model: str, series: NabSeries, rate: float) -> np.ndarray:
-    """Where the server raises an alarm, 1, and where not, 0."""
+    """Return 1 where the server raises an alarm and 0 elsewhere."""
     values = [None if math.isnan(value) else value for value in series.values.tolist()]
     body = {
         "model": model, "times": series.times.tolist(), "values": {"y": values}, "fields": ["alarm"],
@@ -105,7 +107,7 @@ def alarms(url: str, model: str, series: NabSeries, rate: float) -> np.ndarray:
 def _by_rate(
     corpus: Sequence[Labelled], raised: Mapping[float, Sequence[np.ndarray]], profile: Profile
 ) -> dict[str, float]:
-    """Scores at RATE and at the rate that is best."""
+    """Return the scores at RATE and at the best rate."""
     scores = {rate: score(corpus, found, 1.0, profile) for rate, found in raised.items()}
     best = max(scores, key=scores.__getitem__)
     return {"score": scores[RATE], "best": scores[best], "best_rate": best}
@@ -122,8 +124,10 @@ def measure(
     raised: Mapping[float, Sequence[np.ndarray]],
     baselines: Mapping[str, Sequence[np.ndarray]],
 ) -> dict[str, Any]:
-    """Scores by profile, over the whole series and over their earlier part, and what the alarms of the model `name`
-    find in each file at RATE."""
+    """Return the scores by profile, over whole series and over their earlier part, and the detections of the model
+    `name` in
+    each file at RATE.
+    """
     whole = [one.labelled for one in series]
     parts = {"whole": whole, "earlier": [earlier(one, CHOICE) for one in whole]}
     own = {
@@ -151,7 +155,7 @@ def measure(
 
 
 def write_nab(model: str, data: Path, out: Path) -> dict[str, Any]:
-    """Score the alarms of `auto` or a bundle of one component on the files of `data`, and write the result."""
+    """Score the alarms of `auto`, or of a bundle with one component, on the files of `data`, and write the result."""
     bundle = find_bundle("linear" if model == NAME else model)  # every server has `auto`
     name = NAME if model == NAME else _checked_name(bundle)
     series = load_nab(data)
@@ -179,7 +183,7 @@ def _checked_name(bundle: Path) -> str:
 
 
 def merged(kept: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with what was found of a model: as its own, or beside that of another."""
+    """Add the findings for one model to the document of another."""
     if name == NAME:
         return {**origin("rfa bench nab --data NAB"), **found, "others": kept.get("others", {})}
     own = {"score": found["detectors"][name], "series": found["series"]}

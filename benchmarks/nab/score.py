@@ -32,7 +32,7 @@ NEVER = math.inf
 
 
 class Profile(NamedTuple):
-    """Weights of a detection in a window, of a missed window and of a false alarm."""
+    """Weights of a detection in a window, a missed window and a false alarm."""
 
     hit: float
     miss: float
@@ -48,7 +48,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """A series of `length` rows with its windows, (first row, last row) each, and the first row that is scored."""
+    """A series of `length` rows with its windows, (first row, last row) each, and its first scored row."""
 
     name: str
     length: int
@@ -62,7 +62,7 @@ class Labelled:
 
 
 class Detected(NamedTuple):
-    """What one threshold finds in one series: windows, those of them found, rows of false alarm, and S."""
+    """Detections in one series at one threshold: windows, detected windows, rows of false alarm, and S."""
 
     windows: int
     found: int
@@ -71,17 +71,19 @@ class Detected(NamedTuple):
 
 
 def probation(length: int) -> int:
-    """Rows at the start of a series that are not scored."""
+    """Return the number of rows at the start of a series that are not scored."""
     return min(math.floor(PROBATION_SHARE * length), PROBATION_ROWS)
 
 
 def labelled(name: str, length: int, windows: Sequence[tuple[int, int]]) -> Labelled:
-    """A whole series under the benchmark's probation."""
+    """Return a whole series under the probation of the benchmark."""
     return Labelled(name, length, tuple(windows), probation(length))
 
 
 def earlier(series: Labelled, share: float) -> Labelled:
-    """The first `share` of the rows with the windows that lie there; it ends before a window that does not."""
+    """Return the first `share` of the rows with the windows inside. It ends before a window that would cross its
+    end.
+    """
     end = int(share * series.length)
     inside = tuple(window for window in series.windows if window[1] < end)
     cut = [first for first, last in series.windows if first < end <= last]
@@ -89,14 +91,17 @@ def earlier(series: Labelled, share: float) -> Labelled:
 
 
 def scaled_sigmoid(position: np.ndarray) -> np.ndarray:
-    """s of positions relative to a window."""
+    """Return s of positions relative to a window."""
     near = np.minimum(position, FAR_BEHIND)
     return np.where(position >= FAR_BEHIND, -1.0, 2 / (1 + np.exp(SLOPE * near)) - 1)
 
 
 def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
-    """Per row: what a detection is worth before the profile (in (0, 1] in a window, in [-1, 0) outside), and the number
-    of its window, -1 outside."""
+    """Return the worth of a detection at each row before the profile is applied, and the number of its window, -1
+    outside.
+
+    The worth is in (0, 1] inside a window and in [-1, 0) outside.
+    """
     weight, window = np.full(series.length, -1.0), np.full(series.length, -1)
     for number, (first, last) in enumerate(series.windows):
         width = last - first + 1
@@ -108,9 +113,9 @@ def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np.ndarray:
-    """What each scored row adds to S when the threshold falls to its anomaly score, `[length - start]`.
+    """Return the increase of S, `[length - start]`, when the threshold falls to the anomaly score of each scored row.
 
-    In a window a row adds its gain over the best row so far.
+    In a window a row adds its gain over the best earlier row.
     """
     weight, window = row_weights(series)
     change = np.where(window < 0, profile.false_alarm * weight, 0.0)
@@ -135,7 +140,7 @@ def _scored_windows(series: Labelled) -> int:
 
 
 def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> float:
-    """S on the scale from 0 (no detection at all) to 100 (every window found at its first row, no false alarm)."""
+    """Scale S to 0 for no detections and 100 for a detection at the first row of every window without false alarms."""
     count = sum(_scored_windows(series) for series in corpus)
     if not count:
         raise ValueError("there is no window to score")
@@ -144,7 +149,7 @@ def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> fl
 
 
 def detect(series: Labelled, anomaly: np.ndarray, threshold: float, profile: Profile) -> Detected:
-    """What the rows that reach the threshold find in one series."""
+    """Return the detections in one series at a threshold."""
     scores = _check(series, anomaly)
     hit = scores >= threshold
     hit[: series.start] = False
@@ -157,7 +162,7 @@ def detect(series: Labelled, anomaly: np.ndarray, threshold: float, profile: Pro
 
 
 def score(corpus: Sequence[Labelled], anomalies: Sequence[np.ndarray], threshold: float, profile: Profile) -> float:
-    """Normalised score of a corpus at one threshold."""
+    """Return the normalised score of a corpus at one threshold."""
     total = sum(detect(*pair, threshold, profile).score for pair in zip(corpus, anomalies, strict=True))
     return normalised(corpus, total, profile)
 
@@ -165,7 +170,7 @@ def score(corpus: Sequence[Labelled], anomalies: Sequence[np.ndarray], threshold
 def best_threshold(
     corpus: Sequence[Labelled], anomalies: Sequence[np.ndarray], profile: Profile
 ) -> tuple[float, float]:
-    """The threshold with the highest score over the corpus, as the public rules choose it, and that score."""
+    """Return the threshold with the highest score over the corpus, by the public rules, and that score."""
     pairs = [(series, _check(series, anomaly)) for series, anomaly in zip(corpus, anomalies, strict=True)]
     levels = np.concatenate([scores[series.start :] for series, scores in pairs])
     changes = np.concatenate([_changes(series, scores, profile) for series, scores in pairs])

@@ -1,1 +1,1 @@
-"""Systems and tables of the papers."""
+"""Systems and experiments of the papers."""

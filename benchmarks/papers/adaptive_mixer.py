@@ -25,7 +25,7 @@ from rfa.model.dynamics import banded_decay, frequencies, positive, raw_from_pos
 from rfa.model.mixing import MixerOutput, TokenMixer
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Steady process variance at the start, as in `DynamicsParameters`.
+# Initial steady process variance, as in `DynamicsParameters`.
 PROCESS = 0.1
 
 
@@ -66,7 +66,7 @@ class AdaptiveMixer(TokenMixer):
         """`[B, N, d]` at positions 0 … N-1."""
         dynamics = self.dynamics()
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        # Nothing of R² is left below float32.
+        # R² below float32's resolution is lost.
         q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
         wide = torch.promote_types(v.dtype, torch.float32)
         index = torch.arange(x.shape[1], device=x.device)

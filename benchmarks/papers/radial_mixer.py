@@ -39,19 +39,19 @@ from rfa.model.mixing import MixerOutput, TokenMixer
 from rfa.runtime.text.config import LanguageModelConfig
 
 EPSILON = 1e-6
-# Squared length that a vector of no direction is given: rounding beside any other, and a slope of 1e6 at zero.
+# Added to squared lengths, for vectors of length zero. Bounds the gradient at zero by 1e6.
 NO_LENGTH = 1e-12
-# Of the noises at the start: V(0) / M² near 1 / D, so that a perfect and an average match differ as in RFA.
+# Initial noises: V(0) / M² is near 1 / D, so that perfect and average matches differ as in RFA.
 PROCESS, MEASUREMENT, FLOOR = 0.01, 0.1, 0.01
 
 
 def unit(x: Tensor) -> Tensor:
-    """`[..., 2D]` at length one; zero stays zero, with a finite gradient."""
+    """Normalise `[..., 2D]` to length one. Zero stays zero, with a finite gradient."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NO_LENGTH)
 
 
 class DirectionalDynamics(DynamicsParameters):
-    """The tangential noises of a layer, and the angular noise floor."""
+    """Tangential noises of a layer, and the angular noise floor."""
 
     def __init__(self, omega: Tensor, mu: Tensor, temperature: float) -> None:
         super().__init__(omega, mu, process=PROCESS, measurement=MEASUREMENT, temperature=temperature)
@@ -77,7 +77,7 @@ class RadialTangentialMixer(TokenMixer):
         )
 
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """The tangent step of tokens `[B, N, d]` at positions 0 … N-1; x is the state itself, not its norm."""
+        """Return the tangent step of tokens `[B, N, d]` at positions 0 … N-1. x is the state, not its norm."""
         dynamics = self.dynamics()
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
@@ -86,7 +86,7 @@ class RadialTangentialMixer(TokenMixer):
         index = torch.arange(x.shape[1], device=x.device)
         phase = wrapped_phase(dynamics.omega, index, wide)
         q, k, v = (rotate(unit(part.to(wide)), -phase).transpose(1, 2) for part in (q, k, v))
-        # Under autocast too: R² is a difference of nearly equal numbers.
+        # float32 under autocast too: R² is a difference of nearly equal numbers.
         with without_autocast(x.device):
             excess, log_precision = self._pairs(q @ k.transpose(-1, -2), magnitude2, dynamics)
             logits = dynamics.tau[:, None, None] * (log_precision - dynamics.kappa[:, None, None] * torch.log1p(excess))
@@ -101,7 +101,9 @@ class RadialTangentialMixer(TokenMixer):
         return MixerOutput(self.output(latent.flatten(-2)), evidence, latent)
 
     def _pairs(self, dot: Tensor, magnitude2: Tensor, dynamics: Dynamics) -> tuple[Tensor, Tensor]:
-        """P R² / nu and log P of every pair `[B, H, N, N]`; dot: Re(q̃† k̃) of unit vectors, magnitude2: `[B, N]`."""
+        """Return P R² / nu and log P of every pair `[B, H, N, N]`. dot: Re(q̃† k̃) of unit vectors. magnitude2: `[B,
+        N]`.
+        """
         index = torch.arange(dot.shape[-1], device=dot.device)
         lag = (index[:, None] - index).clamp_min(0)
         spread = variance(dynamics, index.to(dot.dtype))  # [H, N]

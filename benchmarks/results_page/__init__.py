@@ -1,1 +1,1 @@
-"""docs/RESULTS.md, and the table of the README, made from the files of results/."""
+"""Generates docs/RESULTS.md and the table of the README from the files of results/."""

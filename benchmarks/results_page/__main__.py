@@ -1,4 +1,4 @@
-"""`python -m rfa.benchmarks.results_page`: write docs/RESULTS.md and the README's table from the files of results/."""
+"""`python -m rfa.benchmarks.results_page`: write docs/RESULTS.md and the table of the README."""
 
 from rfa.benchmarks.results_page.page import main
 

@@ -30,7 +30,7 @@ Spec = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """A value of a document, and the keys and values that each `*` of its path stood for."""
+    """A value of a document, with the keys and values matched by each `*` of its path."""
 
     value: Any
     keys: tuple[Any, ...] = ()
@@ -38,12 +38,12 @@ class Row(NamedTuple):
 
 
 def declared(spec: Spec) -> Shown:
-    """What a page shows of a result that is declared so."""
+    """Return the content of the page for a result declared in tables.toml."""
     return Shown(partial(_parts, spec), partial(_bars, spec), partial(_origins, spec.get("origins", ["."])))
 
 
 def rows_at(path: str, row: Row) -> Iterator[Row]:
-    """Every value that a path leads to; none where it leads nowhere."""
+    """Return every value that a path matches, or none."""
     name, _, rest = path.partition("/")
     value = row.value
     if path in ("", "."):
@@ -59,7 +59,7 @@ def rows_at(path: str, row: Row) -> Iterator[Row]:
 
 
 def fill(template: str, row: Row) -> str:
-    """A template with the values of a row; a dash where it has none of them."""
+    """Fill a template with the values of a row, or return a dash if one is missing."""
     values = [(_value(path, row), form) for path, form in _FIELD.findall(template)]
     if values and all(value is None for value, _ in values):
         return MISSING
@@ -94,7 +94,7 @@ def _parts(spec: Spec, document: Document) -> list[Table | Facts]:
 
 
 def _table(spec: Spec, root: Row) -> Table | None:
-    """None where the document has no such rows."""
+    """Return a table, or None if the document has none of its rows."""
     rows = [row for row in rows_at(spec["rows"], root) if _is_included(spec, row)]
     if not rows:
         return None
@@ -105,7 +105,7 @@ def _table(spec: Spec, root: Row) -> Table | None:
             heads.append(fill(head, rows[0]))
             cells.append(partial(fill, cell))
             continue
-        # A row may have fewer of what repeats than another.
+        # A row may repeat fewer columns than another.
         keys = {one.keys[len(row.keys) :]: one for row in rows for one in rows_at(repeated[0], row)}
         heads += [fill(head, one) for one in keys.values()]
         cells += [partial(_repeated, cell, repeated[0], own) for own in keys]
@@ -122,7 +122,7 @@ def _is_included(spec: Spec, row: Row) -> bool:
 
 
 def _repeated(cell: str, path: str, keys: tuple[Any, ...], row: Row) -> str:
-    """The cell of the same keys in another row."""
+    """Return the cell of the same keys in another row."""
     same = (one for one in rows_at(path, row) if one.keys[len(row.keys) :] == keys)
     return next((fill(cell, one) for one in same), MISSING)
 
@@ -148,7 +148,7 @@ def _bars(spec: Spec, document: Document) -> Iterator[ShownBar]:
 
 
 def _is_met(spec: Spec, row: Row) -> bool | None:
-    """None where there is nothing to hold against the limit."""
+    """Return None without a value to compare with the limit."""
     if "met" in spec:
         met: bool | None = _value(spec["met"], row)
         return met

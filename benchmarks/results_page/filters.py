@@ -1,4 +1,4 @@
-"""What the filters reach: accuracy, calibration, forecasts, anomalies, speed."""
+"""Results of the filters: accuracy, calibration, forecasts, anomalies, speed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from rfa.benchmarks.results_page.parts import Document, ShownBar, Table, percent
 
 CONFORMAL_POINTS = 2.0
-# What was asked beforehand of alarms on clean prefixes of the UCR archive, times what was stated, by the rate; of
-# coverage there, in points; and of NAB's standard profile with one setting, by model.
+# Requirements set before the measurement: alarms on clean prefixes of the UCR archive, as a multiple of the stated
+# rate, by rate; coverage there, in points; and the standard profile of NAB with one setting, by model.
 ALARM_TIMES = {"0.01": (1 / 1.5, 1.5), "0.001": (1 / 1.5, 1.5), "0.0001": (0.0, 2.0)}
 COVERAGE_POINTS = 1.0
 NAB = {"auto": 55.0, "series": 58.0}
 
 
 def and_others(document: Document) -> list[Document]:
-    """The file, and what was added to it of other bundles."""
+    """Return the origins of the file and of the results added to it for other bundles."""
     return [document, *document.get("others", {}).values()]
 
 
@@ -146,7 +146,7 @@ def _by_seed(row: Document, key: str) -> str:
 
 
 def _eigenvalues(runs: Iterable[Iterable[Sequence[float]]]) -> str:
-    """Of each run its eigenvalue of positive frequency; the other is its conjugate."""
+    """Return the eigenvalue of positive frequency of each run; the other one is its conjugate."""
     pairs = [next(pair for pair in run if pair[1] > 0) for run in runs]
     return ", ".join(f"{real:.2f} ± {imaginary:.2f}i".replace("-", "−") for real, imaginary in pairs)
 

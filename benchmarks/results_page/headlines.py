@@ -1,4 +1,4 @@
-"""The few results that the README shows, each with what it has to be seen beside."""
+"""The main results, for the README, each with its comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Headline = tuple[str, str, str]
 
 
 def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
-    """Subject, measured value and comparison of the most important results."""
+    """Return subject, measured value and comparison of the main results."""
     yield _live(documents["load-filter-live"])
     yield _texts(documents["load-text-64"])
     yield _tracking(documents["filter-accuracy"])
@@ -26,7 +26,7 @@ def headlines(documents: Mapping[str, Document]) -> Iterator[Headline]:
 
 
 def caption(documents: Mapping[str, Document]) -> str:
-    """Interfaces and date of the figures."""
+    """Return the interfaces and date of the figures."""
     measured = documents["load-filter-live"]["hardware"]
     return (
         f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores, "
@@ -128,7 +128,7 @@ def _confidence(document: Document) -> Headline:
 
 
 def _gpu(document: Document) -> Iterator[Headline]:
-    """The most important bars that were measured."""
+    """Return the main GPU requirements that were measured."""
     device = document["hardware"]["device"]
     shown = (
         ("µs per token at batch 1, greedy", "a decode step, one text", "{:.0f} µs"),
@@ -149,7 +149,7 @@ def _gpu(document: Document) -> Iterator[Headline]:
 
 
 def _bar(document: Document, beginning: str) -> Document | None:
-    """The bar with this beginning of its name, if it was measured."""
+    """Return the requirement whose name begins so, if it was measured."""
     found = [
         bar
         for part in document["parts"].values()

@@ -1,4 +1,4 @@
-"""What the language models reach: quality, calibration, memory, cost, and the kernels they are trained with."""
+"""Results of the language models: quality, calibration, memory, cost, and the kernels for training."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Losses = dict[tuple[str, str], dict[int, dict[int, float]]]
 
 
 def _losses(document: Document) -> Losses:
-    """Nats a token in separate windows, by variant and mode, length and seed."""
+    """Return the loss in nats per token in separate windows, by variant and mode, length and seed."""
     found: Losses = {}
     for name in document["variants"]:
         for row in document["runs"]:
@@ -126,5 +126,5 @@ def quality_bars(document: Document) -> Iterator[ShownBar]:
 
 
 def quality_origins(document: Document) -> list[Document]:
-    """The file, and its speeds where they were measured."""
+    """Return the origins of the file and of its speeds, if measured."""
     return [document, *([document["speed"]] if document["speed"] else [])]

@@ -1,4 +1,4 @@
-"""What is shown of the network of any series."""
+"""Results of the series network."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from rfa.benchmarks.results_page.parts import Document, ShownBar, Table
 
 NAIVE, NETWORK, ALONE = "seasonal naive", "series", "series, as trained"
-# What was required before the measurement: WQL and MASE over the naive's, geometric mean of the five tasks; coverage of
-# 90 % intervals before adaptation and after.
+# Requirements set before the measurement: WQL and MASE relative to the naive forecast, as the geometric mean of the
+# five tasks, and coverage of 90 % intervals before and after adaptation.
 WQL, MASE, BEFORE, AFTER = 0.72, 0.80, 0.04, 0.01
 
 
 def over_naive(document: Document, name: str) -> tuple[float, float] | None:
-    """MASE and WQL over the naive's on the same windows, of a model that has every task."""
+    """Return MASE and WQL relative to the naive forecast on the same windows, for models with every task."""
     tasks = document["tasks"].values()
     if not all(name in kept for kept in tasks):
         return None
@@ -29,7 +29,7 @@ def over_naive(document: Document, name: str) -> tuple[float, float] | None:
 
 
 def gift_origins(document: Document) -> list[Document]:
-    """The file, and those of its rows that were added at another commit."""
+    """Return the origins of the file and of the rows added at another commit."""
     return [document, *(one for kept in document["tasks"].values() for one in kept.values() if "commit" in one)]
 
 

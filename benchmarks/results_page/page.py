@@ -1,4 +1,4 @@
-"""The page of results, and the table of the README, as text."""
+"""The results page and the table of the README as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ README = HOME / "README.md"
 WORDS = Path(__file__).with_name("results.toml")
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 _DECLARED = {name: shown_by(spec) for name, spec in TABLES.items()}
-# What only terminals show, and the one section that several loads share.
+# Left to the terminal, and the section shared by several loads.
 _ON_TERMINALS = ("load", "load-run", "kernel")
 _LOADS = ("load-filter-live", "load-text-64", "load-mixed", "load-overload")
 SHOWN: Mapping[str, Shown] = {
@@ -36,7 +36,7 @@ SHOWN: Mapping[str, Shown] = {
     "quality-small": Shown(language.quality_tables, language.quality_bars, language.quality_origins),
     "recall": replace(_DECLARED["recall"], parts=language.recall_tables),
 }
-# The table of the README stands between these lines.
+# The table of the README is between these lines.
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
 BEGINNING = """# Results
 
@@ -47,10 +47,10 @@ and date. A bar is a limit that was set before the measurement. A commit marked 
 
 @dataclass(frozen=True)
 class Result:
-    """One file of results/, as described in results.toml.
+    """One file of results/, as results.toml describes it.
 
-    title has letters, digits and spaces only, so that every renderer makes the same anchor. is_optional: the page omits
-    it while the file is missing.
+    title contains only letters, digits and spaces, so that all renderers create the same anchor. is_optional: the page
+    omits the section while the file is missing.
     """
 
     file: str
@@ -68,17 +68,17 @@ class Result:
 
 
 def load(folder: Path = RESULTS) -> dict[str, Document]:
-    """Every document of a folder, by the name of its file."""
+    """Load every document of a folder by file name."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
 
 
 def declared() -> list[Result]:
-    """Every result, in the order of the page."""
+    """Return every result in the order of the page."""
     return [Result(file, **words) for file, words in tomllib.loads(WORDS.read_text(encoding="utf-8")).items()]
 
 
 def page(documents: Mapping[str, Document]) -> str:
-    """docs/RESULTS.md."""
+    """Return docs/RESULTS.md."""
     results = [result for result in declared() if result.file in documents or not result.is_optional]
     missing = {result.file for result in declared()} - {result.file for result in results}
     for names in ({result.file for result in results}, SHOWN.keys() - missing):
@@ -99,14 +99,14 @@ def page(documents: Mapping[str, Document]) -> str:
 
 
 def readme(text: str, documents: Mapping[str, Document]) -> str:
-    """The README with its table made anew."""
+    """Return the README with its table replaced."""
     begin, end = map(re.escape, BETWEEN)
     table = _text(Table(("", "measured", "compared with"), headlines(documents)))
     return re.sub(f"(?<={begin}\n).*?(?={end})", lambda _: f"\n{table}\n{caption(documents)}\n", text, flags=re.DOTALL)
 
 
 def tables_of(result: str, document: Document) -> list[str]:
-    """Lines of Markdown: the tables and bars of one result, for the terminal of the command that measured it."""
+    """Return the tables and requirements of one result as lines of Markdown, for the terminal."""
     shown = SHOWN.get(result) or _DECLARED[result]
     return "\n".join(_shown(shown, document, list(shown.bars(document)))).splitlines()
 
@@ -154,7 +154,7 @@ def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> li
 
 
 def _shown(shown: Shown, document: Document, bars: Sequence[ShownBar]) -> list[str]:
-    """The tables and the bars of a document."""
+    """Return the tables and requirements of a document."""
     blocks = [*map(_text, shown.parts(document))]
     if bars:
         rows = [(bar.name, bar.actual, bar.limit, bar.verdict) for bar in bars]
@@ -163,7 +163,7 @@ def _shown(shown: Shown, document: Document, bars: Sequence[ShownBar]) -> list[s
 
 
 def _origin(part: Document, document: Document) -> str:
-    """Commit, hardware and date of a part; what it does not say, the document does."""
+    """Return commit, hardware and date of a part. Missing entries come from the document."""
     commit = f"Commit {part.get('commit', document.get('commit'))}"
     origin = _hardware(part, document)
     if "device" in origin:

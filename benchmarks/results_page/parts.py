@@ -1,6 +1,6 @@
-"""Parts of a section of the results page: tables, bars, and the origin of a measurement.
+"""Parts of a section of the results page: tables, requirements, and the origin of a measurement.
 
-Words are in results.toml; every number comes from the document.
+results.toml has the words; every number comes from the document.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# A measurement as json.loads gives it.
+# A measurement as parsed by json.loads.
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A Markdown table; `note` stands above it. The first column is text, all others are numbers."""
+    """A Markdown table below a `note`. The first column is text, the others are numbers."""
 
     head: Sequence[str]
     rows: Iterable[Sequence[object]]
@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """Named values, one in a line; a value may be counts by name, a list, or nothing."""
+    """Named values, one per line: counts by name, a list, or nothing."""
 
     values: Mapping[str, Any]
 
@@ -42,7 +42,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class ShownBar:
-    """A number held against what had been asked of it beforehand; `is_met` is None where it was not measured."""
+    """A number compared with its requirement; `is_met` is None if it was not measured."""
 
     name: str
     actual: str
@@ -59,13 +59,15 @@ def no_bars(_: Any) -> list[ShownBar]:
 
 
 def whole(document: Document) -> list[Document]:
-    """The file is one measurement."""
+    """Return the whole file as one measurement."""
     return [document]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How the page shows a document: its tables and facts, its bars, and the parts with a commit and hardware."""
+    """The content of the page for a document: tables, facts, requirements, and the parts with an origin of their
+    own.
+    """
 
     parts: Callable[[Document], Sequence[Table | Facts]]
     bars: Callable[[Document], Iterable[ShownBar]] = no_bars
@@ -77,12 +79,12 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def figure(value: float) -> str:
-    """A measured number or a limit in four digits, or all that it has."""
+    """Format a number or limit in four digits, or return all of its digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def as_text(value: Any) -> str:
-    """A value of a document in words."""
+    """Return a value of a document as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {as_text(part)}" for name, part in value.items()).replace("_", " ") or "none"
     if isinstance(value, bool):

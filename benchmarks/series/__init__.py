@@ -1,1 +1,1 @@
-"""Experiments with models of any series: what they are trained on, and how well they do."""
+"""Experiments with the series models: training data and accuracy."""

@@ -30,7 +30,7 @@ SCORED_SHARE, BEHIND, FIRST_ROWS = 0.4, 1.02, 10
 
 
 class Forecasts(NamedTuple):
-    """medians `[N, leads]`; lower and upper ends of the 90 % intervals `[N, leads]`, if there are any."""
+    """medians `[N, leads]`, and the lower and upper ends of the 90 % intervals `[N, leads]` if available."""
 
     median: Array
     lower: Array | None = None
@@ -38,7 +38,7 @@ class Forecasts(NamedTuple):
 
 
 def served(one: BoardSeries, model: str) -> Forecasts:
-    """What `rfa.Stream` forecasts at each row."""
+    """Return the forecasts of `rfa.Stream` at each row."""
     leads = [lead * one.step for lead in one.leads]
     stream = rfa.Stream(model=model, levels=(0.9,), horizon=leads)
     points = [
@@ -53,7 +53,7 @@ def served(one: BoardSeries, model: str) -> Forecasts:
 
 
 def simple(one: BoardSeries) -> dict[str, Forecasts]:
-    """The seasonal naive, the last value, and the line through the first and the last."""
+    """Return the seasonal naive forecast, the last value, and the line through the first and last value."""
     rows, leads = np.arange(len(one.values)), np.array(one.leads)
     seen = np.maximum.accumulate(np.where(np.isnan(one.values), 0, rows))
     filled = np.where(np.isnan(one.values[seen]), np.nanmean(one.values[:FIRST_ROWS]), one.values[seen])
@@ -68,7 +68,9 @@ def simple(one: BoardSeries) -> dict[str, Forecasts]:
 
 
 def scores(one: BoardSeries, forecasts: Forecasts) -> dict[str, float]:
-    """Mean absolute error over rows and leads from 40 % before the end on, and the share inside the intervals."""
+    """Return the mean absolute error over rows and leads after the first 40 % or more, and the share inside the
+    intervals.
+    """
     first = int(len(one.values) * (1 - SCORED_SHARE))
     errors, inside = [], []
     for j, lead in enumerate(one.leads):
@@ -82,7 +84,7 @@ def scores(one: BoardSeries, forecasts: Forecasts) -> dict[str, float]:
 
 
 def measure(series: list[BoardSeries]) -> dict[str, Any]:
-    """Scores of the models and the simple forecasts, by series and by group."""
+    """Return the scores of the models and the simple forecasts, by series and by group."""
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for one in tqdm(series, unit="series", disable=None):
         forecasts = {name: served(one, name) for name in MODELS} | simple(one)

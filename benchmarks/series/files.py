@@ -1,4 +1,4 @@
-"""Series of M4, ETT and the UCR archive, as the files of a data folder hold them."""
+"""Read the series of M4, ETT and the UCR archive from a data folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray
 
 
 def read_ett(data: Path) -> tuple[Array, dict[str, Array]]:
-    """Times `[N]` and columns `[N]` of ett/ETTh1.csv; none if the file is missing."""
+    """Read times `[N]` and columns `[N]` of ett/ETTh1.csv, or nothing if the file is missing."""
     path = data / "ett" / "ETTh1.csv"
     if not path.is_file():
         return np.array([], "datetime64[s]"), {}
@@ -23,13 +23,13 @@ def read_ett(data: Path) -> tuple[Array, dict[str, Array]]:
 
 
 def read_m4(path: Path) -> dict[str, Array]:
-    """Series by name: a file of M4 has one per row."""
+    """Read the series of an M4 file, one per row, by name."""
     with gzip.open(path, "rt", newline="") as file:
         return {name: np.array([float(cell) for cell in cells if cell]) for name, *cells in list(csv.reader(file))[1:]}
 
 
 def read_archives(folder: Path) -> dict[str, Array]:
-    """The arrays of all .npz files, sorted by name."""
+    """Read the arrays of all .npz files, sorted by name."""
     found: dict[str, Array] = {}
     for path in folder.glob("*.npz"):
         found |= dict(np.load(path))

@@ -34,14 +34,15 @@ from rfa.measured import origin, write_result
 Array = np.ndarray
 QUANTILES: Final = np.arange(1, 10) / 10
 COVERED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
-# Intervals whose ends are the quantiles, but for the median.
+# Intervals bounded by quantiles other than the median.
 LEVELS: Final = (0.2, 0.4, 0.6, 0.8)
 TEST_SHARE, MOST_WINDOWS = 0.1, 20
 MONDAY: Final = np.datetime64("2024-01-01T00:00:00")
-# Rows that methods which are fitted anew to each window see, as GIFT-Eval has it.
+# The rows seen by methods that are fitted to each window, as in GIFT-Eval.
 LONGEST: Final = 1_000
 ARIMA_MOST: Final = 16
-# Published on the same tasks, by the archive of GIFT-Eval: MASE and WQL of m4_hourly, m4_weekly and ett1/H/short.
+# Published results of the same tasks in the archive of GIFT-Eval: MASE and WQL of m4_hourly, m4_weekly and
+# ett1/H/short.
 PUBLISHED: Final = {
     "TiRex, 35 M": [0.72, 0.020, 1.99, 0.037, 0.82, 0.176],
     "FlowState r1.1, 2.6 to 9 M": [0.73, 0.024, 2.00, 0.036, 0.82, 0.182],
@@ -60,7 +61,7 @@ ETT_HORIZONS: Final = {"short": 48, "medium": 480, "long": 720}
 
 
 class Window(NamedTuple):
-    """Of a series of its task what is known, times `[N]` and values `[N]`, and what came, `[h]`."""
+    """Known times `[N]` and values `[N]` of a series, and the values to forecast, `[h]`."""
 
     series: str
     times: Array
@@ -69,7 +70,7 @@ class Window(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Windows of one name, and the season that errors are measured by, in rows."""
+    """Windows of one task, and the season in rows that scales its errors."""
 
     name: str
     season: int
@@ -77,7 +78,7 @@ class Task(NamedTuple):
 
 
 class Quantiles(NamedTuple):
-    """quantiles `[h, 9]` and intervals `[h, 5, 2]`, those of COVERED."""
+    """quantiles `[h, 9]` and the intervals `[h, 5, 2]` of COVERED."""
 
     quantiles: Array
     intervals: Array
@@ -90,7 +91,7 @@ class Score(NamedTuple):
 
 
 def tasks(data: Path) -> Iterator[Task]:
-    """Those whose files are there."""
+    """Return the tasks whose files exist."""
     for often, season, step in (("Hourly", 24, 3_600), ("Weekly", 1, 604_800)):
         parts = [data / "m4" / f"{often}-{part}.csv.gz" for part in ("train", "test")]
         if all(part.is_file() for part in parts):
@@ -107,7 +108,7 @@ def tasks(data: Path) -> Iterator[Task]:
 
 
 def ett_windows(times: Array, columns: Mapping[str, Array], horizon: int) -> list[Window]:
-    """The last windows of each of the columns, all `[N]`."""
+    """Return the last windows of each column, all `[N]`."""
     count = min(max(1, math.ceil(TEST_SHARE * len(times) / horizon)), MOST_WINDOWS)
     begins = [len(times) - horizon * (count - k) for k in range(count)]
     return [
@@ -118,15 +119,17 @@ def ett_windows(times: Array, columns: Mapping[str, Array], horizon: int) -> lis
 
 
 def naive(window: Window, season: int) -> Quantiles:
-    """The last season again; its intervals are its points."""
+    """Repeat the last season, with intervals of width zero."""
     horizon = len(window.came)
     points = np.tile(window.history[-season:], horizon // season + 1)[:horizon]
     return Quantiles(np.repeat(points[:, None], 9, axis=1), np.repeat(points[:, None, None], 10, 1).reshape(-1, 5, 2))
 
 
 def naive_normal(window: Window, season: int) -> Quantiles:
-    """The same with a normal's intervals, as GIFT-Eval has it: the variance of a seasonal walk, which grows by that of
-    its errors with each season."""
+    """Repeat the last season, with the normal intervals of GIFT-Eval.
+
+    The variance is that of a seasonal random walk: it grows by the variance of the seasonal errors with each season.
+    """
     horizon = len(window.came)
     points = np.tile(window.history[-season:], horizon // season + 1)[:horizon]
     error = np.sqrt(np.mean((window.history[season:] - window.history[:-season]) ** 2))
@@ -142,7 +145,7 @@ def naive_normal(window: Window, season: int) -> Quantiles:
 
 
 def served(window: Window, season: int, *, model: str) -> Quantiles:
-    """What a user gets of a model of the server; it is not told the season."""
+    """Return the forecast of a served model, which is not told the season."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         levels = sorted({*LEVELS, *COVERED})
@@ -155,7 +158,7 @@ def served(window: Window, season: int, *, model: str) -> Quantiles:
 
 
 def quantiles_of(middle: Array, ends: Callable[[float], list[Array]]) -> Quantiles:
-    """Quantiles of the middle one `[h]` and the ends of intervals, `[h]` each, by level."""
+    """Return the quantiles of the median `[h]` and of the ends of intervals, `[h]` each, by level."""
     pairs = [ends(level) for level in LEVELS]
     lower, upper = [low for low, _ in pairs[::-1]], [high for _, high in pairs]
     intervals = np.stack([np.stack(ends(level), axis=1) for level in COVERED], axis=1)
@@ -163,20 +166,20 @@ def quantiles_of(middle: Array, ends: Callable[[float], list[Array]]) -> Quantil
 
 
 def trained(window: Window, season: int) -> Quantiles:
-    """The network by itself, in its recurrent mode: what it tells before any adaptation."""
+    """Return the forecast of the network in its recurrent mode, without adaptation."""
     from rfa.benchmarks.series.network_forecast import forecast
 
     return Quantiles(*forecast(window.history, len(window.came)))
 
 
 def fitted(window: Window, season: int, *, name: str) -> Quantiles:
-    """A method of statsforecast."""
+    """Return the forecast of a statsforecast method."""
     import statsforecast.models as methods
 
     levels = [round(100 * level) for level in (*LEVELS, *COVERED)]
     options = {"approximation": True} if name == "AutoARIMA" and season > 1 else {}
     made = getattr(methods, name)(season_length=season, **options)
-    with warnings.catch_warnings():  # of searches that may not have converged, by the hundred
+    with warnings.catch_warnings():  # hundreds of warnings of searches without convergence
         warnings.simplefilter("ignore", UserWarning)
         reply = made.forecast(y=window.history[-LONGEST:], h=len(window.came), level=sorted(set(levels)))
 
@@ -199,13 +202,13 @@ MODELS: Final[dict[str, Callable[[Window, int], Quantiles]]] = {
 
 
 def asked_of(task: Task, name: str) -> Task:
-    """The task with the windows that a model is asked: all, but where its search would take hours."""
+    """Return the task with the windows for a model: all of them, unless its search would take hours."""
     every = math.ceil(len(task.windows) / ARIMA_MOST) if name == ARIMA and task.season > 1 else 1
     return task._replace(windows=task.windows[::every])
 
 
 def score(task: Task, forecasts: list[Quantiles]) -> Score:
-    """Of all windows of a task."""
+    """Score all windows of a task."""
     scaled, loss, size, inside = [], np.zeros(9), 0.0, []
     for window, forecast in zip(task.windows, forecasts, strict=True):
         y = window.came[:, None]
@@ -219,7 +222,7 @@ def score(task: Task, forecasts: list[Quantiles]) -> Score:
 
 
 def write_gift(data: Path, out: Path, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Measure what the file does not have yet (`only`: names in MODELS), and write it after each task and model."""
+    """Measure the results that the file lacks, and write it after each task and model. `only`: names in MODELS."""
     if unknown := sorted(set(only) - set(MODELS)):
         raise ValueError(f"no model {unknown[0]!r}; known are {', '.join(MODELS)}")
     document: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {"tasks": {}}

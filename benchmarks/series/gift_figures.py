@@ -1,6 +1,6 @@
-"""Pictures of results/gift.json: the loss of every model by task, and coverage of intervals.
+"""Figures of results/gift.json: the loss of every model by task, and the coverage of intervals.
 
-python -m rfa.benchmarks.series.gift_figures        writes gift-wql.png and gift-coverage.png of docs/figures
+python -m rfa.benchmarks.series.gift_figures        writes gift-wql.png and gift-coverage.png to docs/figures
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rfa.benchmarks.series.gift import ARIMA, COVERED, NAIVE
 from rfa.measured import RESULTS
 
 Document = dict[str, Any]
-# Ours last, so that it is drawn above the others.
+# Our models are last, so that they are drawn on top.
 SHOWN: Final = {
     NAIVE: "#9a9a93", "AutoETS, run here": "#8fb8a0", "AutoTheta, run here": "#4a8f6d", ARIMA: "#c9a227",
     "auto": "#4a90c2", "series, as trained": "#e3a08a", "series": "#c2362b",
@@ -24,7 +24,7 @@ PUBLISHED_IN: Final = ("m4_hourly", "m4_weekly", "ett1/H/short")
 
 
 class Point(NamedTuple):
-    """A model's weighted quantile loss on a task; `colour` is None where others published it."""
+    """The weighted quantile loss of a model on a task; `colour` is None for published results."""
 
     model: str
     wql: float
@@ -32,8 +32,10 @@ class Point(NamedTuple):
 
 
 def points(document: Document, task: str) -> Iterator[Point]:
-    """What is known of a task, measured here and published. Of fewer windows than the naive's it is scaled to its own
-    windows' naive, so that all stand on one axis."""
+    """Return the measured and published results of a task.
+
+    A result on fewer windows is scaled by the naive forecast of those windows, so that all results share an axis.
+    """
     kept = document["tasks"][task]
     for name, colour in SHOWN.items():
         if one := kept.get(name):
@@ -44,7 +46,7 @@ def points(document: Document, task: str) -> Iterator[Point]:
 
 
 def draw_losses(document: Document, path: Path) -> None:
-    """A panel for each task, a line for each model: what is measured here filled, what others published hollow."""
+    """Draw a panel for each task and a line for each model. Measured results are filled, published ones hollow."""
     names = [*document["published"], *SHOWN]
     figure, grid = panels(1, len(document["tasks"]), (11, 4.2), sharey=True)
     for axes, task in zip(grid.flat, document["tasks"], strict=True):
@@ -69,7 +71,7 @@ def draw_losses(document: Document, path: Path) -> None:
 
 
 def draw_coverage(document: Document, path: Path) -> None:
-    """A panel for each task: share inside less the level, in points, for each level."""
+    """Draw a panel for each task: share inside minus the level, in points, for each level."""
     figure, grid = panels(1, len(document["tasks"]), (11, 2.9), sharey=True)
     places = range(len(COVERED))
     for axes, (task, kept) in zip(grid.flat, document["tasks"].items(), strict=True):
@@ -87,7 +89,7 @@ def draw_coverage(document: Document, path: Path) -> None:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw both figures."""
     document = json.loads((RESULTS / "gift.json").read_text())
     draw_losses(document, FIGURES / "gift-wql.png")
     draw_coverage(document, FIGURES / "gift-coverage.png")

@@ -1,4 +1,4 @@
-"""What the series network tells by itself: from the shipped weights, before anything adapts."""
+"""Forecasts of the series network from the shipped weights, without adaptation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import CALENDAR
 
 Array = np.ndarray
-# Cells that are looked at: the recurrent mode remembers no further.
+# The context in cells: the recurrent mode remembers no more.
 CONTEXT = 8_192
 NINE = [LEVELS.index(round(q / 10, 1)) for q in range(1, 10)]
-# Of 50 % two quantiles each, of the others one.
+# The 50 % interval uses two quantiles, the others one each.
 ENDS = [((4, 5), (9, 10)), ((3,), (11,)), ((2,), (12,)), ((1,), (13,)), ((0,), (14,))]
 
 
 @functools.lru_cache(1)
 def shipped() -> SeriesNetwork:
-    """The network of the shipped bundle; told on one core."""
+    """Load the network of the shipped bundle on one core."""
     torch.set_num_threads(1)
     model: SeriesNetwork = model_of(open_bundle(BUNDLE_ROOT / "series"))
     return model
@@ -33,9 +33,9 @@ def shipped() -> SeriesNetwork:
 
 @torch.no_grad()
 def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Array, Array]:
-    """Nine quantiles `[h, 9]` and intervals `[h, 5, 2]` of 50, 80, 90, 95 and 99 %, after a gapless series.
+    """Return nine quantiles `[h, 9]` and intervals `[h, 5, 2]` of 50, 80, 90, 95 and 99 % for a series without gaps.
 
-    Attention mode omits rows at the beginning that do not fill a patch.
+    Attention mode omits the first rows if they do not fill a patch.
     """
     model = shipped()
     model.mode = "attention" if mode == "attention" else "recurrent"

@@ -33,12 +33,12 @@ SEEN = (1_000, 100_000, 1_000_000)
 
 
 def season(rows: int) -> np.ndarray:
-    """A day of 24 rows with noise."""
+    """Return a cycle of 24 rows with noise."""
     return 20 + 5 * np.sin(2 * np.pi * np.arange(rows) / 24) + np.random.default_rng(0).standard_normal(rows)
 
 
 def median(work: Callable[[], Any], count: int) -> float:
-    """Microseconds for each of `count` that a call does."""
+    """Return the median microseconds per item of a call for `count` items."""
     work()
     found = []
     for _ in range(REPEATS):
@@ -49,7 +49,9 @@ def median(work: Callable[[], Any], count: int) -> float:
 
 
 def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
-    """Of one stream, after each of `seen` observations: median and 99th percentile of the next `rows`, microseconds."""
+    """Return the median and 99th percentile, in microseconds, of the next `rows` of one stream after each of `seen`
+    rows.
+    """
     stream = rfa.Stream(model=MODEL, horizon=HORIZON)
     coming, count, result = iter(enumerate(season(seen[-1] + rows).tolist())), 0, {}
     for begin in seen:
@@ -68,7 +70,7 @@ def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
 
 
 def together() -> float:
-    """Rows of many streams, one of each at a time, without forecasts."""
+    """Time one row of each of many streams in a call, without forecasts."""
     model = open_series(open_bundle(BUNDLE_ROOT / MODEL))
     pool = StatePool(model.state_fields, STREAMS)
     slots = [pool.acquire() for _ in range(STREAMS)]
@@ -86,7 +88,7 @@ def together() -> float:
 
 
 def measure() -> dict[str, Any]:
-    """All figures, in microseconds."""
+    """Return all figures in microseconds."""
     values = season(SERIES)
     return {
         **live(SEEN, LIVE),
@@ -96,7 +98,7 @@ def measure() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure and write the figures."""
     given = parser(__doc__, "series-speed").parse_args()
     load = round(os.getloadavg()[0], 1)
     document = {

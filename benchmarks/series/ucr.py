@@ -1,8 +1,8 @@
-"""Anomalies of the UCR Anomaly Archive: is the highest score within NEAR rows of the one anomaly?
+"""Detections in the UCR Anomaly Archive: is the highest score within NEAR rows of the anomaly?
 
     python -m rfa.benchmarks.series.ucr --data DATA
 
-DATA holds ucr/*.npz, whose series names state where the anomaly is. Scores count after the training prefix.
+DATA holds ucr/*.npz, whose series names state the position of the anomaly. Scores count after the training prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ NEAR: Final = 100
 
 
 class OneAnomaly(NamedTuple):
-    """A series of the archive: values `[N]`, the rows that have no anomaly, and the first and last row of the one."""
+    """A series of the archive: values `[N]`, the number of rows without anomaly, and the first and last row of the
+    anomaly.
+    """
 
     name: str
     values: Array
@@ -35,12 +37,12 @@ class OneAnomaly(NamedTuple):
     end: int
 
     def is_found(self, row: int) -> bool:
-        """The archive's rule."""
+        """Apply the rule of the archive."""
         return self.begin - NEAR <= row <= self.end + NEAR
 
 
 def load_archive(folder: Path) -> list[OneAnomaly]:
-    """The series of every file, by name."""
+    """Load the series of every file by name."""
     found = read_archives(folder)
     if not found:
         raise ValueError(f"no series in {folder}: it needs files *.npz")
@@ -48,13 +50,13 @@ def load_archive(folder: Path) -> list[OneAnomaly]:
 
 
 def largest(anomaly: Array, nis: Array, first: int) -> int:
-    """The row of the largest score from row `first` on; scores that are not known are the least."""
+    """Return the row of the largest score from row `first` on. Unknown scores are the least."""
     scores = np.nan_to_num(np.stack([nis, anomaly])[:, first:], nan=-np.inf)
     return first + int(np.lexsort(scores)[-1])
 
 
 def pointed_at(url: str, model: str, series: OneAnomaly) -> int | None:
-    """The row that a model points at; None of a series without values."""
+    """Return the row that a model detects, or None for a series without values."""
     if len(series.values) <= series.train:
         return None
     body = {"model": model, "values": {"y": series.values.tolist()}, "fields": ["anomaly", "nis"]}
@@ -63,7 +65,7 @@ def pointed_at(url: str, model: str, series: OneAnomaly) -> int | None:
 
 
 def measure(archive: list[OneAnomaly]) -> dict[str, Any]:
-    """By model: the series that are found, and the row pointed at in each."""
+    """Return the detected series and the detected row of each series, by model."""
     longest = max(len(one.values) for one in archive)
     models: dict[str, Any] = {}
     with started([BUNDLE_ROOT / "series"], {"max_observations": longest}) as target:
@@ -82,7 +84,7 @@ def measure(archive: list[OneAnomaly]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run, print and write the file."""
+    """Run the benchmark, print the results and write the file."""
     given = parser(__doc__, "series-ucr", needs_data=True).parse_args()
     here = origin("python -m rfa.benchmarks.series.ucr --data DATA")
     finish("series-ucr", given.out, {**here, **measure(load_archive(given.data / "ucr"))})

@@ -1,1 +1,1 @@
-"""The language models of the papers against rotary attention."""
+"""The language models of the papers compared with rotary attention."""

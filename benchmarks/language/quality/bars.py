@@ -1,7 +1,7 @@
-"""Means over seeds, and the orderings of the papers, for the table of `rfa bench quality`.
+"""Means over seeds, and the claims of the papers, for the table of `rfa bench quality`.
 
-A claim bounds a ratio of perplexities at one length. Runs of a seed saw the same text, so with d the logarithm of a
-seed's ratio: ratio = exp(mean d), relative standard error = sd(d) / √seeds.
+A claim bounds a ratio of perplexities at one length. Runs of a seed are trained on the same text, so with d the
+logarithm of a seed's ratio: ratio = exp(mean d), relative standard error = sd(d) / √seeds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Claim:
 
 
 def claims() -> list[Claim]:
-    """The bars of the quality table."""
+    """Return the claims checked by the quality table."""
     m2, b1 = Case("M2"), Case("B1")
     attention, recurrent = Case("both"), Case("both", "recurrent")
     alone = Case("slots", "recurrent")
@@ -58,17 +58,18 @@ def claims() -> list[Claim]:
         Claim(m2, b1, 1),
         *(Claim(m2, b1, factor, FAR) for factor in (4, 8)),
         *(Claim(m2, Case(name), factor, FAR) for name in ("M2.4", "M2.6") for factor in (4, 8)),
-        # Published: damping steadies long contexts and, when strong, costs a little in the window.
+        # Published: damping stabilises long contexts and, when strong, costs a little at the training length.
         *(Claim(Case(strong), Case(weak), 8) for weak, strong in pairwise(DAMPINGS)),
         Claim(m2, Case(DAMPINGS[-1]), 1),
-        # The recurrent path, in one checkpoint and in models of one mode each.
+        # The recurrent mode, in one checkpoint and in models of one mode each.
         *(
             Claim(ours, theirs, factor, limit)
             for ours, theirs in ((recurrent, attention), (alone, m2))
             for factor, limit in ((1, 1.02), (4, 1.0), (16, 1.0))
         ),
-        # One checkpoint against two: by the paper's recipe, and by that of the default bundle with half of the loss
-        # recurrent, 60 and 70 %, and with a readout for each mode, half and 60 % recurrent.
+        # One checkpoint against two: with the paper's recipe; with that of the default bundle, whose loss is half
+        # recurrent,
+        # and with 60 and 70 %; and with a readout for each mode, half and 60 % recurrent.
         *(
             claim
             for both, single, slots in (
@@ -84,7 +85,8 @@ def claims() -> list[Claim]:
                 Claim(Case(both, "recurrent"), Case(slots, "recurrent"), 1, 1.01),
             )
         ),
-        # The papers' order in the window once more: with twice the heads of half the width, and by a better recipe.
+        # The papers' order at the training length again: with twice the heads of half the width, and with a better
+        # recipe.
         *(
             Claim(Case(lower), Case(upper), 1)
             for ours, plain, base in (("M2-h8", "M1-h8", "B1-h8"), (recipe, f"{recipe}-M1", f"{recipe}-B1"))
@@ -94,7 +96,7 @@ def claims() -> list[Claim]:
 
 
 def losses(document: Mapping[str, Any], case: Case, windows: str, factor: int) -> dict[int, float]:
-    """Nats per token by seed."""
+    """Return the loss in nats per token by seed."""
     length = factor * document["context"]
     return {
         row["seed"]: score["nats_per_token"]
@@ -106,7 +108,7 @@ def losses(document: Mapping[str, Any], case: Case, windows: str, factor: int) -
 
 
 def paired(lower: Mapping[int, float], upper: Mapping[int, float], limit: float) -> dict[str, Any] | None:
-    """Ratio of perplexities over the seeds that both have; None if there are none."""
+    """Return the ratio of perplexities over the common seeds, or None without any."""
     seeds = sorted(lower.keys() & upper.keys())
     if not seeds:
         return None
@@ -121,7 +123,7 @@ def paired(lower: Mapping[int, float], upper: Mapping[int, float], limit: float)
 
 
 def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every claim against the table; windows that do not overlap decide, as in the paper, sliding ones stand beside."""
+    """Check every claim. Separate windows decide, as in the paper; sliding windows are also reported."""
     found = []
     for claim in claims():
         measured = {
@@ -139,7 +141,7 @@ def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def cases(document: Mapping[str, Any]) -> list[Case]:
-    """Variants and modes of the table, in the order in which they were asked for."""
+    """Return the variants and modes of the table in the requested order."""
     modes: dict[Case, None] = {}
     for name in document["variants"]:
         for row in document["runs"]:

@@ -1,4 +1,4 @@
-"""The picture of `rfa bench quality`: perplexity against the length of the window."""
+"""The figure of `rfa bench quality`: perplexity against the length of the window."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rfa.benchmarks.language.quality.bars import DAMPINGS, Case, cases, losses
 from rfa.benchmarks.language.quality.scores import WINDOWS
 
 SHOWN = "M2"
-# Characters of a legend that fit below the curves.
+# Maximum characters of a legend below the curves.
 LABEL = 64
 
 
 def draw_quality(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Draw the table into a folder, if it has runs; returns the files."""
+    """Draw the table into a folder and return the files; none without runs."""
     folder.mkdir(parents=True, exist_ok=True)
     return [draw_lengths(document, folder / "quality-length.png")] if document["runs"] else []
 
 
 def groups(found: list[Case]) -> dict[str, list[Case]]:
-    """The curves of each panel; M2 is in every one."""
+    """Return the curves of each panel. M2 is in every panel."""
     reference = Case(SHOWN)
     panels: dict[str, list[Case]] = {}
     for case in found:
@@ -48,7 +48,9 @@ def _panel(variant: str) -> str:
 
 
 def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
-    """Perplexity against the length of the window: mean over the seeds, and from their smallest to their largest."""
+    """Draw perplexity against the length of the window: the mean over the seeds, and the range from smallest to
+    largest.
+    """
     panels = groups(cases(document))
     figure, grid = no_display().subplots(
         len(WINDOWS), len(panels), figsize=(4.2 * len(panels), 9.5), sharex=True, squeeze=False, layout="constrained"

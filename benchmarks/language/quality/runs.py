@@ -1,4 +1,4 @@
-"""The runs of `rfa bench quality`: each is trained or resumed if necessary, and scored.
+"""The runs of `rfa bench quality`, each trained or resumed if necessary, and scored.
 
 A run is one process with one thread; its log is in its folder. A failed run does not affect the others.
 """
@@ -26,23 +26,23 @@ from rfa.training.language import RECORD_FILE, train_language
 from rfa.training.language_config import LanguageRun, TrainingConfig, find_config
 
 LOG_FILE = "quality.log"
-# One thread a process; and freed memory stays with it: the kernel would clear the same pages again and again.
+# One thread per process. Freed memory stays in the process, so the kernel need not clear the same pages repeatedly.
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),  # the largest that glibc takes; it ignores a larger one
-    # Seconds: a bar that redraws ten times a second fills a log.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),  # the largest value that glibc accepts; it ignores larger ones
+    # Seconds between updates, because a progress bar redrawn ten times per second fills a log.
     "TQDM_MININTERVAL": "30",
 }
 
 
 class FailedRunsError(RuntimeError):
-    """Some of the runs failed; the others are complete and in the table."""
+    """Some runs failed. The others are complete and in the table."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a variant of a size config with a seed, in a folder of its own."""
+    """A variant of a size config with a seed, trained in its own folder."""
 
     config: str
     variant: str
@@ -67,13 +67,13 @@ class Job:
 
     @property
     def run(self) -> LanguageRun:
-        """The model and training that the folder must hold."""
+        """Return the model and training expected in the folder."""
         run = LanguageRun.from_file(find_config(self.config), self.variant)
         return replace(run, training=replace(run.training, seed=self.seed))
 
     @property
     def corpus(self) -> Path:
-        """The tokenised corpus, shared by all runs of a vocabulary."""
+        """Return the tokenised corpus, shared by all runs with the same vocabulary."""
         return self.runs / f"corpus-{self.run.model.vocab_size}"
 
     def to_json(self) -> str:
@@ -88,15 +88,15 @@ class Job:
 
 @cache
 def training_text(data: Path) -> dict[str, str]:
-    """Hashes of the text that the runs learn from; hashed once, asked for after every run."""
+    """Return the hashes of the training text. Cached, because every run needs them."""
     return file_hashes([*split_files(data, "train"), *split_files(data, "valid")])
 
 
 def record_of(job: Job) -> dict[str, Any]:
-    """The record of a finished run, checked to be the run that was asked for."""
+    """Return the record of a finished run, after checking that it matches the job."""
     record: dict[str, Any] = json.loads((job.folder / RECORD_FILE).read_text())
     stored = record["config"]
-    # By value: a run from before a field was added has its default.
+    # Compared by value: a run older than a field has its default.
     found = LanguageRun(LanguageModelConfig.from_dict(stored["model"]), TrainingConfig.from_dict(stored["training"]))
     if found != job.run:
         expected = {**job.run.model.to_dict(), **job.run.training.to_dict()}
@@ -109,7 +109,7 @@ def record_of(job: Job) -> dict[str, Any]:
 
 
 def perform(job: Job) -> None:
-    """Train what is not trained, score what is not scored."""
+    """Train and score the run if necessary."""
     if not job.is_trained:
         if not job.is_training:
             raise FileNotFoundError(f"{job.folder} has no {RECORD_FILE}: it is not trained")
@@ -127,9 +127,11 @@ def perform(job: Job) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
-    """Perform all jobs, up to `workers` at once; yields each with its error or None. One worker is this process."""
+    """Perform all jobs, up to `workers` at once, and yield each with its error or None. One worker runs in this
+    process.
+    """
     for corpus, job in {job.corpus: job for job in jobs if job.is_training and not job.is_trained}.items():
-        prepare_corpus(job.data, corpus, job.run.model.vocab_size)  # before there are many to write it
+        prepare_corpus(job.data, corpus, job.run.model.vocab_size)  # once, before concurrent processes need it
     if workers == 1:
         for job in jobs:
             try:
@@ -149,7 +151,7 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | Non
 
 
 def _in_own_process(job: Job) -> str | None:
-    """Perform a job in a process with one thread; the last line of its log where it fails."""
+    """Perform a job in a process with one thread. Returns the last line of its log if it fails."""
     job.folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **ENVIRONMENT}
     log = job.folder / LOG_FILE
@@ -164,7 +166,7 @@ def _in_own_process(job: Job) -> str | None:
 
 
 def run_row(job: Job) -> dict[str, Any] | None:
-    """What the table holds of a run; None if it is not complete."""
+    """Return the row of a run in the table, or None if the run is not complete."""
     if not job.is_trained or not (job.folder / SCORES_FILE).is_file():
         return None
     record, scored = record_of(job), json.loads((job.folder / SCORES_FILE).read_text())
@@ -188,7 +190,9 @@ def run_row(job: Job) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """`python -m rfa.benchmarks.language.quality.runs JOB`: one job, given as JSON; what `rfa bench quality` starts."""
+    """`python -m rfa.benchmarks.language.quality.runs JOB`: run one job, given as JSON. Started by `rfa bench
+    quality`.
+    """
     torch.set_num_threads(1)
     perform(Job.from_json(sys.argv[1]))
 

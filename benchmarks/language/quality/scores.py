@@ -1,7 +1,7 @@
 """Perplexity of a trained run on a test text, by mode, context length and kind of window.
 
-All score the same tokens. "separate" windows do not overlap; "sliding" windows overlap by half, and only their second
-half counts. Scores are stored in the run's folder.
+All settings score the same tokens. "separate" windows do not overlap; "sliding" windows overlap by half, and only their
+second half is scored. Scores are stored in the run's folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCORES_FILE = "quality.json"
 
 @dataclass(frozen=True)
 class Scoring:
-    """What is scored: lengths as multiples of the training length, and how many tokens of the text."""
+    """Scoring settings: window lengths as multiples of the training length, and the number of scored tokens."""
 
     factors: tuple[int, ...] = (1, 2, 4, 8)
     tokens: int = 65_536
@@ -44,7 +44,7 @@ class Scoring:
         object.__setattr__(self, "factors", tuple(sorted(set(self.factors))))
 
     def lengths(self, context: int) -> tuple[int, ...]:
-        """Window lengths of a model that was trained at `context`."""
+        """Return the window lengths of a model trained at `context`."""
         lengths = tuple(factor * context for factor in self.factors)
         if self.tokens < lengths[-1] or self.tokens % lengths[-1]:
             raise ValueError(f"tokens to score must be a multiple of the longest window, {lengths[-1]}: {self.tokens}")
@@ -56,7 +56,7 @@ class Scoring:
 def score_text(
     model: LanguageModel, tokens: np.ndarray, sizes: np.ndarray, modes: tuple[Mode, ...], lengths: tuple[int, ...]
 ) -> list[dict[str, Any]]:
-    """Scores over every kind of window, mode and length, of token ids and their sizes in bytes.
+    """Score token ids, with their sizes in bytes, for every kind of window, mode and length.
 
     Half of the longest window is context of the first scored token.
     """
@@ -73,7 +73,7 @@ def score_text(
 
 
 def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> dict[str, Any]:
-    """The scores of a finished run in the modes that it was trained for; those in its folder, if they fit."""
+    """Return the scores of a finished run in its trained modes. Stored scores of the same settings are reused."""
     record = json.loads((run / "train.json").read_text())
     model: LanguageModel = load_run(run).to(device)
     training = record["config"]["training"]

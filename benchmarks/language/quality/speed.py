@@ -33,7 +33,7 @@ def _forward(model: LanguageModel, inputs: Tensor, mode: Mode) -> Callable[[], o
         model.eval()
         model.mode = mode
         with torch.no_grad():
-            # The sum waits for a GPU.
+            # Reading the sum waits for the GPU.
             float(model(inputs, with_precision=False).logits.sum())
 
     return call
@@ -56,7 +56,7 @@ def _training(
 def measure_speed(
     runs: Mapping[str, LanguageRun], device: torch.device, *, rounds: int = ROUNDS
 ) -> list[dict[str, Any]]:
-    """Tokens a second of every variant in every mode that it is trained for; the first variant is the measure."""
+    """Measure tokens per second of every variant in every trained mode, relative to the first variant."""
     calls: dict[tuple[str, str, str], Callable[[], object]] = {}
     for name, run in runs.items():
         torch.manual_seed(0)

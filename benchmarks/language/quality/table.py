@@ -1,4 +1,4 @@
-"""`rfa bench quality`: every variant of the papers on one corpus; trained, scored, compared over seeds.
+"""`rfa bench quality`: train and score every variant of the papers on one corpus, and compare them over seeds.
 
 The size config has width, depth and training, `training/configs/variants.json` the variants; each run has a folder.
 Finished runs are not repeated. To score a run again, delete `quality.json` in its folder. If the folder is gone, the
@@ -27,7 +27,7 @@ from rfa.training.corpus import SPLITS, file_hashes, split_files
 from rfa.training.device import choose_device
 from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants
 
-# The models of the papers, and the recurrent path; recipes and ablations of variants.json are asked for by name.
+# The models of the papers and the recurrent mode. Recipes and ablations of variants.json are requested by name.
 PAPERS = (
     *("B1", "B2", "B3", "B4", "M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6", "AFA", "RT"),
     *("M2-b5e-4", "M2-b5e-3", "M2-b5e-1", "M2-b5e+0", "slots", "both"),
@@ -36,7 +36,7 @@ PAPERS = (
 
 @dataclass(frozen=True)
 class QualityPlan:
-    """What is compared. An empty list of variants is `PAPERS`."""
+    """The compared variants. An empty list stands for `PAPERS`."""
 
     data: Path
     runs: Path
@@ -54,7 +54,7 @@ class QualityPlan:
             if not values or len(set(values)) != len(values):
                 raise ValueError(f"{name} must be different values, at least one; got {values}")
         context = self.base.training.context
-        for variant in self.variants:  # unknown names are refused before anything runs
+        for variant in self.variants:  # unknown names are rejected before anything runs
             if LanguageRun.from_file(find_config(self.config), variant).training.context != context:
                 raise ValueError(
                     f"{variant} is trained at another context than {context}; it has no place in the table"
@@ -68,7 +68,7 @@ class QualityPlan:
 
     @property
     def jobs(self) -> list[Job]:
-        """Seed by seed, so that a table of all variants is there early."""
+        """Return the jobs seed by seed, so that a table of all variants exists early."""
         return [
             Job(self.config, variant, seed, self.data, self.runs, self.scoring, self.device, self.is_training)
             for seed in self.seeds
@@ -77,20 +77,20 @@ class QualityPlan:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device that "auto" stands for."""
+        """Return the device that "auto" selects."""
         return choose_device(self.device)
 
 
 @cache
 def text_hashes(data: Path) -> dict[str, dict[str, str]]:
-    """Hashes of the files of every split; a split that is not there is a FileNotFoundError."""
+    """Return the hashes of the files of every split. A missing split is a FileNotFoundError."""
     files = {split: split_files(data, split) for split in SPLITS}
     return {split: file_hashes(paths) for split, paths in files.items()}
 
 
 def write_quality(plan: QualityPlan, out: Path, *, workers: int = 1) -> dict[str, Any]:
-    """Train and score what is missing, and write the table after every run; `failed` and `missing` list the rest."""
-    # Without training, the runs that are not trained are left out, not failed.
+    """Train and score missing runs, and write the table after every run. `failed` and `missing` list the other runs."""
+    # Without training, untrained runs are left out rather than failed.
     kept = kept_rows(plan, out)
     jobs = [job for job in plan.jobs if job.name not in kept and (plan.is_training or job.is_trained)]
     failed: dict[str, str] = {}
@@ -107,7 +107,7 @@ def write_quality(plan: QualityPlan, out: Path, *, workers: int = 1) -> dict[str
 
 
 def write_speed(plan: QualityPlan, out: Path) -> dict[str, Any]:
-    """Time the variants, and write it into the table: that in `out` as it is, or a new one of the complete runs."""
+    """Time the variants, and add the speeds to the table in `out` or to a new one of the complete runs."""
     runs = {name: LanguageRun.from_file(find_config(plan.config), name) for name in plan.variants}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -125,22 +125,22 @@ def write_speed(plan: QualityPlan, out: Path) -> dict[str, Any]:
 
 
 def _is_of_plan(plan: QualityPlan, stored: dict[str, Any]) -> bool:
-    """Whether a table is of this size and training."""
+    """Return whether a table has this size and training."""
     if not stored.keys() >= {"model", "training", "factors", "tokens", "data", "variants", "runs"}:
-        return False  # no table, or none of this command
-    # By value: a table from before a field was added has its default.
+        return False  # no table, or a table of another command
+    # Compared by value: a table older than a field has its default.
     model, training = LanguageModelConfig.from_dict(stored["model"]), TrainingConfig.from_dict(stored["training"])
     return plan.base == LanguageRun(model, training)
 
 
 def is_alike(plan: QualityPlan, stored: dict[str, Any]) -> bool:
-    """Whether a table is of this size and training, scored on the same text in the same way."""
+    """Return whether a table has this size and training, and is scored on the same text in the same way."""
     scored = [list(plan.scoring.factors), plan.scoring.tokens, text_hashes(plan.data)]
     return _is_of_plan(plan, stored) and scored == [stored[name] for name in ("factors", "tokens", "data")]
 
 
 def kept_rows(plan: QualityPlan, out: Path) -> dict[str, dict[str, Any]]:
-    """By name of the run, the rows of the file `out` whose runs have no folder; none if it is a file of other runs."""
+    """Return the rows of `out` whose runs have no folder, by name; none if the file is of other runs."""
     stored = _stored(out)
     if not is_alike(plan, stored):
         return {}
@@ -154,7 +154,7 @@ def kept_rows(plan: QualityPlan, out: Path) -> dict[str, dict[str, Any]]:
 
 
 def collect(plan: QualityPlan, out: Path, failed: dict[str, str]) -> dict[str, Any]:
-    """The table of the complete runs; speeds, and rows of runs that have no folder, are those in `out`."""
+    """Return the table of the complete runs. Speeds, and rows of runs without a folder, are those of `out`."""
     kept = kept_rows(plan, out)
     rows = {job.name: kept.get(job.name) or run_row(job) for job in plan.jobs if job.name not in failed}
     variants, base = load_variants(), plan.base
@@ -181,7 +181,7 @@ def _stored(out: Path) -> dict[str, Any]:
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:
-    """Integers from "0,1,2"."""
+    """Parse integers from "0,1,2"."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -189,5 +189,5 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def names(text: str | None) -> Sequence[str]:
-    """Names from "M1,M2"."""
+    """Parse names from "M1,M2"."""
     return [part.strip() for part in text.split(",")] if text else []

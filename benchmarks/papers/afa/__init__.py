@@ -1,1 +1,1 @@
-"""Adaptive Filter Attention as published, against what it claims."""
+"""Adaptive Filter Attention as published, with tests of its claims."""

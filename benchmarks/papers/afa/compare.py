@@ -35,15 +35,15 @@ from rfa.training.simulate import NOISE_SETTINGS, STEP, STEPS_PER_MEASUREMENT, s
 
 INTERVAL = STEP * STEPS_PER_MEASUREMENT
 SOFTMAX_LAYERS = (1, 2)
-# Series of the simulated splits, one of each per setting.
+# Series of each simulated split, per setting.
 SEEDS = {"train": 60_000, "calibration": 61_000, "test": 95_000}
-# The picture shows the first test series that starts this far from the origin.
+# The figure shows the first test series that starts at least this far from the origin.
 SHOWN_FROM = 3.0
 
 
 @dataclass(frozen=True)
 class AfaPlan:
-    """Sizes of the experiment; the defaults are the paper's, where it has them."""
+    """Sizes of the experiment. The defaults are the paper's where it states them."""
 
     training: PredictorTraining = field(default_factory=PredictorTraining)
     d_model: int = 128
@@ -59,7 +59,7 @@ class AfaPlan:
 
 @dataclass(frozen=True)
 class Data:
-    """The series of a setting."""
+    """Series of one setting."""
 
     train: Batch
     calibration: Batch
@@ -68,7 +68,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the picture needs of a setting: the first seed's model, its data, and `_spread` of both."""
+    """Values that the figure needs of a setting: the first seed's model, its data, and `_spread` of both."""
 
     model: AFAFilter
     data: Data
@@ -100,24 +100,24 @@ def _predict(model: nn.Module, batch: Batch) -> Any:
 
 
 def squared_error(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Mean squared error per component of predictions of the second and every later row."""
+    """Return the mean squared error per component of predictions of the second and later rows."""
     return float(np.mean((prediction[:, :-1] - target[:, 1:]) ** 2))
 
 
 def _spread(model: AFAFilter, batch: Batch) -> np.ndarray:
-    """a, b of the variance a / precision + b of the next measurement."""
+    """Return a, b of the variance a / precision + b of the next measurement."""
     found: Filtered = _predict(model, batch)
     error2 = (found.prediction[:, :-1].numpy() - batch.observations[:, 1:]) ** 2
     return spread_of_evidence(found.precision[:, :-1, 0].numpy().ravel(), error2.mean(-1).ravel())
 
 
 def _deviation(found: Filtered, spread: np.ndarray) -> np.ndarray:
-    """Of the measurement after each, `[B, N, 1]`."""
+    """Return the standard deviation of the next measurement, `[B, N, 1]`."""
     return np.sqrt(spread[0] / found.precision.numpy() + spread[1])
 
 
 def afa_row(model: AFAFilter, data: Data, spread: np.ndarray, seed: int) -> dict[str, Any]:
-    """What one trained layer reaches and has learned."""
+    """Return the results and learned parameters of one trained layer."""
     found: Filtered = _predict(model, data.test)
     prediction, truth = found.prediction.numpy(), np.asarray(data.test.truth)
     error = np.abs(prediction[:, :-1] - data.test.observations[:, 1:])
@@ -135,7 +135,7 @@ def afa_row(model: AFAFilter, data: Data, spread: np.ndarray, seed: int) -> dict
 
 
 def run_setting(index: int, plan: AfaPlan, tick: Callable[[], object]) -> tuple[dict[str, Any], Shown]:
-    """The row of one noise setting, and what its pictures need."""
+    """Return the row of one noise setting and the values for its figures."""
     sigma2, eta2 = NOISE_SETTINGS[index]
     data = _data(index, plan)
     config = AFAConfig(observation_size=2, d_model=plan.d_model, head_dim=plan.d_model, step=INTERVAL)
@@ -179,13 +179,13 @@ def run_setting(index: int, plan: AfaPlan, tick: Callable[[], object]) -> tuple[
 
 
 def draw(shown: Sequence[Shown], path: Path) -> None:
-    """One test series of each setting."""
+    """Draw one test series of each setting."""
     panels = []
     for (sigma2, eta2), case in zip(NOISE_SETTINGS, shown, strict=True):
         test = case.data.test
         k = int(np.argmax(np.linalg.norm(np.asarray(test.truth)[:, 0], axis=-1) > SHOWN_FROM))
         found: Filtered = _predict(case.model, test)
-        # A prediction belongs to the measurement after its own.
+        # A prediction is for the next measurement.
         predicted, deviation = found.prediction[k].numpy(), _deviation(found, case.spread)[k, :, 0]
         panels.append(
             Trajectory(
@@ -201,7 +201,7 @@ def draw(shown: Sequence[Shown], path: Path) -> None:
 
 
 def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str, Any]:
-    """Run the experiment, write its figures and its document."""
+    """Run the experiment and write its figures and document."""
     plan = plan or AfaPlan()
     start, rows, shown = time.monotonic(), [], []
     with tqdm(total=plan.steps, unit="step", disable=None) as bar:
@@ -222,6 +222,6 @@ def write_afa(out: Path, figures: Path, plan: AfaPlan | None = None) -> dict[str
 
 
 def _true_eigenvalues() -> list[list[float]]:
-    """[real, imaginary] of the system in its Euler steps, per time."""
+    """Return [real, imaginary] of the eigenvalues of the Euler-discretised system, per unit of time."""
     rates = np.log(np.linalg.eigvals(euler_moves(0.0)[0]).astype(complex)) / INTERVAL
     return sorted([float(rate.real), float(rate.imag)] for rate in rates)

@@ -1,4 +1,4 @@
-"""The pictures of the AFA experiment, after figures 1 to 3 of Adaptive Filter Attention."""
+"""Figures of the AFA experiment, after figures 1 to 3 of Adaptive Filter Attention."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ COLOURS = {"truth": "black", "measured": "tab:blue", "predicted": "tab:red"}
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One series `[N, 2]` at `times` `[N]`: each prediction stands at the measurement that it is for (the first has
-    none), with the deviation `[N]` of that measurement."""
+    """One series `[N, 2]` at `times` `[N]`.
+
+    Each prediction is stored at the measurement that it predicts (the first has none), with the deviation `[N]`.
+    """
 
     title: str
     times: np.ndarray
@@ -26,7 +28,7 @@ class Trajectory:
 
 
 def draw_trajectories(shown: list[Trajectory], path: Path, *, width: float) -> None:
-    """Above the plane of the state, below its first component over time with the band of `width` deviations."""
+    """Draw the state plane above and the first component over time below, with a band of `width` deviations."""
     figure, grid = no_display().subplots(
         2, len(shown), squeeze=False, figsize=(4 * len(shown), 6), height_ratios=(1.5, 1), layout="constrained"
     )

@@ -27,8 +27,10 @@ from rfa.runtime.text.config import StrictConfig
 
 @dataclass(frozen=True)
 class RationalDynamics(Dynamics):
-    """Dynamics whose robust weight is the rational 1 / (1 + P R²): with nu = 1, which the noises and the projections
-    absorb, the logit is tau (log P - log(1 + P R²)) = -tau log(V + R²)."""
+    """Dynamics whose robust weight is the rational 1 / (1 + P R²).
+
+    nu is 1, absorbed by the noises and projections: the logit is tau (log P - log(1 + P R²)) = -tau log(V + R²).
+    """
 
     @property
     def kappa(self) -> Tensor:
@@ -37,9 +39,9 @@ class RationalDynamics(Dynamics):
 
 @dataclass(frozen=True)
 class AFAConfig(StrictConfig):
-    """One layer of width d_model; heads of head_dim complex dims; `step` dt is how far ahead it predicts.
+    """One layer of width d_model with heads of head_dim complex dimensions; it predicts `step` dt ahead.
 
-    Initially every head decays at `mu`, and its frequencies are spread evenly up to `fastest`, both in 1/time.
+    Initially every head decays at `mu` and its frequencies are spread evenly up to `fastest`, both in 1/time.
     """
 
     observation_size: int
@@ -66,7 +68,7 @@ class AFAConfig(StrictConfig):
 
 
 class AdaptiveScalars(nn.Module):
-    """What every AFA layer learns per head: alpha, with mu = alpha², and the noises of key and query and tau."""
+    """Learned scalars of each head of an AFA layer: alpha, with mu = alpha², the noises of key and query, and tau."""
 
     def __init__(self, mu: Tensor, temperature: float = 1.0) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class AdaptiveScalars(nn.Module):
         return self.alpha.square()
 
     def rational(self, omega: Tensor, sigma2: Tensor) -> RationalDynamics:
-        """Raw → constrained, the only place where it happens."""
+        """Map raw parameters to constrained ones. No other code does so."""
         return RationalDynamics(
             mu=self.mu,
             omega=omega,
@@ -108,25 +110,27 @@ class AdaptiveParameters(AdaptiveScalars):
 
 
 def transported(value: Tensor, dynamics: Dynamics, lag: Tensor) -> Tensor:
-    """e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`, or `[..., H, 2D]` over one, `[]`."""
+    """Return e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`, or `[..., H, 2D]` over one lag
+    `[]`.
+    """
     turned = rotate(value, wrapped_phase(dynamics.omega, lag, value.dtype))
     return decay(dynamics.mu, lag.to(value.dtype)).movedim(0, -1)[..., None] * turned
 
 
 def gated(value: Tensor, mean: Tensor, delta: Tensor) -> Tensor:
-    """(1 - s) v + s v̄ of `[..., H, 2D]`, s = sigmoid(delta) of the heads."""
+    """Return (1 - s) v + s v̄ of `[..., H, 2D]`, with s = sigmoid(delta) of the heads."""
     share = torch.sigmoid(delta)[:, None]
     return (1 - share) * value + share * mean
 
 
 def _complex_weight(d_out: int, d_in: int) -> Tensor:
-    """Isotropic in the complex plane: magnitude N(0, 2 / (in + out)), phase uniform, `[out, in]` complex."""
+    """Return an isotropic complex weight `[out, in]`: magnitude N(0, 2 / (in + out)), uniform phase."""
     magnitude = math.sqrt(2 / (d_in + d_out)) * torch.randn(d_out, d_in)
     return torch.polar(magnitude.abs(), 2 * math.pi * torch.rand(d_out, d_in))
 
 
 def _linear(weight: Tensor) -> nn.Linear:
-    """A layer with this weight and no bias yet."""
+    """Return a layer with this weight and no bias."""
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     with torch.no_grad():
         linear.weight.copy_(weight)
@@ -135,20 +139,23 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 
 def _to_complex(config: AFAConfig) -> nn.Linear:
-    """Real `d` → the heads' complex dims, as reals `[H, 2D]`."""
+    """Map real `d` to the complex dimensions of the heads, as reals `[H, 2D]`."""
     parts = [_complex_weight(config.head_dim, config.d_model) for _ in range(config.n_heads)]
     return _linear(torch.cat([half for weight in parts for half in (weight.real, weight.imag)]))
 
 
 def _to_real(config: AFAConfig) -> nn.Linear:
-    """The heads' complex dims → real part of complex `d`."""
+    """Map the complex dimensions of the heads to the real part of complex `d`."""
     parts = [_complex_weight(config.d_model, config.head_dim) for _ in range(config.n_heads)]
     return _linear(torch.cat([half for weight in parts for half in (weight.real, -weight.imag)], dim=1))
 
 
 class Filtered(NamedTuple):
-    """prediction of the next token (v⁺), estimate of this one (v̄) and residual (z̄) `[B, N, d]`, after the output
-    projection; precision, the evidence of the row, `[B, N, H]`."""
+    """Outputs of the layer after the output projection.
+
+    prediction (v⁺), estimate (v̄) and residual (z̄) are `[B, N, d]`; precision, the evidence of each row, is `[B, N,
+    H]`.
+    """
 
     prediction: Tensor
     estimate: Tensor
@@ -157,7 +164,7 @@ class Filtered(NamedTuple):
 
 
 class AFALayer(nn.Module):
-    """See the module's page. `times` `[N]` float64 are those of the tokens, in the unit of the dynamics."""
+    """One AFA layer. `times` `[N]`, float64, are the times of the tokens, in the unit of the dynamics."""
 
     def __init__(self, config: AFAConfig) -> None:
         super().__init__()
@@ -172,16 +179,16 @@ class AFALayer(nn.Module):
         return dynamics
 
     def heads(self, projection: nn.Linear, x: Tensor) -> Tensor:
-        """`[B, N, d]` → `[B, N, H, 2D]`."""
+        """Map `[B, N, d]` to `[B, N, H, 2D]`."""
         return projection(x).reshape(*x.shape[:-1], self.config.n_heads, -1)
 
     def leave(self, latent: Tensor) -> Tensor:
-        """`[..., H, 2D]` → `[..., d]`."""
+        """Map `[..., H, 2D]` to `[..., d]`."""
         out: Tensor = self.output(latent.flatten(-2))
         return out
 
     def _attend(self, x: Tensor, values: Tensor, times: Tensor, dynamics: Dynamics) -> AttentionResult:
-        """Attention over values of any width that are in the rotating frame."""
+        """Attend over values of any width in the rotating frame."""
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
         q, k = (rotate(self.heads(projection, x), -phase) for projection in (self.query, self.key))
         return attend(q, k, values, dynamics, query_times=times[None], key_times=times[None])
@@ -196,23 +203,23 @@ class AFALayer(nn.Module):
         return Filtered(self.leave(ahead), self.leave(mean), self.leave(fused), result.precision)
 
     def attention(self, x: Tensor, times: Tensor) -> Tensor:
-        """The matrices A ⊙ E `[B, H, N, N]`: the weights on the transported values."""
+        """Return the matrices A ⊙ E `[B, H, N, N]`: the weights of the transported values."""
         batch, length, _ = x.shape
         unit = torch.eye(length, dtype=x.dtype)[None, :, None].expand(batch, -1, self.config.n_heads, -1)
         return self._attend(x, unit, times, self.dynamics()).out.transpose(1, 2)
 
     def carry(self, value: Tensor, lag: Tensor) -> Tensor:
-        """e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`."""
+        """Return e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`."""
         return transported(value, self.dynamics(), lag)
 
     def pulled_forward(self, x: Tensor, times: Tensor, row: int) -> Tensor:
-        """What every token up to `row` says of the token at `row`, `[B, row + 1, d]`: its value, carried there."""
+        """Transport the value of every token up to `row` to the time of that token, `[B, row + 1, d]`."""
         value = self.heads(self.value, x[:, : row + 1])
         return self.leave(self.carry(value, times[row] - times[: row + 1]))
 
 
 class AFAFilter(nn.Module):
-    """Observations in, predictions of the next ones out: a fixed orthonormal embedding, one layer, and back."""
+    """Predicts the next observation: a fixed orthonormal embedding, one layer, and the inverse of the embedding."""
 
     embedding: Tensor
 
@@ -224,21 +231,23 @@ class AFAFilter(nn.Module):
         self.layer = AFALayer(config)
 
     def forward(self, observations: Tensor, times: Tensor) -> Filtered:
-        """Prediction of the next observation, estimate of this one, and residual, after each of `[B, N, P]`."""
+        """Return the prediction of the next observation, the estimate of this one, and the residual, for `[B, N,
+        P]`.
+        """
         found = self.layer(observations @ self.embedding.T, times)
         prediction, estimate, residual = (part @ self.embedding for part in found[:3])
         return Filtered(prediction, estimate, residual, found.precision)
 
     def attention(self, observations: Tensor, times: Tensor) -> Tensor:
-        """`[B, H, N, N]`."""
+        """Return the attention weights `[B, H, N, N]`."""
         return self.layer.attention(observations @ self.embedding.T, times)
 
     def pulled_forward(self, observations: Tensor, times: Tensor, row: int) -> Tensor:
-        """The observations up to `row`, each carried to its time, `[B, row + 1, P]`."""
+        """Transport the observations up to `row` to its time, `[B, row + 1, P]`."""
         return self.layer.pulled_forward(observations @ self.embedding.T, times, row) @ self.embedding
 
     def transport(self, lags: Tensor) -> Tensor:
-        """What the layer makes of an observation that is carried over each of `lags` `[L]`: matrices `[L, P, P]`."""
+        """Return the matrices `[L, P, P]` by which the layer transports an observation over each of `lags` `[L]`."""
         value = (self.layer.value.weight @ self.embedding).T.reshape(
             self.config.observation_size, 1, self.config.n_heads, -1
         )
@@ -246,7 +255,7 @@ class AFAFilter(nn.Module):
         return (carried @ self.layer.output.weight.T @ self.embedding).permute(1, 2, 0)
 
     def channel_strength(self) -> tuple[Tensor, Tensor]:
-        """|omega| of every channel, and how strongly observations pass through it, both `[H D]`."""
+        """Return |omega| of every channel and the gain of observations through it, both `[H D]`."""
         omega = self.layer.dynamics().omega.abs().flatten()
         heads, dims = self.config.n_heads, self.config.head_dim
         inward = (self.layer.value.weight @ self.embedding).reshape(heads, 2, dims, -1).square().sum((1, 3))

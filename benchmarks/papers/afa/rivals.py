@@ -1,4 +1,4 @@
-"""Rivals of an AFA layer on the oscillator: the exact Kalman filter, naive predictions, softmax layers."""
+"""Baselines of an AFA layer on the oscillator: the exact Kalman filter, naive predictions, softmax layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.training.simulate import OSCILLATOR_DRIFT, STEP, STEPS_PER_MEASUREMENT
 
 
 def euler_moves(sigma2: float) -> tuple[np.ndarray, np.ndarray]:
-    """Transition and process noise from one measurement to the next of the system in Euler steps."""
+    """Return the transition and process noise between two measurements of the Euler-discretised system."""
     move = np.eye(2) + STEP * OSCILLATOR_DRIFT
     f, q = np.eye(2), np.zeros((2, 2))
     for _ in range(STEPS_PER_MEASUREMENT):
@@ -22,14 +22,14 @@ def euler_moves(sigma2: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kalman_estimates(observations: np.ndarray, sigma2: float, eta2: float) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates of the state `[B, N, 2]`, and predictions of the next one."""
+    """Return estimates of the state `[B, N, 2]` and predictions of the next one."""
     f, q = euler_moves(sigma2)
     means = kalman(observations, f, q, np.full(observations.shape[:2], eta2))
     return means, means @ f.T
 
 
 class SoftmaxPredictor(nn.Module):
-    """`layers` residual layers of one causal softmax head over embedded observations with added positions."""
+    """`layers` residual layers with one causal softmax head, over embedded observations plus position embeddings."""
 
     embedding: Tensor
     position: Tensor
@@ -46,7 +46,7 @@ class SoftmaxPredictor(nn.Module):
         self.output = nn.Linear(d_model, d_model)
 
     def forward(self, observations: Tensor, times: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Prediction of the next observation after each of `[B, N, P]`, and the weights `[B, N, N]` of every layer."""
+        """Return the prediction of the next observation for `[B, N, P]`, and the weights `[B, N, N]` of every layer."""
         length = observations.shape[1]
         hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
         x, weights = observations @ self.embedding.T + self.position[:length], []

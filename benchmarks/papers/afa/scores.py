@@ -1,4 +1,4 @@
-"""What an AFA layer has learned of a system: eigenvalues, frequencies, and the variance of its predictions."""
+"""Learned properties of an AFA layer: eigenvalues, frequencies, and the variance of its predictions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import torch
 
 from rfa.benchmarks.papers.afa.layer import AFAFilter
 
-# Lags, in measurements, over which the layer's transport is compared with one matrix exponential: about one turn.
-# At lag 0 nothing is learned, for every prediction is of the next measurement.
+# Lags, in measurements, over which the layer's transport is fitted by one matrix exponential: about one turn.
+# Lag 0 is not trained, because every prediction is of the next measurement.
 TRANSPORT_LAGS = (1, 63)
-# Frequencies within this of the true one count as having found it.
+# Frequencies within this distance of the true one are counted.
 NEAR = 0.2
 TRUE_OMEGA = 1.0
 # Normal quantile of the two-sided 90 % interval.
@@ -18,7 +18,9 @@ Z90 = 1.6449
 
 
 def learned_eigenvalues(model: AFAFilter, step: float) -> list[list[float]]:
-    """[real, imaginary] of the eigenvalues of the A whose e^{A step} fits the layer's transport over the lags best."""
+    """Return [real, imaginary] of the eigenvalues of the A whose e^{A step} best fits the layer's transport over the
+    lags.
+    """
     first, last = TRANSPORT_LAGS
     lags = step * torch.arange(first, last + 1, dtype=torch.float64)
     maps = model.transport(lags).detach().double().numpy()
@@ -28,14 +30,18 @@ def learned_eigenvalues(model: AFAFilter, step: float) -> list[list[float]]:
 
 
 def frequencies(model: AFAFilter) -> dict[str, float]:
-    """Mean |omega| of the channels by the power that passes through them, and the share of it near the true one."""
+    """Return the mean |omega| of the channels, weighted by their power, and the share of the power near the true
+    one.
+    """
     omega, strength = (x.detach().double().numpy() for x in model.channel_strength())
     power = strength**2 / np.sum(strength**2)
     return {"mean_omega": float(power @ omega), "near_share": float(power[np.abs(omega - TRUE_OMEGA) < NEAR].sum())}
 
 
 def spread_of_evidence(precision: np.ndarray, error2: np.ndarray) -> np.ndarray:
-    """Non-negative a, b of the variance a / precision + b of a prediction, by least squares; both inputs `[M]`."""
+    """Fit non-negative a, b of the variance a / precision + b of a prediction by least squares; both inputs are
+    `[M]`.
+    """
     from scipy.optimize import nnls
 
     columns = np.stack([1 / precision, np.ones_like(precision)], axis=1)

@@ -1,4 +1,4 @@
-"""Train a predictor on noisy measurements: the next one from the previous ones, in squared error.
+"""Train a predictor of the next noisy measurement with squared error.
 
 Adaptive Filter Attention §4.3. A predictor has `forward(observations [B, N, P], times [N])`, whose first output is the
 prediction of the next observation.
@@ -21,8 +21,10 @@ from rfa.runtime.text.config import StrictConfig
 
 @dataclass(frozen=True)
 class PredictorTraining(StrictConfig):
-    """How to train: Adam, one cycle of a cosine with warm-up up to `learning_rate`, or `dynamics_rate` for the scalars
-    of the dynamics. `batch` sequences a step, drawn by `seed`."""
+    """Training settings: Adam, one cosine cycle with warm-up to `learning_rate`, or to `dynamics_rate` for the scalars
+    of the
+    dynamics. Each step uses `batch` sequences, drawn by `seed`.
+    """
 
     steps: int = 300
     batch: int = 32
@@ -41,7 +43,7 @@ class PredictorTraining(StrictConfig):
 
 
 def prediction_loss(prediction: Tensor, observations: Tensor) -> Tensor:
-    """Mean squared error per component of the predictions of the second and every later observation."""
+    """Return the mean squared error per component of the predictions of the second and later observations."""
     return (prediction[:, :-1] - observations[:, 1:]).square().mean()
 
 
@@ -61,9 +63,9 @@ def train_predictor(
     *,
     visit: Callable[[int, nn.Module], None] | None = None,
 ) -> list[float]:
-    """Train in place on sequences `[S, N, P]` at `times` `[N]`; the loss of every step.
+    """Train in place on sequences `[S, N, P]` at `times` `[N]`, and return the loss of every step.
 
-    visit: called with the number of steps done, from 0, and the model.
+    visit: called with the number of completed steps, from 0, and the model.
     """
     data, stamps = torch.from_numpy(observations).float(), torch.from_numpy(times)
     generator = torch.Generator().manual_seed(config.seed)

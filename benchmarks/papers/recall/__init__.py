@@ -1,1 +1,1 @@
-"""What a state of constant size can recall."""
+"""Experiments on the recall of a state of constant size."""

@@ -1,4 +1,4 @@
-"""The picture of `rfa bench recall`: accuracy by pairs, by length of a copied string, and by distance."""
+"""The figure of `rfa bench recall`: accuracy by pairs, by length of a copied string, and by distance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATTENTION_COLOURS = {"softmax": "0.5", "rfa": "black"}
 
 
 def _lines(axes: Any, rows: Sequence[Mapping[str, Any]], across: str, chosen: Any, colours: Mapping[str, Any]) -> None:
-    """One line a row over `across` ("size" or "filler") of the cells that are chosen, with their intervals."""
+    """Return one line per row over `across` ("size" or "filler") of the chosen cells, with their intervals."""
     for row in rows:
         cells = [cell for cell in row["scores"] if chosen(cell)]
         if not cells:
@@ -25,7 +25,7 @@ def _lines(axes: Any, rows: Sequence[Mapping[str, Any]], across: str, chosen: An
 
 
 def draw_recall(document: Mapping[str, Any], path: Path) -> None:
-    """A panel for pairs, one for copied strings, one for distance; the format follows the suffix."""
+    """Draw panels for pairs, copied strings and distance. The suffix sets the format."""
     pyplot = no_display()
 
     names = list(dict.fromkeys(row["setting"] for row in document["rows"]))
@@ -40,7 +40,7 @@ def draw_recall(document: Mapping[str, Any], path: Path) -> None:
         (copy, "size", lambda cell: cell["filler"] == 0, "symbols", "copy"),
         (recall, "filler", lambda cell: cell["size"] == pairs, "filler between pairs and queries", f"{pairs} pairs"),
     ]
-    drawn = [panel for panel in panels if panel[0]]  # a task that was not run has no panel
+    drawn = [panel for panel in panels if panel[0]]  # omit a task that was not run
     figure, grid = pyplot.subplots(
         1, len(drawn), figsize=(4.4 * len(drawn), 4.2), sharey=True, squeeze=False, layout="constrained"
     )
@@ -48,7 +48,7 @@ def draw_recall(document: Mapping[str, Any], path: Path) -> None:
         _lines(axes, rows, across, chosen, colours)
         if across == "size":
             axes.set_xscale("log", base=2)
-        else:  # no filler has its place, too
+        else:  # without filler a place is needed too
             axes.set_xscale("symlog", base=2, linthresh=32)
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.set(xlabel=label, title=title)

@@ -1,7 +1,8 @@
 """Associative recall and copying by the number of slots: `rfa bench recall`.
 
-Each setting learns each task of `tasks.py` from random weights: results are lower bounds of what the state can hold.
-They have Wilson intervals; the last columns have filler between pairs and queries. A layer has 4 · S slots in all.
+Each setting learns each task of `tasks.py` from random weights, so results are lower bounds of the capacity of the
+state. They have Wilson intervals; the last columns have filler between pairs and queries. A layer has 4 · S slots in
+all.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from rfa.measured import git_commit, hardware, write_result
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig, Mode
 
-# From here on a size counts as held.
+# A size is held from this accuracy on.
 HELD = 0.99
-# The bar of the recurrent path: these settings at this many pairs.
+# The settings of the recurrent mode under the requirement, and its number of pairs.
 BAR_SETTINGS, BAR_PAIRS = ("S16", "S16-joint"), 16
-# Tokens of a batch of a test, which bounds the memory of the attention's matrices.
+# Tokens of a test batch, which bounds the memory of the attention matrices.
 TEST_TOKENS = 8192
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A model to train: what differs from the plan's, its mode, and what differs in the training of recall."""
+    """A model to train: its changes of the plan's model, its mode, and its changes of the training of recall."""
 
     name: str
     title: str
@@ -70,14 +71,14 @@ SETTINGS = (
 )
 
 
-# Half of the late steps are of the largest size: 64 pairs, which 16 slots never hold, would cost them the 16.
+# Half of the late steps train the largest size. 16 slots never hold 64 pairs, so those steps would be lost.
 RECALL = RecallConfig("recall", (2, 4, 8, 16, 32), steps=6000)
 COPY = RecallConfig("copy", (4, 8, 16, 32, 64), steps=3000)
 
 
 @dataclass(frozen=True)
 class RecallPlan:
-    """Sizes of the experiment. `fillers` are the distances at which `filler_pairs` pairs are asked for."""
+    """Sizes of the experiment. `fillers` are the distances at which `filler_pairs` pairs are queried."""
 
     d_model: int = 64
     n_layers: int = 3
@@ -96,7 +97,7 @@ class RecallPlan:
         return [config for config in (self.recall, self.copy) if config is not None]
 
 
-# Three minutes: whether attention and 16 slots learn a few pairs at all.
+# A run of three minutes: attention and 16 slots learn a few pairs.
 QUICK = RecallPlan(
     recall=RecallConfig("recall", (2, 4), steps=300),
     copy=None,
@@ -109,7 +110,7 @@ QUICK = RecallPlan(
 
 
 def available(names: Sequence[str]) -> list[Setting]:
-    """The settings of these names that this version's model can run."""
+    """Return the settings with these names that the model of this version supports."""
     by_name = {setting.name: setting for setting in SETTINGS}
     for name in names:
         if name not in by_name:
@@ -125,7 +126,7 @@ def model_config(plan: RecallPlan, setting: Setting) -> LanguageModelConfig:
 
 
 def state_floats(config: LanguageModelConfig, mode: Mode) -> int | None:
-    """Numbers that the recurrence keeps of any number of tokens; None: attention keeps all tokens."""
+    """Return the number of values in the recurrent state of any number of tokens. None: attention keeps all tokens."""
     if mode == "attention":
         return None
     window = 4 * config.head_dim * getattr(config, "window", 0)
@@ -134,7 +135,7 @@ def state_floats(config: LanguageModelConfig, mode: Mode) -> int | None:
 
 @torch.no_grad()
 def right_answers(model: LanguageModel, batch: Batch) -> torch.Tensor:
-    """Which answers of each row `[B, A]` are the model's first choice."""
+    """Return whether each answer of each row `[B, A]` is the model's first choice."""
     rows = max(1, TEST_TOKENS // batch.tokens.shape[1])
     found = []
     for tokens, targets in zip(batch.tokens.split(rows), batch.targets.split(rows), strict=True):
@@ -144,8 +145,12 @@ def right_answers(model: LanguageModel, batch: Batch) -> torch.Tensor:
 
 
 def score(right: torch.Tensor) -> dict[str, Any]:
-    """Share of right answers with its 95 % interval, and of sequences without a mistake. A greedy decoder that sees its
-    own answers errs first where this one does, so the second share is also that of strings that it copies exactly."""
+    """Return the share of correct answers with its 95 % interval, and the share of sequences without a mistake.
+
+    A greedy decoder that reads its own answers makes its first mistake at the same token, so the second share is also
+    that
+    of exactly copied strings.
+    """
     count, total = int(right.sum()), right.numel()
     interval = binomtest(count, total).proportion_ci(method="wilson")
     return {
@@ -159,7 +164,7 @@ def score(right: torch.Tensor) -> dict[str, Any]:
 
 
 def recall_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) -> list[dict[str, Any]]:
-    """A cell per number of pairs without filler, then per length of filler at `filler_pairs`."""
+    """Return a cell per number of pairs without filler, then per length of filler at `filler_pairs`."""
     cells = [(pairs, 0) for pairs in plan.pairs if pairs <= config.keys]
     cells += [(plan.filler_pairs, filler) for filler in plan.fillers]
     scores = []
@@ -173,7 +178,7 @@ def recall_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) 
 
 
 def copy_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) -> list[dict[str, Any]]:
-    """A cell per length of the string."""
+    """Return a cell per length of the string."""
     scores = []
     for length in plan.lengths:
         batch = copy_batch(config.seed, length, -(-plan.answers // length), length, split="test")
@@ -182,7 +187,7 @@ def copy_scores(model: LanguageModel, config: RecallConfig, plan: RecallPlan) ->
 
 
 def capacity(scores: Sequence[Mapping[str, Any]]) -> int:
-    """The largest size without filler up to which every size is held; 0: not even the smallest."""
+    """Return the largest size without filler up to which every size is held, or 0."""
     held = 0
     for cell in sorted((cell for cell in scores if cell["filler"] == 0), key=lambda cell: cell["size"]):
         if cell["accuracy"] < HELD:
@@ -192,7 +197,7 @@ def capacity(scores: Sequence[Mapping[str, Any]]) -> int:
 
 
 def run_setting(plan: RecallPlan, setting: Setting, config: RecallConfig, commit: str | None) -> dict[str, Any]:
-    """Train one model on one task and test it, by the code of `commit`."""
+    """Train and test one model on one task; `commit` names the code."""
     started = time.perf_counter()
     model = model_config(plan, setting)
     with tqdm(total=config.steps, desc=f"{setting.name} {config.task}") as bar:
@@ -226,7 +231,7 @@ def run_setting(plan: RecallPlan, setting: Setting, config: RecallConfig, commit
 
 
 def bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Recall of the recurrent path; `actual` is None where it was not measured."""
+    """Return the requirements on the recall of the recurrent mode; `actual` is None if not measured."""
     found = {
         row["setting"]: cell["accuracy"]
         for row in rows
@@ -241,7 +246,7 @@ def bars(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows with this one in place of an earlier one of its setting and task, in the order of SETTINGS."""
+    """Replace the row of the same setting and task, in the order of SETTINGS."""
     order = [setting.name for setting in SETTINGS]
     kept = [old for old in rows if (old["setting"], old["task"]) != (row["setting"], row["task"])]
     return sorted([*kept, row], key=lambda item: (item["task"] != "recall", order.index(item["setting"])))
@@ -250,7 +255,7 @@ def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str
 def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str, Any]:
     document = {"plan": asdict(plan), "bars": bars(rows), "rows": rows}
     write_result(out, document)
-    # As it is read: lists where there are tuples.
+    # JSON has lists instead of tuples.
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 
@@ -258,15 +263,15 @@ def _write(out: Path, plan: RecallPlan, rows: list[dict[str, Any]]) -> dict[str,
 def write_recall(
     out: Path, figure: Path | None, plan: RecallPlan, *, only: Sequence[str] = (), task: Task | None = None
 ) -> dict[str, Any]:
-    """Train and test every setting, or those in `only`, and write after each; other rows of `out` stay."""
+    """Train and test every setting, or those in `only`, and write after each. Other rows of `out` are kept."""
     from rfa.benchmarks.papers.recall.plot import draw_recall
 
     chosen = available(only or plan.settings)
     if not only and task is None:
         out.unlink(missing_ok=True)
-    # Before the first training: the checkout may move on while the loaded code runs.
+    # Before the first training, because the checkout may change while the loaded code runs.
     commit = git_commit()
-    # One thread: the sizes are small.
+    # The sizes are too small for more threads.
     torch.set_num_threads(1)
     document: dict[str, Any] = {}
     for config in plan.trainings():

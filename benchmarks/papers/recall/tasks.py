@@ -27,25 +27,25 @@ from rfa.training.optimiser import Optimiser, OptimiserConfig
 Task = Literal["recall", "copy"]
 Split = Literal["train", "test"]
 
-# The vocabulary: symbols without meaning between pairs and queries, the marker, keys (also the alphabet of the strings
-# to copy) and values.
+# The vocabulary: symbols without meaning between pairs and queries, the marker, keys (also the alphabet of copied
+# strings) and values.
 N_FILLERS, N_KEYS, N_VALUES = 16, 128, 64
 MARKER = N_FILLERS
 FIRST_KEY = MARKER + 1
 FIRST_VALUE = FIRST_KEY + N_KEYS
 VOCABULARY = FIRST_VALUE + N_VALUES
-# Behind them, where pairs are joint, every pair of one of the first keys and a value.
+# The last symbols, with joint pairs: each pair of one of the first keys and a value.
 N_JOINT_KEYS = 32
 JOINT_VOCABULARY = VOCABULARY + N_JOINT_KEYS * N_VALUES
-# What a guess without memory gets right.
+# The accuracy of a guess.
 CHANCE: dict[Task, float] = {"recall": 1 / N_VALUES, "copy": 1 / N_KEYS}
-# Target of a position that is not an answer (what cross-entropy ignores).
+# Target of a position without an answer, which cross-entropy ignores.
 NO_ANSWER = -100
 SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 class Batch(NamedTuple):
-    """tokens `[B, N]`; targets `[B, N]`: the answer expected at a position, NO_ANSWER elsewhere."""
+    """tokens `[B, N]`, and targets `[B, N]`: the expected answer at a position, or NO_ANSWER."""
 
     tokens: Tensor
     targets: Tensor
@@ -66,7 +66,7 @@ def recall_batch(
     joint: bool = False,
     split: Split = "train",
 ) -> Batch:
-    """`rows` sequences of 3 · pairs (joint: 2 · pairs) + filler + 1 tokens, their keys drawn from the first `keys`."""
+    """Return `rows` sequences of 3 · pairs (joint: 2 · pairs) + filler + 1 tokens, with keys from the first `keys`."""
     most = N_JOINT_KEYS if joint else N_KEYS
     if not 1 <= pairs <= keys <= most:
         raise ValueError(f"pairs and keys must be in 1 <= pairs <= keys <= {most}, got {pairs} and {keys}")
@@ -87,7 +87,7 @@ def recall_batch(
 
 
 def copy_batch(seed: int, step: int, rows: int, length: int, *, split: Split = "train") -> Batch:
-    """`rows` strings of `length` symbols, the marker and all but the last symbol again: 2 · length tokens."""
+    """Return `rows` strings of `length` symbols, each with the marker and a copy of all but its last symbol."""
     if length < 1:
         raise ValueError(f"length must be >= 1, got {length}")
     string = FIRST_KEY + _generator(seed, split, step).integers(N_KEYS, size=(rows, length))
@@ -132,7 +132,7 @@ class RecallConfig(StrictConfig):
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
 
     def optimiser(self) -> OptimiserConfig:
-        """The default language model's recipe at this task's rates."""
+        """Return the optimiser of the default language model at the learning rates of this task."""
         return OptimiserConfig(
             steps=self.steps,
             optimiser="muon",
@@ -148,7 +148,7 @@ class RecallConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class Trained:
-    """A model in the mode that it was trained in, the steps that it took and the sizes that it met."""
+    """A model in its training mode, with the number of steps and the sizes it was trained on."""
 
     model: LanguageModel
     steps: int
@@ -156,9 +156,9 @@ class Trained:
 
 
 class Curriculum:
-    """Which sizes are trained: the first at the start, one more whenever the hardest of them is learned."""
+    """The trained sizes: the first at the start, and one more each time the hardest of them is learned."""
 
-    # Share of the newest batch in the running accuracy of a size.
+    # Weight of the newest batch in the running accuracy of a size.
     UPDATE = 0.1
 
     def __init__(self, config: RecallConfig) -> None:
@@ -171,7 +171,7 @@ class Curriculum:
         return self.config.sizes[: self.open]
 
     def record(self, size: int, accuracy: float) -> None:
-        """Note the accuracy of a batch of a size; opens the next size if the hardest is learned."""
+        """Record the accuracy of a batch of a size. Adds the next size if the hardest is learned."""
         self.accuracy[size] += self.UPDATE * (accuracy - self.accuracy[size])
         if self.accuracy[self.sizes[-1]] >= self.config.promote:
             self.open = min(self.open + 1, len(self.config.sizes))
@@ -182,7 +182,7 @@ class Curriculum:
 
 
 def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> tuple[Batch, int]:
-    """The batch of a step and its size; half of the steps train the hardest of the open sizes."""
+    """Return the batch of a step and its size. Half of the steps train the hardest size so far."""
     draw = np.random.default_rng([config.seed, len(SPLITS), step])
     size = sizes[-1] if draw.random() < 0.5 else sizes[draw.integers(len(sizes))]
     if config.task == "copy":
@@ -194,7 +194,7 @@ def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> t
 
 
 def answers(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits `[A, V]` and targets `[A]` of the answers of a batch, row by row."""
+    """Return logits `[A, V]` and targets `[A]` of the answers of a batch, row by row."""
     logits = model(batch.tokens, with_precision=False).logits
     queried = batch.targets != NO_ANSWER
     return logits[queried].float(), batch.targets[queried]
@@ -207,7 +207,7 @@ def train_recall(
     *,
     visit: Callable[[int, Curriculum, float], None] | None = None,
 ) -> Trained:
-    """Train a model on a task in one mode; `visit` sees the step, the curriculum and the loss."""
+    """Train a model on a task in one mode. `visit` gets the step, the curriculum and the loss."""
     torch.manual_seed(config.seed)
     model = LanguageModel(model_config)
     model.mode = mode
