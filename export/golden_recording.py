@@ -62,9 +62,7 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case and store samples of its outputs. For `argmax` outputs, also store the argmax if its lead is
-        clear.
-        """
+        """Run a case and store samples of its outputs. For `argmax` outputs, also store a clear argmax."""
         sources = {name: _encode_source(source) for name, source in inputs.items()}
         arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
         outputs = run_graph(self._sessions, graph, arrays)

@@ -3,8 +3,7 @@
 The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). T minimises the NLL per
 mode (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. The
 expected calibration error is measured on the second half, with bins of equal mass, for the most likely token ("top")
-and
-for one sampled from the calibrated distribution ("sampled"). Some tokens are stored for checks at load
+and for one sampled from the calibrated distribution ("sampled"). Some tokens are stored for checks at load
 (`rfa.runtime.bundle.held_out`).
 """
 

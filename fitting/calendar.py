@@ -142,9 +142,7 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """Estimate the scales from the marginal likelihood of an hourly pattern. Half-hours would cost eight times as
-    much.
-    """
+    """Estimate the scales by marginal likelihood of an hourly pattern. Half-hours would cost eight times as much."""
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)

@@ -2,9 +2,8 @@
 
 Each column gets its own modes (`maximum_likelihood`); the state of the filter concatenates them. Shared noise is then
 estimated from the correlation of the columns' one-step innovations in the training part: as measurement noise (dense
-R),
-or as measurement and level noise. It is kept if it improves the validation likelihood of the joint filter. Columns are
-fitted in parallel threads.
+R), or as measurement and level noise. It is kept if it improves the validation likelihood of the joint filter. Columns
+are fitted in parallel threads.
 """
 
 from __future__ import annotations
@@ -219,9 +218,7 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
 def joint_config(
     systems: list[Matrices], correlation: np.ndarray, shared: Shared, robust: dict[str, Any], inner: int
 ) -> LinearFilterConfig:
-    """Return block-diagonal dynamics with correlated R and, for "measurement and level", equally correlated level
-    noise.
-    """
+    """Return block-diagonal dynamics with correlated R and, for "measurement and level", correlated level noise."""
     deviation = np.sqrt([system.variance for system in systems])
     rho = np.eye(len(systems)) if shared == "nothing" else correlation
     process = block_diag(*(system.process for system in systems))

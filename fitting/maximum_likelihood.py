@@ -3,10 +3,8 @@
 The likelihood is that of the served filter (capped Student-t weights, contaminated normal density). nu and the
 contamination are fitted too, so outliers do not bias the noises. The optimiser is L-BFGS on the raw parameters with
 exact gradients. Modes are added one kind at a time, starting from the best parameters so far (a cycle from the
-strongest
-frequency in the innovations), and kept if the validation log likelihood gains more than `MIN_GAIN`. The chosen modes
-are
-fitted further while it improves. Standard errors are from the inverse observed information.
+strongest frequency in the innovations), and kept if the validation log likelihood gains more than `MIN_GAIN`. The
+chosen modes are fitted further while it improves. Standard errors are from the inverse observed information.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the search: harmonics per season, free modes (relaxations and cycles), L-BFGS iterations per fit, and
-    passes
-    K of the filter.
-    """
+    """Search limits: harmonics per season, free modes, L-BFGS iterations per fit, and filter passes K."""
 
     harmonics: int
     free_modes: int
@@ -74,8 +69,7 @@ class Limits:
 @dataclass(frozen=True)
 class Fit:
     """A structure at its maximum likelihood: raw parameters, log likelihoods of both parts, a log of the search, and
-    standard
-    errors (None where the data do not determine a parameter, or it is at a bound).
+    standard errors (None where the data do not determine a parameter, or it is at a bound).
     """
 
     structure: Structure

@@ -7,8 +7,7 @@
 w is the capped Student-t weight (docs/MATH.md, section 2, K passes), so this is the served filter, in float64. With
 1/nu = 0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. In these coordinates F is
 diagonal (`structural_model.py`): those of an oscillator rotate with it, and so does the sensor c. A step therefore
-takes
-two passes over P.
+takes two passes over P.
 
 The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters. The
 covariances of `SEGMENT` rows fit into the processor's cache; each segment recomputes them from its first row.
@@ -184,9 +183,7 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
 
 @compiled_jit
 def _scan(y, step, tables, measurement, starts):
-    """Return outputs of all rows. Non-empty `starts` (means, covariances) receives the predictions at segment
-    starts.
-    """
+    """Return outputs of all rows. Non-empty `starts` (means, covariances) receives predictions at segment starts."""
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)

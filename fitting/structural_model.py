@@ -9,8 +9,7 @@
 
 This is Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in
 continuous time. `constrain` maps raw parameters to constrained ones. Times are in median steps of the data and values
-in
-their spread; `matrices` converts to the units of the data.
+in their spread; `matrices` converts to the units of the data.
 """
 
 from __future__ import annotations
@@ -49,9 +48,7 @@ class Structure:
             raise ValueError("a trend needs level='random_walk'")
 
     def harmonics(self) -> list[tuple[int, float]]:
-        """Return (season, ω) of every seasonal oscillator below Nyquist. A shared frequency belongs to the first
-        season.
-        """
+        """Return (season, ω) of every seasonal oscillator below Nyquist. The first season gets shared frequencies."""
         found: list[tuple[int, float]] = []
         for season, (period, count) in enumerate(self.seasons):
             for k in range(1, count + 1):
@@ -137,8 +134,7 @@ class Mode(NamedTuple):
     """A block of one or two states, with the names of its parameters.
 
     It is a damped oscillator (omega: number or name), a relaxation (no omega) or a random walk (no decay). In a trend
-    block,
-    `noise` drives the level and `trend` (decay, noise) the second state.
+    block, `noise` drives the level and `trend` (decay, noise) the second state.
     """
 
     noise: str
@@ -166,8 +162,7 @@ class Standing:
     """A structure at the rows of one series, in the coordinates of `scan`, in which F is diagonal.
 
     The coordinates of an oscillator rotate with its frequency. The state only decays, and the sensor rotates: c = (cos
-    ωt,
-    -sin ωt). The first state of a trend is the limit of the level, l + s, a random walk.
+    ωt, -sin ωt). The first state of a trend is the limit of the level, l + s, a random walk.
 
     Args:
         lags: Distinct lags `[U]` in steps.

@@ -15,8 +15,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     """Return the constants of the compiled decoder by name.
 
     nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta and eta2 are `[L, H]`; decay and own_process `[L, H,
-    S]`;
-    omega `[H, D]` float64. Scalars: gate range, scale of the process gate, epsilon of the norms.
+    S]`; omega `[H, D]` float64. Scalars: gate range, scale of the process gate, epsilon of the norms.
 
     Raises:
         ValueError: The compiled decoder does not support the model.

@@ -2,8 +2,7 @@
 
 Three kernels replace about a dozen launches between products: the embedding with the rotations; the slots of a layer;
 and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. Each row
-is
-computed independently of the others, bit for bit.
+is computed independently of the others, bit for bit.
 
 Equations: `decoder.py`; slots: `recurrence/triton_token.py`, which the scan also uses.
 """
@@ -379,8 +378,7 @@ def step_slots(
 
 def compute_logits(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and `[B]` with 1 where all new slots
-    are
-    finite, else 0.
+    are finite, else 0.
     """
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)

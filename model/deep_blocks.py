@@ -124,9 +124,7 @@ class FilterBlock(nn.Module):
     def attend_cached(
         self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
     ) -> tuple[Mixed, Tensor, Tensor]:
-        """Attend from one token `[B, d]` to cached rows `[B, C, H, 2D]` with `lag` and `valid` `[B, C]`. Also return
-        its row.
-        """
+        """Attend from one token `[B, d]` to cached rows `[B, C, H, 2D]`, and return its output and row."""
         dynamics = self.dynamics()
         q, k, v = (part[:, None] for part in self.project(x))
         own = lag.new_zeros(lag.shape[0], 1)

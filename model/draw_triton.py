@@ -1,8 +1,7 @@
 """Sampling of next tokens on a GPU, in three kernels, or four with top_k or top_p.
 
 Reference: `draw.draw_by_torch`. The first kernels run in parallel over the blocks of a row: the range of its logits;
-the
-sums of their exponentials; and, for filtered rows, the list of candidates for the last token kept
+the sums of their exponentials; and, for filtered rows, the list of candidates for the last token kept
 (`draw_search_triton`). The final kernel, one program per row, ends the search and finds the block and the token. Sums
 are integers, so their order does not matter.
 

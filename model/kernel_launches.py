@@ -158,9 +158,7 @@ def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
 
 @functools.cache
 def source_hash(function: Any) -> str:
-    """Return the SHA-256 of the source of a kernel, of the functions of this package that it uses, and of their
-    constants.
-    """
+    """Return the SHA-256 of the source of a kernel, of the functions that it uses, and of their constants."""
     parts: dict[str, str] = {}
     _collect(function, parts)
     return hashlib.sha256("\0".join(f"{name}\0{parts[name]}" for name in sorted(parts)).encode()).hexdigest()

@@ -23,9 +23,7 @@ HOMES: dict[Mixer, tuple[str, str]] = {
 
 
 class MixerOutput(NamedTuple):
-    """out `[..., d]` after the output projection; log_precision `[..., H]`; latent `[..., H, 2D]` before the
-    projection.
-    """
+    """out `[..., d]` after the projection; log_precision `[..., H]`; latent `[..., H, 2D]` before the projection."""
 
     out: Tensor
     log_precision: Tensor

@@ -61,8 +61,7 @@ class FilterOutput(NamedTuple):
         innovation, innovation_covariance: `[P]` (0 if missing) and `[P, P]`.
         log_likelihood: Of the observation.
         transition, predicted_mean, predicted_covariance, state_mean, state_covariance: For smoothing, in state
-        coordinates:
-            `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.
+            coordinates: `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.
     """
 
     mean: Tensor

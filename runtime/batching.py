@@ -38,8 +38,7 @@ def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes
     """Return the candidates at which every row has the same bits as in the largest batch, at any position.
 
     The largest is the first that holds all rows and whose positions agree: some kernels sum an odd last row in another
-    order.
-    If there is none, all batches are padded to one size.
+    order. If there is none, all batches are padded to one size.
 
     Args:
         run: Returns the model's outputs for these rows of a fixed example input.

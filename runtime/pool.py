@@ -3,8 +3,7 @@
 A slot is a row of every array. Its owner has a handle, (row, generation). The generation changes on acquire and on
 release, so a handle that outlives its slot raises an error and cannot read another stream's state. Rows are zeroed on
 both occasions. Unused rows cost no memory, and the pages of a large released slot are returned to the system. Small
-slots
-are reused last in, first out.
+slots are reused last in, first out.
 
 `acquire` and `release` may be called from any thread. Reading and writing rows takes no lock, because a slot has one
 owner.
@@ -205,8 +204,7 @@ class DoubleBufferedPool(StatePool):
     """Slots of two rows each, in arrays of a subclass. One row holds the state; the next state is written to the other.
 
     `swap` makes the next state current. A state that is dropped, because it is not finite or its batch failed, has
-    therefore
-    overwritten nothing.
+    therefore overwritten nothing.
 
     Args:
         capacity: Number of slots. Slot i has the rows 2i and 2i + 1.

@@ -2,8 +2,7 @@
 
 x86-64-v3 (AVX2 and FMA, processors from 2013 on) on x86, `generic` elsewhere. A fixed target gives the same bits, and a
 valid kernel cache, on all machines. It costs no measurable speed: loops over few lanes gain nothing from AVX-512. An
-x86
-processor without these instructions uses `generic`, whose last bits may differ.
+x86 processor without these instructions uses `generic`, whose last bits may differ.
 """
 
 from __future__ import annotations

@@ -314,8 +314,7 @@ class SeriesWriter:
     """Writes an Arrow stream of many series, one record batch each.
 
     A batch begins with the key columns. Its metadata `rfa` is JSON about the whole series. A failed series is one row
-    with
-    its keys and error.
+    with its keys and error.
 
     Args:
         columns: Empty columns of a series.

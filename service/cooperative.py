@@ -16,12 +16,10 @@ class CooperativeWork:
     """Runs pieces of long work one at a time. Other tasks run between two pieces.
 
     With `asyncio.sleep(0)` alone, every long task would run a piece in each iteration of the event loop: sixty large
-    bodies
-    would delay its sockets by sixty pieces.
+    bodies would delay its sockets by sixty pieces.
 
     While a live stream waits for its reply, pieces wait as well, for a bounded time: only one thread runs Python at a
-    time,
-    and an engine step during them takes twice as long.
+    time, and an engine step during them takes twice as long.
 
     Args:
         is_awaited: Returns whether a live stream waits for the engine.

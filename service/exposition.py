@@ -2,12 +2,10 @@
 
 A scrape reaches one of the processes that share the port. It requests the text of the others over UNIX sockets in a
 private directory, and merges. Each sample has the label `engine`, the number of its process, so that a restarted
-process
-is an ordinary counter reset.
+process is an ordinary counter reset.
 
 prometheus_client's multiprocess mode has no gauges that are read when scraped, keeps files of dead processes, and must
-be
-enabled in the environment before the first import.
+be enabled in the environment before the first import.
 """
 
 from __future__ import annotations

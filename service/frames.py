@@ -2,8 +2,7 @@
 
 ASGI wakes a task for each message, which is most of the cost of thousands of small frames per second. This HTTP server
 offers this interface in `scope["extensions"][FRAMES]`, in order with ASGI. Messages that may have to wait or be
-rejected
-use ASGI. With other servers all messages use ASGI.
+rejected use ASGI. With other servers all messages use ASGI.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cost of a JSON text, counted from its bytes as they arrive, so that an expensive text is never decoded.
 
 A decoder makes 80 to 140 bytes of each two-byte array and holds the interpreter lock for 0.5 s for 2 MB of them.
-Counting
-brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
+Counting brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
 """
 
 from __future__ import annotations

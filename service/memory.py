@@ -190,8 +190,7 @@ def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_b
     """Return the bytes for the requests of this process.
 
     Without `RFA_MAX_MEMORY` it is `DEFAULT_BUDGET_BYTES`, or less if all processes together would exceed their share of
-    the
-    container or machine.
+    the container or machine.
 
     Args:
         held: Memory of the process with its bundles loaded. Measured by default.

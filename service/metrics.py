@@ -1,9 +1,8 @@
 """Prometheus metrics of one process. `rfa.service.exposition` combines processes.
 
 Metrics with the same meaning as in vLLM have its names with the prefix of this server. Buckets begin below a
-millisecond,
-because a recurrent step of a small model takes less. Labels are fixed sets: route templates, statuses and the names of
-loaded bundles.
+millisecond, because a recurrent step of a small model takes less. Labels are fixed sets: route templates, statuses and
+the names of loaded bundles.
 """
 
 from __future__ import annotations

@@ -47,9 +47,7 @@ class Only:
 
 @dataclass(frozen=True, eq=False)
 class NullIs:
-    """Annotation that replaces an explicit null in a request with `default`. Some clients send null for unset
-    fields.
-    """
+    """Annotation that replaces null in a request with `default`, because some clients send null for unset fields."""
 
     default: Any
 

@@ -266,9 +266,7 @@ def train_language(
 
 
 def _corpus(path: Path, run: LanguageRun, data: Path, directory: Path) -> Corpus:
-    """Return the tokenised corpus. Its vocabulary must have the configured size, otherwise export would reject the
-    run.
-    """
+    """Return the tokenised corpus. Its vocabulary must have the configured size, which export requires."""
     corpus = prepare_corpus(data, directory, run.model.vocab_size)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(

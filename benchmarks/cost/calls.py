@@ -1,8 +1,7 @@
 """Launches of attention whose cost is modelled, and the iterations of each CTA through each loop.
 
 Causal, 16,384 tokens and 2,048 dimensions as in `rfa bench kernel`: B = 16,384 / N, H = 2,048 / W. A quarter of the
-heads
-does not decay. The last loop of the forward pass, a fallback, does not run.
+heads does not decay. The last loop of the forward pass, a fallback, does not run.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceLoop:
-    """A loop of the source: scores per iteration, multiply-accumulates per score, bytes copied from L2 per
-    iteration.
-    """
+    """A loop of the source: scores per iteration, multiply-accumulates per score, bytes from L2 per iteration."""
 
     name: str
     scores: int
@@ -76,8 +73,7 @@ def launches_of(call: str, architecture: int) -> list[Any]:
     """Return recorded launches of a call in bfloat16, without precision and without the gradient of mu.
 
     `call` is "forward 64" as shipped, or "forward 64 128-64-8-3" with other blocks, warps and stages (backward: rows,
-    then
-    columns).
+    then columns).
     """
     import torch
 

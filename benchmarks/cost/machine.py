@@ -1,8 +1,7 @@
 """Compiled kernels of one call of attention: instructions of each loop, and resources.
 
 `python -m rfa.benchmarks.cost.machine CALL@ARCHITECTURE …` compiles without the interpreter and prints one JSON
-document
-per line.
+document per line.
 """
 
 from __future__ import annotations
@@ -96,9 +95,7 @@ def compiled(launch: Any, architecture: int) -> Machine:
 
 
 def compile_calls(entries: Sequence[str], jobs: int | None = None) -> dict[str, Call]:
-    """Return entry, such as "forward 64@90", → launched kernels, compiled by this many processes (default: one per
-    core).
-    """
+    """Return the launched kernels of each entry, such as "forward 64@90", compiled by this many processes."""
     found = compiled_apart(["rfa.benchmarks.cost.machine"], entries, jobs=jobs)
     return {
         entry: Call([_read(kernel) for kernel in call["kernels"]], call["refused"]) for entry, call in found.items()

@@ -33,9 +33,7 @@ BAR_GPU = "H100"
 
 
 def row(pass_name: str, shape: Shape, call: Call, gpu: Gpu) -> Row:
-    """Return the row of a call: its kernels in sequence with the gap before each. Kernels that do not compile are
-    omitted.
-    """
+    """Return the row of a call: its kernels in sequence with the gap before each. Failed kernels are omitted."""
     total, parts, main = Estimate(0, 0, 0), {}, None
     for machine in call.kernels:
         source = kernel_of(machine.kernel, dict(machine.constants), shape, pass_name)

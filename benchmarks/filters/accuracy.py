@@ -1,8 +1,7 @@
 """`rfa bench filter-accuracy`: accuracy, robustness and calibration of the linear filter on simulated systems.
 
 `LinearFilter` in float64 is compared with the filters of `references.py`, without calibration of intervals. Settings
-were
-tuned on other seeds than the scored ones. Standard errors are over streams; those of comparisons over paired
+were tuned on other seeds than the scored ones. Standard errors are over streams; those of comparisons over paired
 differences.
 """
 
@@ -144,18 +143,14 @@ def squares(case: Streams, found: Estimate) -> np.ndarray:
 
 
 def _ratio(squared: np.ndarray, reference: np.ndarray) -> Figure:
-    """Return the ratio of two root mean squares. To first order its variance is that of the streams' paired
-    difference.
-    """
+    """Return the ratio of two root mean squares. Its variance is that of the paired difference, to first order."""
     a, b = squared.mean(), reference.mean()
     ratio = np.sqrt(a / b)
     return Figure(float(ratio), float(ratio / 2 * _mean(squared / a - reference / b).error))
 
 
 def score(case: Streams, found: Estimate, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return error, NLL, NEES/n, coverage, 90 % width, and the error relative to each reference, given by its
-    `squares`.
-    """
+    """Return error, NLL, NEES/n, coverage, 90 % width, and the error relative to each reference in `squares`."""
     n = case.truth.shape[-1]
     error = found.mean - case.truth
     nees = np.einsum("bti,bti->bt", error, np.linalg.solve(found.covariance, error[..., None])[..., 0])
@@ -211,9 +206,7 @@ def _root(case: Streams, found: Estimate) -> float:
 
 
 def tuning_table(done: Callable[[str], None]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return RMSE by scenario, filter and setting on the tuning seeds, from which the default and tuned rows were
-    chosen.
-    """
+    """Return RMSE by scenario, filter and setting on the tuning seeds, which chose the default and tuned rows."""
     table: dict[str, dict[str, dict[str, float]]] = {}
     for k, name in enumerate(TUNED_ON):
         case = tracking(name, TUNING_TRIALS, TUNING_STEPS, TUNING_SEED + k)
@@ -228,9 +221,7 @@ def tuning_table(done: Callable[[str], None]) -> dict[str, dict[str, dict[str, f
 
 
 def tuned_settings(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return the best setting of every filter: on outliers x10 for those and for clean data, else on the scenario
-    itself.
-    """
+    """Return the best setting of every filter: that of outliers x10 for those and clean data, else the scenario's."""
     own = {name: name if name in BEST_PUBLISHED else SPIKED[0] for name in table}
     return {
         name: {label: float(min(row, key=lambda x: row[x])) for label, row in table[source].items() if len(row) > 1}

@@ -95,9 +95,7 @@ def ask(url: str, body: dict[str, Any]) -> dict[str, Array]:
 
 
 class Counts(NamedTuple):
-    """Counts over a series' scored observations: their number, alarms by rate, and hits of the forecast interval by
-    level.
-    """
+    """Counts over scored observations of a series: their number, alarms by rate, and hits of intervals by level."""
 
     observations: int
     alarms: Array
@@ -154,9 +152,7 @@ def measure(data: Path, model: str) -> dict[str, Any]:
 
 
 def with_rates(out: Path, model: str, rows: dict[str, Any]) -> dict[str, Any]:
-    """Return the document of the default model with other models of the file, or that of the file with another
-    added.
-    """
+    """Return the document of the default model with other models of the file, or the file with another added."""
     kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
     command = "python -m rfa.benchmarks.filters.alarm_rates --data DATA"
     if model == USUAL:

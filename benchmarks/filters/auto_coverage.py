@@ -3,8 +3,7 @@
     python -m rfa.benchmarks.filters.auto_coverage --data DATA
 
 DATA has nab/ and ett/ETTh1.csv. Each column is posted to `/filter` with forecasts of 1, 12 and 48 median lags. Scores
-are
-coverage of 90 %, MAE relative to the last value, and the interval score (Gneiting and Raftery 2007).
+are coverage of 90 %, MAE relative to the last value, and the interval score (Gneiting and Raftery 2007).
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ class Recorded(NamedTuple):
 
 
 class Forecasts(NamedTuple):
-    """Mean, lower and upper end of forecasts at each horizon `[leads, N]`, and whether the reply warns of them
-    `[leads]`.
-    """
+    """Mean, lower and upper end of forecasts at each horizon `[leads, N]`, and whether the reply warns `[leads]`."""
 
     mean: Array
     lower: Array
@@ -83,9 +80,7 @@ def simulated_kinds(rng: np.random.Generator) -> dict[str, Array]:
 
 
 def simulated() -> Iterator[Recorded]:
-    """Return every kind on clocks of a second, five minutes and a day, with gaps and at random times, and three
-    rows.
-    """
+    """Return every kind on clocks of a second, five minutes and a day, with gaps, random times, and three rows."""
     rng = np.random.default_rng(SEED)
     for kind, values in simulated_kinds(rng).items():
         for clock, step in (("1 s", SECOND), ("5 min", MINUTES), ("1 day", DAY)):
@@ -185,8 +180,7 @@ def measure(sets: dict[str, list[Recorded]], forecast_of: Callable[[Recorded], F
 
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
     """Return, for each set and horizon, the number of scored figures, how many are within the target, and how many are
-    outside
-    or inside with a warning; the mean coverage, and the geometric means of error and interval score.
+    outside or inside with a warning; the mean coverage, and the geometric means of error and interval score.
     """
     found: dict[str, Any] = {}
     for name, series in rows.items():

@@ -81,10 +81,7 @@ def simulate(name: str, streams: int, steps: int, outliers: Outliers, seed: int)
 
 
 def served(runtime: FilterRuntime, batch: Batch) -> Array:
-    """Return precision × squared error after every observation `[streams, steps]`, with streams advanced together as in
-    the
-    server.
-    """
+    """Return precision × squared error after every observation `[streams, steps]`, as batched by the server."""
     assert batch.truth is not None
     streams, steps = batch.times.shape
     pool = StatePool(runtime.state_fields, streams)

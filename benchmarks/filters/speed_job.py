@@ -32,8 +32,8 @@ class Job:
 
 
 def make_job(streams: int, steps: int, seed: int = 0) -> Job:
-    """Return a constant velocity in the plane, observed in position. One observation in twenty is ten times as
-    noisy.
+    """Return a constant velocity in the plane, observed in position. One in twenty observations is ten times
+    noisier.
     """
     eye, zero = np.eye(2), np.zeros((2, 2))
     f = np.block([[eye, STEP * eye], [zero, eye]])
@@ -86,8 +86,7 @@ def _rival(
     job: Job, covariance: Array, inverse: Array, error: Array, offset: Array, evidence: Array
 ) -> tuple[Array, Array, Array, Array]:
     """Apply the jump detection rule: the alternative at the observation, the evidence for it, and the prior of a state
-    that
-    jumped with the inverse of its innovation covariance.
+    that jumped with the inverse of its innovation covariance.
     """
     expected = offset @ job.h.T
     own, other = (np.log1p(_distance(inverse, e) / NU) for e in (error, error - expected))

@@ -29,8 +29,7 @@ class Row:
     """A contestant.
 
     `prepare` gets a job and returns the call to time, which returns the final means of the state `[B, 4]` or of the
-    position
-    `[B, 2]`.
+    position `[B, 2]`.
     """
 
     name: str

@@ -3,8 +3,7 @@
     python -m rfa.benchmarks.filters.throughput
 
 Rows, columns and an Arrow stream of the same 20,000 observations must have equal replies. Then MANY series are posted
-in
-one Arrow stream while a live stream measures its own response time.
+in one Arrow stream while a live stream measures its own response time.
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ def constant_gain(f: np.ndarray, q: np.ndarray, noise: np.ndarray, start: np.nda
 def transformer_filter(
     observations: np.ndarray, f: np.ndarray, q: np.ndarray, noise: np.ndarray, prior: np.ndarray
 ) -> Rival:
-    """Return estimates of the state from its noisy observations `[B, N, n]`. `prior` is its covariance at the first
-    one.
-    """
+    """Return estimates of the state from noisy observations `[B, N, n]`. `prior` is its initial covariance."""
     first = prior @ np.linalg.inv(prior + noise)
     start, length = observations[:, 0] @ first.T, observations.shape[1]
     gain = constant_gain(f, q, noise, prior - first @ prior, length - 1)

@@ -47,9 +47,7 @@ def distance_form(size: int) -> Tensor:
 
 
 def sufficient_beta(closed_loop: Tensor, *, window: int, epsilon: float) -> float:
-    """Return the beta from which on the estimate is within epsilon of the filter with the matrix `closed_loop` `[n,
-    n]`.
-    """
+    """Return the least beta with estimates within epsilon of the filter with the matrix `closed_loop` `[n, n]`."""
     if window < 1 or not epsilon > 0:
         raise ValueError(f"window must be >= 1 and epsilon > 0, got {window} and {epsilon}")
     rates, basis = torch.linalg.eig(closed_loop.to(torch.float64))
@@ -93,9 +91,7 @@ class TransformerFilter(nn.Module):
         self.register_buffer("form", distance_form(size), persistent=False)
 
     def forward(self, observations: Tensor, start: Tensor | None = None) -> Tensor:
-        """Return estimates `[B, N, n]` float64 after each of the observations `[B, N, P]`, from `start` `[B, n]` or
-        zero.
-        """
+        """Return estimates `[B, N, n]` float64 after each observation `[B, N, P]`, from `start` `[B, n]` or zero."""
         if observations.dim() != 3 or observations.shape[2] != self.gain.shape[1]:
             raise ValueError(f"observations must be [B, N, {self.gain.shape[1]}], got {list(observations.shape)}")
         batch, size = observations.shape[0], self.gain.shape[0]

@@ -3,8 +3,7 @@
     rfa bench forecast --data ETTh1.csv
 
 The first half of the rows trains, the next sixth chooses and calibrates, the last third is scored, one hour and 24
-hours
-ahead.
+hours ahead.
 
     filter                   structural model; 90 % intervals as the service adapts them
     filter, fixed            the same forecasts with intervals that do not adapt
@@ -282,9 +281,7 @@ def shown_week(series: Series, columns: list[Fitted], widths: dict[int, np.ndarr
 
 
 def summary(columns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return, per horizon, the number of columns on which the filter's CRPS is below each rival's, and its worst
-    coverage.
-    """
+    """Return, per horizon, the number of columns where the filter's CRPS is best, and its worst coverage."""
     found: dict[str, Any] = {}
     for lead in map(str, LEADS):
         rows = [column["leads"][lead] for column in columns]

@@ -1,8 +1,7 @@
 """`rfa gpu-check`: checks and timings on a GPU, in one file.
 
 All checks run at once, each in its own process. Then timings run one by one. A part runs only if its check passed and
-its
-estimate fits into the remaining time.
+its estimate fits into the remaining time.
 """
 
 from __future__ import annotations

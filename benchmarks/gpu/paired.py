@@ -1,8 +1,7 @@
 """Paired timings on a GPU: cases alternate in one process, so that a change of clocks affects all of them.
 
 A sample is the time between two CUDA events around one call. Before it the L2 cache is overwritten, then the device
-idles
-for longer than the host needs for a call, so that the host's part of a launch is excluded.
+idles for longer than the host needs for a call, so that the host's part of a launch is excluded.
 """
 
 from __future__ import annotations

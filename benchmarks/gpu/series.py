@@ -94,9 +94,7 @@ def _whole(runtime: SeriesRuntime, times: list[float], values: list[list[float]]
 
 
 def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
-    """Return the model with its network on a device, and compiled. Both are checked against the bundle's golden
-    outputs.
-    """
+    """Return the model with its network on a device, and compiled. Both are checked against golden outputs."""
     runtimes = open_series(bundle, TorchSeries(bundle, device)), open_series(bundle)
     try:
         for runtime in runtimes:

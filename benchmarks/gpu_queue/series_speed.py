@@ -1,6 +1,4 @@
-"""Training speed of the series network on this machine: steps per second by size, batch and tokens, and series
-drawn.
-"""
+"""Training speed of the series network: steps per second by size, batch and tokens, and series drawn per second."""
 
 from __future__ import annotations
 

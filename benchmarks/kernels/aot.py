@@ -80,9 +80,7 @@ def compiler(triton: Path | None) -> str:
 
 
 def document(rows: Sequence[Row], triton: Path | None = None) -> dict[str, Any]:
-    """Return the result document, with the compiler's version, because another version allocates registers
-    differently.
-    """
+    """Return the result document with the compiler's version, because versions allocate registers differently."""
     return {
         "commit": git_commit(),
         "triton": compiler(triton),

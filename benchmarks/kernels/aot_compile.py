@@ -21,9 +21,7 @@ SPILLS = ("LDL", "STL")
 
 @dataclass(frozen=True)
 class KernelCase:
-    """A launch, with the scores, multiply-accumulates per score and depth of the products of a turn of its main
-    loop.
-    """
+    """A launch, with scores, multiply-accumulates per score and depth of the products of an iteration."""
 
     launch: KernelLaunch
     block: tuple[int, ...]

@@ -28,8 +28,8 @@ Pass = Literal[
     "slot scan", "slot weights", "slot values", "slot scan gradient", "slot step",
 ]  # fmt: skip
 SLOT_PASSES: tuple[Pass, ...] = ("slot scan", "slot weights", "slot values", "slot scan gradient", "slot step")
-# The kernel of each pass and its products: those that sum over the W reals of a pair, and those that sum over the
-# block of the turn. Both need W multiply-accumulates per score.
+# The kernel of each pass and its products: those that sum over the W reals of a pair, and those that sum over the block
+# of the turn. Both need W multiply-accumulates per score.
 KERNELS: dict[Pass, tuple[str, int, int]] = {
     "forward": ("_forward_kernel", 1, 1),
     "backward rows": ("_rows_kernel", 2, 1),
@@ -44,10 +44,7 @@ KERNELS: dict[Pass, tuple[str, int, int]] = {
 
 @dataclass(frozen=True)
 class KernelShape:
-    """width: reals of a head. dtype: dtype of the kernel's inputs. learns_decay: mu has a gradient. slots: slots per
-    head, for
-    the recurrence.
-    """
+    """width: reals per head. dtype: that of the inputs. learns_decay: mu has a gradient. slots: slots per head."""
 
     pass_name: Pass
     width: int
@@ -172,8 +169,7 @@ def _slots(shape: KernelShape, architecture: int) -> KernelCase:
     """Return the scan of a layer.
 
     A score is one value of the means in a program at one token: of S slots of 4D reals, or of some slots of the 2D
-    reals of
-    the keys in the scan and of some reals of the values. It is a weight if the program holds no means.
+    reals of the keys in the scan and of some reals of the values. It is a weight if the program holds no means.
     """
     from rfa.model.recurrence.triton import slot_scan_triton  # registers the operators
 

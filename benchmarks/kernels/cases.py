@@ -41,8 +41,7 @@ def rfa_inputs(
     """Draw random inputs, equal in every dtype and on every device.
 
     zero_decay_heads: number of first heads with mu = 0. irregular: random times with ties instead of token indices.
-    scale:
-    standard deviation of q, k, v.
+    scale: standard deviation of q, k, v.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
 

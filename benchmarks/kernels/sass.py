@@ -35,9 +35,7 @@ FULL_TURN = 0.9
 
 @dataclass(frozen=True)
 class Instruction:
-    """The name of an instruction without its predicate, its branch target, and whether execution may continue after
-    it.
-    """
+    """The name of an instruction without its predicate, its branch target, and whether it can fall through."""
 
     opcode: str
     target: str | None
@@ -229,8 +227,7 @@ def copies_ahead(text: str, loop: Loop) -> float | None:
     """Return the number of turns between the asynchronous copy of a block and its use.
 
     This is the number of groups of copies that may be pending after a turn's wait, over the groups that a turn starts.
-    None
-    without asynchronous copies.
+    None without asynchronous copies.
     """
     _, blocks, _, _ = _graph(text)
     within = {i for block in loop.blocks for i in blocks[block]}
@@ -244,8 +241,7 @@ def guarded(text: str, loop: Loop) -> Loop:
     """Return the instructions that run only if a loop runs, itself included.
 
     These follow the first block on the way to the loop that a path to the end of the kernel can avoid. A loop on every
-    such
-    path has none.
+    such path has none.
     """
     instructions, blocks, successors, dominators = _graph(text)
     # An early return also ends the kernel, but few blocks precede it.

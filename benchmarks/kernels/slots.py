@@ -46,9 +46,7 @@ class ScanProblem:
         return torch.autograd.grad(outputs, self.leaves, self.weights)
 
     def results(self, implementation: str) -> Named:
-        """Return outputs and gradients by name. Gradients of the heads' scalars, which cancel, form one vector of
-        logarithms.
-        """
+        """Return outputs and gradients by name. Gradients of the heads' scalars form one vector of logarithms."""
         outputs = self.outputs(implementation)
         gradients = self.gradients(outputs)
         by_log = [gradient * leaf.detach() for gradient, leaf in zip(gradients[8:], self.leaves[8:], strict=True)]

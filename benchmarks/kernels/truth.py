@@ -158,9 +158,7 @@ def allowances(exact: Named, eager: Named, dtype: torch.dtype) -> dict[str, floa
 
 
 def turned_back(problem: Problem, truth: Truth) -> Truth:
-    """Return the results for an implementation that rotates itself: out in the frame of the given inputs, no
-    gradients.
-    """
+    """Return the results for an implementation that rotates itself, with out in the frame of the given inputs."""
     positions = torch.arange(problem.length, device=problem.grad_out.device)
     phase = wrapped_phase(problem.dynamics.omega[problem.heads], positions, torch.float64)
     return Truth({**truth.exact, "out": rotate(truth.exact["out"], phase)}, truth.allowed, truth.heads)

@@ -44,9 +44,7 @@ def _offering(scenario: Scenario, rate: float) -> Scenario:
 
 
 def _slowdown(calm: Run, full: Run) -> float | None:
-    """Return the growth of latency of the slowest admitted requests: the ratio of the 99th percentiles, start to
-    end.
-    """
+    """Return the ratio of the 99th percentiles of the slowest admitted requests, start to end."""
     calm_text, full_text = (run.tally.histograms.get("text") for run in (calm, full))
     if calm_text is None or full_text is None:
         return None

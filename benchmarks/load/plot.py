@@ -22,9 +22,7 @@ LABELS = {
 
 
 def draw_run(run: Run, path: Path) -> None:
-    """Draw median and 99th percentile of every metric over time (left) and its distribution with dotted budgets
-    (right).
-    """
+    """Draw median and 99th percentile of every metric over time (left) and its distribution with budgets (right)."""
     pyplot = no_display()
 
     shown = {name: run.tally.histograms[name] for name in LABELS if name in run.tally.histograms}

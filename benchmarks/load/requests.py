@@ -53,9 +53,7 @@ class Requests:
         task.add_done_callback(self._tasks.discard)
 
     async def keep_sending(self, first: float) -> None:
-        """Run a closed loop from `first` on: a request is due when the previous one ended, with a pause after a
-        failure.
-        """
+        """Run a closed loop from `first` on: a request is due when the previous one ended; failures add a pause."""
         await asyncio.sleep(max(0.0, first - time.monotonic()))
         while (due := time.monotonic()) < self._tally.window.end:
             if not await self._attempt(due):

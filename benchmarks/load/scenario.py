@@ -155,9 +155,7 @@ def find_scenario(name: str, path: Path = SCENARIO_FILE) -> Scenario:
 
 
 def changed(scenario: Scenario, options: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with replaced entries, such as `seconds` or `live.rate`. A text load has a rate or
-    streams.
-    """
+    """Return the scenario with replaced entries, such as `seconds` or `live.rate`. A text has a rate or streams."""
     table = to_table(scenario)
     if "text.rate" in options or "text.streams" in options:
         table["text"] |= {"rate": 0.0, "streams": 0}

@@ -72,9 +72,7 @@ def load_nab(folder: Path) -> list[NabSeries]:
 
 
 def windowed_gaussian(values: np.ndarray) -> np.ndarray:
-    """NAB's baseline: 1 minus the normal tail probability of a value, from the mean and deviation of the last 6,400
-    values.
-    """
+    """NAB's baseline: 1 minus the normal tail probability of a value, fitted to the last 6,400 values."""
     window: list[float] = []
     waiting: list[float] = []
     mean, deviation = 0.0, 1.0
@@ -124,10 +122,7 @@ def measure(
     raised: Mapping[float, Sequence[np.ndarray]],
     baselines: Mapping[str, Sequence[np.ndarray]],
 ) -> dict[str, Any]:
-    """Return the scores by profile, over whole series and over their earlier part, and the detections of the model
-    `name` in
-    each file at RATE.
-    """
+    """Return scores by profile, over whole series and their earlier part, and detections in each file at RATE."""
     whole = [one.labelled for one in series]
     parts = {"whole": whole, "earlier": [earlier(one, CHOICE) for one in whole]}
     own = {

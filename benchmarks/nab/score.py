@@ -81,9 +81,7 @@ def labelled(name: str, length: int, windows: Sequence[tuple[int, int]]) -> Labe
 
 
 def earlier(series: Labelled, share: float) -> Labelled:
-    """Return the first `share` of the rows with the windows inside. It ends before a window that would cross its
-    end.
-    """
+    """Return the first `share` of the rows with the windows inside. It ends before a window that crosses its end."""
     end = int(share * series.length)
     inside = tuple(window for window in series.windows if window[1] < end)
     cut = [first for first, last in series.windows if first < end <= last]

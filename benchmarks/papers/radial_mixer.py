@@ -101,7 +101,7 @@ class RadialTangentialMixer(TokenMixer):
         return MixerOutput(self.output(latent.flatten(-2)), evidence, latent)
 
     def _pairs(self, dot: Tensor, magnitude2: Tensor, dynamics: Dynamics) -> tuple[Tensor, Tensor]:
-        """Return P R² / nu and log P of every pair `[B, H, N, N]`. dot: Re(q̃† k̃) of unit vectors. magnitude2: `[B,
+        """Return P R² / nu and log P of every pair `[B, H, N, N]`, given Re(q̃† k̃) of unit vectors and |v|² `[B,
         N]`.
         """
         index = torch.arange(dot.shape[-1], device=dot.device)

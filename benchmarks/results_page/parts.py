@@ -65,9 +65,7 @@ def whole(document: Document) -> list[Document]:
 
 @dataclass(frozen=True)
 class Shown:
-    """The content of the page for a document: tables, facts, requirements, and the parts with an origin of their
-    own.
-    """
+    """The content of the page for a document: tables, facts, requirements, and the parts with their own origin."""
 
     parts: Callable[[Document], Sequence[Table | Facts]]
     bars: Callable[[Document], Iterable[ShownBar]] = no_bars

@@ -68,9 +68,7 @@ def simple(one: BoardSeries) -> dict[str, Forecasts]:
 
 
 def scores(one: BoardSeries, forecasts: Forecasts) -> dict[str, float]:
-    """Return the mean absolute error over rows and leads after the first 40 % or more, and the share inside the
-    intervals.
-    """
+    """Return the mean absolute error over the scored rows and leads, and the share inside the intervals."""
     first = int(len(one.values) * (1 - SCORED_SHARE))
     errors, inside = [], []
     for j, lead in enumerate(one.leads):

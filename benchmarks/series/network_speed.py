@@ -49,9 +49,7 @@ def median(work: Callable[[], Any], count: int) -> float:
 
 
 def live(seen: Sequence[int], rows: int) -> dict[str, dict[str, float]]:
-    """Return the median and 99th percentile, in microseconds, of the next `rows` of one stream after each of `seen`
-    rows.
-    """
+    """Return median and 99th percentile of the microseconds of `rows` rows of one stream after each of `seen` rows."""
     stream = rfa.Stream(model=MODEL, horizon=HORIZON)
     coming, count, result = iter(enumerate(season(seen[-1] + rows).tolist())), 0, {}
     for begin in seen:

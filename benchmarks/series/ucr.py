@@ -26,9 +26,7 @@ NEAR: Final = 100
 
 
 class OneAnomaly(NamedTuple):
-    """A series of the archive: values `[N]`, the number of rows without anomaly, and the first and last row of the
-    anomaly.
-    """
+    """A series of the archive: values `[N]`, rows without anomaly, and first and last row of the anomaly."""
 
     name: str
     values: Array

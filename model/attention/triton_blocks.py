@@ -72,9 +72,7 @@ def blocks_of(n_tokens: int, block: int) -> int:
 
 
 def all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
-    """Return the number of blocks of all sequences. A packed sequence may need one more, because it may start in a
-    block.
-    """
+    """Return the number of blocks of all sequences. Packed sequences may need one more, to start in a block."""
     return n_tokens // block + sequences if is_packed else sequences * blocks_of(n_tokens, block)
 
 

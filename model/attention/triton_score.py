@@ -7,8 +7,8 @@ logit:
     U = V + R² / nu     L = tau ((kappa - 1) log V - kappa log U)                        Student-t
                         L = -tau (log V + R² / (nu V))                                   Gaussian
 
-FAST uses approximate hardware functions (2 ulp, flushing subnormals to zero), for 16-bit inputs on a GPU.
-Logarithms are to base 2; stored results are scaled by ln 2.
+FAST uses approximate hardware functions (2 ulp, flushing subnormals to zero), for 16-bit inputs on a GPU. Logarithms
+are to base 2; stored results are scaled by ln 2.
 """
 
 # Triton kernels have no type annotations.

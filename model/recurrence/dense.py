@@ -15,9 +15,8 @@ ratio of their Student-t densities is the evidence for a jump, counted in agreei
     evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
 
 with innovation e and u that of the alternative. With a share e^-A of outliers, each observation is worth at most A
-nats,
-hence the minimum. When the evidence reaches N - 1 (N observations agree, including the first), P is enlarged so that
-the update restarts from the observation. Missing components are in neither density.
+nats, hence the minimum. When the evidence reaches N - 1 (N observations agree, including the first), P is enlarged so
+that the update restarts from the observation. Missing components are in neither density.
 
 Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. Here the
 probabilities of the factors s_k of a grid are learned with the state:
@@ -110,8 +109,7 @@ class DenseUpdate(NamedTuple):
         innovation: `[..., P]`, 0 if missing.
         innovation_covariance: `[..., P, P]` of all components.
         prior_covariance: `[..., n, n]`, enlarged by a jump. nis, log_likelihood and innovation_covariance do not
-            include
-            the enlargement.
+            include the enlargement.
     """
 
     mean: Tensor

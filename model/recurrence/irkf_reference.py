@@ -28,9 +28,7 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """mean `[B, H, 2D]` and precision `[B, H]` (0 before the first token) after the last token, and its time `[B]`
-    float64.
-    """
+    """mean `[B, H, 2D]`, precision `[B, H]` (0 before the first token), and the last time `[B]`, float64."""
 
     mean: Tensor
     precision: Tensor

@@ -1,10 +1,8 @@
 """F and Q of a lag for any drift A without growing modes, including defective ones such as constant velocity.
 
 A diagonalisable A only needs its eigenpairs (`eigenpairs.py`). Otherwise eigenvalues too close to separate form
-clusters,
-and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V = diag(l) + N with
-one
-l per cluster and N^K = 0, so that
+clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V = diag(l) +
+N with one l per cluster and N^K = 0, so that
 
     F(t) = V [ e^{l t} sum_{k<K} N^k t^k / k! ] V⁻¹
     Q(t) = V [ sum_{m<=2K-2} C_m,ij I_m(l_i + l_j*, t) ] Vᴴ,    C_m = sum_{a+b=m} N^a Q̃ (N^b)ᴴ / (a! b!)
@@ -90,8 +88,7 @@ def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Te
     """Return the observation matrix of the present state for an observation `lag` `[...]` ago, and its process noise.
 
     M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis a lag takes n²
-    operations
-    instead of n³. Attention has a lag for every pair.
+    operations instead of n³. Attention has a lag for every pair.
     """
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:

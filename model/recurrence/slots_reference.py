@@ -2,8 +2,7 @@
 
 A head has S slots. A slot is an isotropic Kalman filter over the joint key and value, with a mean m ∈ C^{2D} and one
 scalar precision p. In the rotating frame, transport over a token is the real factor E. Per token and slot (RFA's
-filter,
-AFA Alg. 4, with input-dependent noises):
+filter, AFA Alg. 4, with input-dependent noises):
 
     predict    m⁻ = E m                       1/p⁻ = E² / p + q
     weight     w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa'),   r² = |k - m⁻_k|²,   R = gamma² + eta²      (K passes)

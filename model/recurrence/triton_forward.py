@@ -1,9 +1,8 @@
 """Scan of gated filter slots on a GPU, in three kernels.
 
 The gain of a token for a slot depends only on the mean and precision of that slot, so each warp of the first kernel
-runs
-a few slots of a head over all tokens without synchronisation. The second kernel computes the weights of the slots for
-all tokens. The third updates the value means with the gains and reads them with the weights.
+runs a few slots of a head over all tokens without synchronisation. The second kernel computes the weights of the slots
+for all tokens. The third updates the value means with the gains and reads them with the weights.
 
 Rows of a batch are independent and results deterministic. The step of a decoder (`rfa.model.decoder_triton`) calls the
 same device functions, so scans and steps agree bit for bit.

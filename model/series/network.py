@@ -71,7 +71,7 @@ class SeriesHead(nn.Module):
         return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the contribution of a state to the hidden units of every horizon `[..., W]`, and path weights `[...,
+        """Return the contribution of a state to the hidden units of each horizon `[..., W]`, and path weights `[...,
         P]`.
         """
         # In float32 even under autocast.
@@ -136,9 +136,7 @@ class SeriesNetwork(nn.Module):
         return out
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """Return the residual stream `[B, N, d]` of tokens. float32, because bfloat16 loses small changes of smooth
-        series.
-        """
+        """Return the residual stream `[B, N, d]` in float32, because bfloat16 loses small changes of smooth series."""
         if self.config.version == 1:
             embedded: Tensor = self.embedding(tokens)
             return embedded

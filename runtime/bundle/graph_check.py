@@ -1,14 +1,12 @@
 """Check an ONNX graph of a bundle, and produce the graph for the runtime.
 
 A graph uses the operators below, those of our exporters. None reads a file, draws random numbers, holds strings or
-calls
-functions. Each name is one value in the whole file, inner graphs included, and is defined before its use. Constants are
-small and in the graph, or placeholders for tensors of the bundle, which `open_session` supplies.
+calls functions. Each name is one value in the whole file, inner graphs included, and is defined before its use.
+Constants are small and in the graph, or placeholders for tensors of the bundle, which `open_session` supplies.
 
 Sizes depend only on the shapes of the inputs. They are computed from shapes and constants, never from values, and where
 a tensor may outgrow its inputs, only by sums. So memory does not depend on values, a trial with the largest inputs
-shows
-the maximum, and Scan, the only loop, runs as often as its input is long.
+shows the maximum, and Scan, the only loop, runs as often as its input is long.
 """
 
 from __future__ import annotations

@@ -70,10 +70,8 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
     """Return how far the ECE of some rows may be below and above that of all tokens, whose bins these are.
 
     The share of right tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE of
-    the
-    rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, sqrt(2 v bins
-    / (pi
-    rows)) in total. Its standard deviation is at most sqrt(v / rows).
+    the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, sqrt(2 v
+    bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
     """
     total = sum(count)
     # One more right and one more wrong token in each bin, because a few tokens do not prove certainty.

@@ -1,9 +1,8 @@
 """The manifest of a bundle, read strictly and written in canonical form.
 
 The canonical form has sorted keys, two-space indent, ASCII and one newline at the end. `content_sha256` covers all
-other
-fields, and manifest.json must be the canonical form of its content, so any flipped bit is detected. A hash is not a
-signature: it detects damage, but not a forged manifest.
+other fields, and manifest.json must be the canonical form of its content, so any flipped bit is detected. A hash is not
+a signature: it detects damage, but not a forged manifest.
 """
 
 from __future__ import annotations

@@ -159,8 +159,7 @@ class StoredKernel:
         """Return why it does not run with this compute capability and driver version of CUDA, or None if it does.
 
         Machine code runs on GPUs of its major version from its minor version on; with a target in "a", only on that
-        version. A
-        driver loads code of any CUDA with its major version.
+        version. A driver loads code of any CUDA with its major version.
         """
         entry = self.entry
         major, minor = divmod(int(entry.architecture.removeprefix("sm_")), 10)

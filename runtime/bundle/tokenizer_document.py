@@ -1,8 +1,7 @@
 """Schema of tokenizer.json and tokenizer_config.json, restricted to byte-level BPE.
 
 Custom normalisers, patterns and templates can be arbitrarily slow, and dropout is random. The vocabulary has exactly
-the
-model's ids, and each token is bytes.
+the model's ids, and each token is bytes.
 """
 
 from __future__ import annotations

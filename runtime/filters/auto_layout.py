@@ -6,8 +6,7 @@ observation is accepted.
 
 The bank has BANK lanes, KINDS for each profile. Loops over adjacent lanes without branches become vector instructions.
 Scratch follows the copy of the state in one array, whose parts the compiler knows not to overlap. Values of a profile
-are
-repeated for each of its lanes.
+are repeated for each of its lanes.
 """
 
 from __future__ import annotations

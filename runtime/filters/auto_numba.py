@@ -6,21 +6,18 @@ Each filter i of the bank is a Kalman filter of a small system, of the column mi
     trend   x' = x + b (1 - φ^tau) / (1 - φ), b' = φ^tau b, with gains in steady state
 
 tau is the lag divided by the typical lag of the stream. The gain has the Student-t weight w(z) of MATH.md, where z is
-the
-innovation divided by the filter's own mean error. The two fastest levels have no weight, so that they follow jumps. The
-profiles are: none, the day, the week (for times in seconds), and a period found from the autocorrelation of the last
-observations. A profile has a value for each slot of its period: the mean of the observations there minus the level. An
-outlier counts by its weight, unless the previous observation in its slot was an outlier too.
+the innovation divided by the filter's own mean error. The two fastest levels have no weight, so that they follow jumps.
+The profiles are: none, the day, the week (for times in seconds), and a period found from the autocorrelation of the
+last observations. A profile has a value for each slot of its period: the mean of the observations there minus the
+level. An outlier counts by its weight, unless the previous observation in its slot was an outlier too.
 
 The best filter depends on the horizon. For each horizon of LEADS (in typical lags) the mean absolute error E_l,e of
-every
-filter's forecasts is tracked. The estimate is the mean of all forecasts with the weights
+every filter's forecasts is tracked. The estimate is the mean of all forecasts with the weights
 
     w_l,e ∝ (E_l,e / min_e E_l,e)^(-12)
 
 between two horizons with E interpolated in log time. With fewer than 12 errors the weights are E^(-n), the likelihood
-of
-an unknown scale. The mean absolute error of the mixture, A_l, gives the deviation √(π/2) A_l of Student's t
+of an unknown scale. The mean absolute error of the mixture, A_l, gives the deviation √(π/2) A_l of Student's t
 (student.py).
 Its degrees of freedom are the number of independent errors: n at one lag, and 1.5 n s / h for n forecasts h lags ahead
 that begin s lags apart. A horizon with fewer than ENOUGH of them is completed by the previous one, whose squared error
@@ -35,8 +32,7 @@ Before the observation the state has a share k of the variance of the innovation
 errors including this one, or the variance among the filters if larger; and w (1 - w) k² e² for a possible outlier.
 
 Values are relative to the first observation. Results are invariant to shifts of time, and scale with y. The memory
-layout
-is in `auto_layout.py`.
+layout is in `auto_layout.py`.
 """
 
 # mypy does not know the types of numba's dispatchers.

@@ -1,8 +1,7 @@
 """Filters with a compiled step: linear systems of any size, in float64.
 
 One call processes many observations, of live streams or of one recorded series, from the pool to the outputs. Results
-of
-a stream do not depend on the other streams in a call. Compiling takes half a minute, once per machine and version.
+of a stream do not depend on the other streams in a call. Compiling takes half a minute, once per machine and version.
 """
 
 # mypy does not know the types of numba's dispatchers.

@@ -169,9 +169,7 @@ class SystemRuntime(FilterRuntime):
 
 
 def tasks() -> tuple[CompileTask, CompileTask]:
-    """Return tasks that compile the slowest part of the kernel, and tasks for the rest, to run after those of all
-    filters.
-    """
+    """Return tasks that compile the slowest part of the kernel, and tasks for the rest, to run afterwards."""
     model = SystemRuntime(System.from_document({"preset": "level", "process_noise": 1, "measurement_noise": 1}))
     steps = cast("CompiledSteps", model.steps)
 

@@ -1,8 +1,7 @@
 """The correlation of a stream's columns, learned from its innovations, and the joint squared distance of a row.
 
 z `[P]` are the standardised innovations of a row. u is z bounded at BOUND, and 0 for missing columns. The running mean
-of
-u uᵀ is a covariance whatever was missing, so
+of u uᵀ is a covariance whatever was missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 

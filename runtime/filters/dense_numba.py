@@ -119,9 +119,7 @@ def _innovate(work, sizes):
 
 @inline_jit
 def _compare(work, sizes, inverse_nu):
-    """Compare the predicted alternative with the filter. Compute the growth of the prior by a jump. See
-    `weigh_jump`.
-    """
+    """Compare the predicted alternative with the filter and compute the growth of the prior by a jump."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for i in range(n):

@@ -1,17 +1,15 @@
 """Compiled update of one stream of a linear filter with one observation, under the rule that learns the noise.
 
 Equations: "Learned noise" in `dense.py`: a Kalman update for each factor s_k on R, and the moments of their mixture
-with
-weights g_k. Here all factors cost as much as one, in coordinates of the observation in which R is the identity and C P
-Cᵀ
+with weights g_k. Here all factors cost as much as one, in coordinates of the observation in which R is the identity and
+C P Cᵀ
 is diagonal: with T R Tᵀ = I, T C P Cᵀ Tᵀ = diag(v), innovation z = T e and Z = P Cᵀ Tᵀ
 
     r_ik = 1 / (v_i + s_k)         N(e; 0, C P Cᵀ + s_k R) ∝ prod_i r_ik^½ exp(-z_i² r_ik / 2)
     h_i = sum_k g_k r_ik           mean + Z diag(h) z
 
 Joseph's form of the covariance, for the gain Z diag(h) T and the differences from the gains Z diag(r_k) T of the
-factors,
-is
+factors, is
 
     A - A Cᵀ Tᵀ diag(h) Zᵀ + Z D Zᵀ,     A = P - Z diag(h) Zᵀ
     D = sum_k g_k [diag((r_k - h)² v + s_k r_k²) + d_k d_kᵀ],     d_k = (r_k - h) z

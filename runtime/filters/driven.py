@@ -11,9 +11,8 @@ N) V⁻¹ of `rfa.runtime.filters.spectrum`
 
     F = V [ sum_k N^k / k! t^k e^{l t} ] V⁻¹         G = V [ sum_k N^k / k! I_k(l, t) ] V⁻¹
 
-with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum for small |l t|, otherwise
-(t^k e^{l t} - k I_{k-1}) / l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A, such as
-constant velocity.
+with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum for small |l t|, otherwise (t^k e^{l t} - k I_{k-1})
+/ l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A, such as constant velocity.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The states of streams are in a pool. Linear filters are compiled. Deep filters run on the graphs of their bundle in ONNX
 Runtime, and have an attention mode. Random numbers are keyed by (seed, position in the stream). A stream therefore
-gives
-the same results with or without other streams, in one request, in segments or one by one.
+gives the same results with or without other streams, in one request, in segments or one by one.
 
 A row with non-finite results changes neither its stream nor the other rows.
 """
@@ -251,9 +250,7 @@ class FilterRuntime(FilterStates):
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """Return the steps of one stream, up to the first observation with non-finite results, which changes
-        nothing.
-        """
+        """Return the steps of one stream up to the first observation with non-finite results, which is ignored."""
         steps, _ = self.trace(pool, piece, traced=False)
         return steps
 

@@ -1,8 +1,7 @@
 """Systems fitted to series, in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
 
 A system is a document of `system.py`. `rfa filter --system FILE` reads the file; a request or `rfa.filter` accepts any
-of
-its systems. `fits` has the record of each fit.
+of its systems. `fits` has the record of each fit.
 """
 
 from __future__ import annotations
@@ -96,7 +95,5 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:
-    """Return the name of a column among the series of a table: the column, the key, or both for several columns per
-    key.
-    """
+    """Return the name of a column among the series of a table: the column, the key, or both."""
     return (key if is_only else f"{key} / {column}") if key else column

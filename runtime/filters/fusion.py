@@ -11,8 +11,7 @@ independent, and no process noise came between the observations and the state. S
 predictions as priors, or at any time without process noise. Filters that ran separately share the process noise, and
 `fuse` would be overconfident. `intersect` (Julier and Uhlmann, American Control Conference 1997) is never
 overconfident. Its weights minimise the determinant of the fused covariance, whatever the units of the state. It does
-not
-gain from agreement, only from one posterior being precise where another is not.
+not gain from agreement, only from one posterior being precise where another is not.
 
 Units: those of the state. Computed in float64. Leading dimensions are a batch.
 """
@@ -169,8 +168,7 @@ def _least_determinant(information: Array) -> Array:
     """Return weights that maximise log det(sum wi Pi⁻¹): a concave problem, by Newton's method with a log barrier.
 
     The objective with the barrier, divided by its height, is self-concordant: steps damped by the decrement stay inside
-    and
-    converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights times the last height.
+    and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights times the last height.
     """
     count = len(information)
     shares = np.full(count, 1 / count)

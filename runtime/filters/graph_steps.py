@@ -1,8 +1,7 @@
 """Deep filters on their ONNX graphs, float32: one observation of each of many streams per call.
 
 Rows are padded to a few counts, multiples of the vector width. The loops of the graphs then have no scalar tail, and
-the
-results of a row do not depend on the other rows.
+the results of a row do not depend on the other rows.
 """
 
 # mypy does not know the types of numba's dispatchers.

@@ -16,8 +16,7 @@ class Rows(NamedTuple):
     """First index of each vector or matrix in `work`. Matrices are stored row by row.
 
     The state of a stream comes first, up to `scale`; then the observation, up to `f`; F and Q of its lag, up to
-    `matrix`; the
-    sensor (C, b, R), up to `prior_mean`; and scratch.
+    `matrix`; the sensor (C, b, R), up to `prior_mean`; and scratch.
     """
 
     mean: int

@@ -1,8 +1,7 @@
 """Merge the posteriors of several streams of one system: predict to a common time, and fuse (`fusion.py`).
 
 A posterior is predicted by its own filter, as by a missing observation. The rest of the merged state is that of the
-first
-state (docs/STATE.md).
+first state (docs/STATE.md).
 """
 
 from __future__ import annotations

@@ -20,10 +20,8 @@ class Observed(NamedTuple):
     """Outputs of one observation of one stream.
 
     In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing),
-    innovation_covariance
-    `[P, P]`. In units of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`, predicted_covariance `[n,
-    n]`.
-    scalars `[4]`: precision, weight, nis, log_likelihood.
+    innovation_covariance `[P, P]`. In units of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`,
+    predicted_covariance `[n, n]`. scalars `[4]`: precision, weight, nis, log_likelihood.
     """
 
     mean: Array

@@ -44,8 +44,7 @@ POSITIVE: Final = frozenset({"measurement_noise", "period"})
 
 class Block(NamedTuple):
     """One dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0, or None where
-    there is
-    a stationary covariance.
+    there is a stationary covariance.
     """
 
     drift: Array

@@ -134,8 +134,7 @@ def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array
     """Return an orthonormal basis `[n, k]` of the invariant subspace of a cluster, and the upper triangular A on it.
 
     Eigenvectors are split off one by one with a unitary change of the rest, so each step has the rounding error of A,
-    however
-    ill-conditioned its eigenvalues are.
+    however ill-conditioned its eigenvalues are.
     """
     own, other = values[inside], values[~inside]
     unitary = np.eye(len(drift), dtype=complex)
@@ -168,9 +167,7 @@ def _terms(block: Array, decay: float, scale: float) -> int:
 
 
 def stationary(found: Spectrum, process_noise: Array) -> Array:
-    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift: the integrals I_m over all time, m! /
-    (-z)^(m+1).
-    """
+    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift: the integrals m! / (-z)^(m+1) over all time."""
     noises = found.noises(process_noise) if found.terms > 1 else [found.dual @ process_noise @ found.dual.conj().T]
     minus_z = -(found.rates[:, None] + found.rates.conj()[None, :])
     power = minus_z

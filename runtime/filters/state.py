@@ -100,8 +100,7 @@ class FilterStates:
         """Return `state_bytes` little-endian bytes.
 
         They are magic, seed, count, time, surprise, step, the tensors in the order of the manifest, and the adaptive
-        fields, each
-        with its own type.
+        fields, each with its own type.
         """
         fields = {**state.tensors, **state.adaptive}
         body = b"".join(

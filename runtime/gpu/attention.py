@@ -1,8 +1,8 @@
 """A decode step of attention streams at one batch size, with static buffers and, on a GPU, one CUDA graph.
 
 It supports texts of any length: page tables have the width of the longest text, and kernels read each stream's number
-of
-keys from a tensor. Padding rows have one key, in a page that no stream uses. The caller must hold a lock during a step.
+of keys from a tensor. Padding rows have one key, in a page that no stream uses. The caller must hold a lock during a
+step.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class PagedStepRunner:
 
     @staticmethod
     def bytes_needed(shape: tuple[int, int, int], size: int, longest: int) -> int:
-        """Return the device memory of graphs for up to `size` rows of `longest` tokens, without logits. shape: L, H,
-        2D.
-        """
+        """Return the device memory of graphs for up to `size` rows of `longest` tokens. shape: L, H, 2D."""
         layers, heads, _ = shape
         distances = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
         return heads * (COLUMN_BYTES * size * (longest + PAGE_KEYS) + DISTANCE_BYTES * layers * distances)

@@ -2,8 +2,7 @@
 
 The driver needs a current context on each thread. torch sets it on its first CUDA runtime call in a thread, which may
 never happen if memory comes from torch's cache. This module therefore sets it itself, to the primary context of the
-GPU,
-which torch uses too.
+GPU, which torch uses too.
 """
 
 from __future__ import annotations
@@ -109,8 +108,7 @@ class CudaDriver:
         """Context manager in which the context of a GPU is current on this thread.
 
         The context of torch's current device stays current, as after any CUDA runtime call. No work is put on a stream,
-        so a
-        graph may be under capture.
+        so a graph may be under capture.
         """
         if device != self.current_device():
             return self._pushed(device)
@@ -129,9 +127,7 @@ class CudaDriver:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def _context(self, device: int) -> ctypes.c_void_p:
-        """Return a GPU's primary context. It is retained once and never released, because it holds the loaded
-        modules.
-        """
+        """Return a GPU's primary context, retained once and never released, because it holds the loaded modules."""
         with self._lock:
             if device not in self._contexts:
                 handle, context = ctypes.c_int(), ctypes.c_void_p()

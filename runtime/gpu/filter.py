@@ -1,8 +1,8 @@
 """The network of a series bundle in torch, for long segments of a series on servers with a GPU.
 
 Everything is float32. Outputs equal those of the compiled network up to the order of sums, and match the bundle's
-golden
-outputs. A chunk of rows is one call: tokens and queries go to the device, quantiles and the columns' state come back.
+golden outputs. A chunk of rows is one call: tokens and queries go to the device, quantiles and the columns' state come
+back.
 One call runs at a time: it takes a tenth of the host's time for its rows, and needs memory for one chunk only.
 
     call(T) = LAUNCHES · LAUNCH_SECONDS + L T/16 SCAN_SECONDS + T (F / DEVICE_FLOPS + bytes / COPY_BYTES)

@@ -2,8 +2,7 @@
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the layout of
 the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Prompts
-are
-read in pieces, many at once, also by graphs. Attention streams use pages of one pool (`rfa.model.ragged`).
+are read in pieces, many at once, also by graphs. Attention streams use pages of one pool (`rfa.model.ragged`).
 
 Only this runtime imports torch and the model; a server without a GPU does not import it.
 """

@@ -1,8 +1,8 @@
 """Pieces of prompts at one number of tokens and streams, in a CUDA graph with static buffers.
 
 A piece has some fifty launches, which take Python milliseconds, usually longer than the device. The results are keys
-and
-values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold a lock.
+and values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold a
+lock.
 """
 
 from __future__ import annotations

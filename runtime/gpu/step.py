@@ -63,9 +63,7 @@ class StepRunner:
                 self._graphs[is_filtered] = memory.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
-        """Process one token of n <= size streams, reading slots from rows `sources` of the pool and writing
-        `targets`.
-        """
+        """Process one token of n <= size streams, from rows `sources` of the pool to rows `targets`."""
         draws = Draws([Choice()] * len(tokens), np.float32(1))
         output = self._advance(tokens, positions, sources, targets, noise, draws)
         _, is_finite = self._draw.read(draws, output)

@@ -1,8 +1,7 @@
 """Keys that seal states.
 
 A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first key seals, all of them open. To rotate
-keys
-without losing states, deploy each phase to every replica before the next:
+keys without losing states, deploy each phase to every replica before the next:
 
     old
     old,new          every replica can open states of the new key

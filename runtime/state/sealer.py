@@ -28,9 +28,7 @@ _FORMAT = b"rfa state v1"
 
 
 class SealBroken(Exception):
-    """The bytes were not sealed by these keys for this binding. The reason is for the log; clients get a constant
-    message.
-    """
+    """The bytes were not sealed by these keys for this binding. The reason is for the log, not for clients."""
 
 
 class Sealer:

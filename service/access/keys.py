@@ -32,8 +32,7 @@ class ApiKeys:
 
     Raises:
         ConfigurationError: A key is too short, repeated or not valid in a header, or a quota is invalid. The message
-            does
-            not contain the key.
+            does not contain the key.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:

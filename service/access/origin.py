@@ -90,9 +90,7 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
     def is_same(self, server: Authority) -> bool:
-        """Return whether this is the origin of a server with that authority, by either scheme, because a proxy may add
-        TLS.
-        """
+        """Return whether this is the origin of a server with that authority. A proxy may change the scheme."""
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port

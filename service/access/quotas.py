@@ -1,8 +1,7 @@
 """Quotas of clients, per API key, and of live streams.
 
 A client is a key or, on a server without keys, the address of its connection (for IPv6 the 64-bit network, which
-usually
-belongs to one machine).
+usually belongs to one machine).
 
     requests       per second, with handshakes       → 429 quota_requests
     concurrent     active requests                   → 429 quota_concurrent

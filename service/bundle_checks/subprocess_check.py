@@ -69,8 +69,7 @@ async def check_bundles(
         paths: Bundle directories.
         seconds: Limit per bundle, of elapsed and of processor time.
         memory_bytes: Limit of the subprocess. Default: 1 GiB plus 16 bytes per byte of the bundles, at most three
-            quarters
-            of the machine's memory.
+            quarters of the machine's memory.
         trusted_keys: Minisign public keys, one of which must have signed each bundle. None accepts any bundle.
 
     Returns:
@@ -138,9 +137,7 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
-    """Return the next line, or None if there is none or it is malformed: a bundle may have taken over the
-    subprocess.
-    """
+    """Return the next line, or None if there is none or it is malformed, as from a hostile bundle."""
     assert process.stdout is not None
     async with asyncio.timeout(seconds):
         try:

@@ -32,8 +32,7 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
     Raises:
         ConfigurationError: The device is missing. The loader raises UnsupportedError if the device has too little
-            memory,
-            or the runtime does not support a bundle.
+            memory, or the runtime does not support a bundle.
     """
     streams = settings.limits.max_running * MAX_SAMPLES
     if not settings.models.is_on_gpu:

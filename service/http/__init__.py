@@ -1,8 +1,7 @@
 """HTTP/1.1 and WebSocket connections with limits on bytes and time.
 
 h11 parses HTTP, and websockets' `ServerProtocol` parses frames; neither does I/O. This package adds limits, timers,
-flow
-control and ordering:
+flow control and ordering:
 
     head      complete within `header_timeout_seconds` (408), at most `max_header_bytes` and `MAX_HEADERS` (431), and
               valid by RFC 9112 (400), see `rfa.service.http.head`

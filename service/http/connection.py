@@ -113,9 +113,7 @@ class ConnectionManager:
         self._iteration_end = None
 
     def has_capacity(self) -> bool:
-        """Return whether a new connection can be served, if necessary after closing the one that has been idle
-        longest.
-        """
+        """Return whether a new connection can be served, if necessary after closing the longest idle one."""
         if len(self.state.connections) <= self.limits.max_connections:
             return True
         for longest in self.waiting:
@@ -230,8 +228,7 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
     """Return the number of bytes that the client has not acknowledged, or 0 once all have been passed to the kernel.
 
     This includes the kernel's buffer. The kernel only accepts more once a third of its megabytes is free; until then a
-    slow
-    client would look like one that reads nothing.
+    slow client would look like one that reads nothing.
     """
     buffered = transport.get_write_buffer_size()
     if buffered == 0:

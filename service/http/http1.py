@@ -366,8 +366,7 @@ class HTTPConnection(Connection):
         """Find out whether the client waits for its response or has disconnected, which look alike in TCP.
 
         The kernel of a disconnected client answers an interim response (RFC 9110, 15.2) with a reset. The event loop
-        does not
-        notice a reset while it neither reads nor writes.
+        does not notice a reset while it neither reads nor writes.
         """
         current = self.current
         self._timer = None

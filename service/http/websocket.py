@@ -188,9 +188,7 @@ class WebSocketConnection(Connection):
         self._pause_reading(bool(self._unread) and (self._is_open or len(self._unread) > BURST_BYTES))
 
     def _is_ready(self) -> bool:
-        """Return whether received bytes can be parsed. Messages of the closing handshake do not wait for the
-        application.
-        """
+        """Return whether received bytes can be parsed. Closing messages do not wait for the application."""
         has_space = self.writable.is_set() and (not self._inbox or self._closing is not None)
         return bool(self._unread) and self._is_open and has_space and not self.transport.is_closing()
 

@@ -1,10 +1,9 @@
 """Balanced accepting of connections in several processes, from one listening socket.
 
 All processes accept from the socket that the supervisor opened. With separate queues, a stopped or hanging process
-would
-keep its connections waiting until it is killed. A shared queue alone gives most connections to the process that wakes
-first, and connections live long. So processes publish their counts in the shared status, and a process with more than
-another leaves a new connection to it for 2 ms.
+would keep its connections waiting until it is killed. A shared queue alone gives most connections to the process that
+wakes first, and connections live long. So processes publish their counts in the shared status, and a process with more
+than another leaves a new connection to it for 2 ms.
 
     wakes ── own count within its fair share ──────────────────> accept
        └──── else ── wait 2 ms ── the others took none ─────────> accept one

@@ -105,9 +105,7 @@ class ServerProcess:
             beating.cancel()
 
     async def _prepare(self) -> FastAPI | None:
-        """Return the application with its bundles loaded, or None after a failure, which is reported to the
-        supervisor.
-        """
+        """Return the application with its bundles loaded, or None after a failure reported to the supervisor."""
         try:
             loaded: list[Models] = []
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))

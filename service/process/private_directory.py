@@ -1,8 +1,7 @@
 """The server's private directory: copies of its bundles, and the sockets between its processes.
 
 A killed supervisor cannot clean up. Each supervisor therefore locks its directory while it runs, and the next one
-removes
-directories that are not locked. (Services that clean /tmp by age skip locked directories as well.)
+removes directories that are not locked. (Services that clean /tmp by age skip locked directories as well.)
 """
 
 from __future__ import annotations

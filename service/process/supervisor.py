@@ -148,9 +148,7 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Keep all processes running until the server stops. Return whether each of the last ones ended without
-        failure.
-        """
+        """Keep all processes running until the server stops. Return whether the last ones ended without failure."""
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [
             asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
@@ -168,9 +166,7 @@ class Supervisor:
     # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run process `index`, restarting it, until the server stops. Return whether the last one ended without
-        failure.
-        """
+        """Run process `index`, restarting it, until the server stops. Return whether the last ended without failure."""
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)

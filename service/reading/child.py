@@ -1,8 +1,7 @@
 """The subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
 Standard input is the file; standard output is a letter and JSON. Imports come before the limits are set. The file is
-read
-after that.
+read after that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reads an uploaded file in a subprocess.
 
 The uncompressed size of a file is unknown, and readers of Parquet, archives and workbooks are large programs. The
-kernel
-therefore limits the subprocess (`child.py`): memory, processor time, open files, no written files.
+kernel therefore limits the subprocess (`child.py`): memory, processor time, open files, no written files.
 """
 
 from __future__ import annotations

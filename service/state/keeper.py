@@ -40,8 +40,7 @@ class StateKeeper:
 
         Raises:
             InvalidRequest: Invalid or expired token (`state_invalid`, always with the same message); malformed session
-                name
-                (`session_name`); sessions are off (`sessions_off`).
+                name (`session_name`); sessions are off (`sessions_off`).
             NotFound: There is no such session, or it has expired (`session_not_found`).
             Conflict: The session is at another step (`session_moved`), or its record cannot be opened
                 (`session_unreadable`).

@@ -34,8 +34,7 @@ class MemorySessions:
     """A table of sessions, the longest unused first. If it is full, new sessions are rejected.
 
     With API keys a tenant may use only as much as is still free (Choudhury and Hahne's dynamic threshold): half of the
-    table
-    if it is alone, a third if another uses as much. So one tenant cannot fill it.
+    table if it is alone, a third if another uses as much. So one tenant cannot fill it.
 
     Args:
         seconds: Lifetime of an unused session.

@@ -1,8 +1,7 @@
 """Named sessions: states stored on the server, updated by compare-and-set on their step.
 
 A store never drops a live session for a new one, never replaces a lost one with a fresh state, and accepts exactly one
-of
-several writers that continue from the same step.
+of several writers that continue from the same step.
 """
 
 from __future__ import annotations

@@ -39,9 +39,7 @@ class Score:
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """Return the number of bytes of each token, `[V]`: one per character of the byte-level BPE, none for
-    end-of-text.
-    """
+    """Return the bytes of each token, `[V]`: one per character of the byte-level BPE, none for end-of-text."""
     sizes = np.zeros(tokenizer.get_vocab_size(), np.int64)
     for token, index in tokenizer.get_vocab().items():
         sizes[index] = 0 if token == END_OF_TEXT else len(token)

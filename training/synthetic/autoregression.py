@@ -57,8 +57,7 @@ def long_memory(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` fractional Gaussian noise with Hurst exponent H, cumulated in three of ten series.
 
     The spectrum is f^(1-2H) at low frequencies. H is .55 to .98, in a tenth .1 to .45. Exact, by circulant embedding of
-    the
-    autocovariance (Davies and Harte, 1987).
+    the autocovariance (Davies and Harte, 1987).
     """
     count = clock.count
     hurst = np.where(rng.random(count) < 0.9, rng.uniform(0.55, 0.98, count), rng.uniform(0.1, 0.45, count))

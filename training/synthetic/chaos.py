@@ -90,9 +90,7 @@ def _delays(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 @array_jit
 def mackey_glass(durations, delay, start, pieces, delays_before):
-    """Return x after each duration `[B, N]`, by Heun's method with `pieces` steps per delay `[B]`, linearly
-    interpolated.
-    """
+    """Return x after each duration `[B, N]` by Heun's method with `pieces` steps per delay `[B]`, interpolated."""
     out = np.empty_like(durations)
     for b in range(durations.shape[0]):
         dt = delay[b] / pieces

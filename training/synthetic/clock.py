@@ -2,8 +2,7 @@
 
 A clock has a step, from a second to a week, and a start on the calendar. Days, weeks, months and years therefore have
 the periods of recorded data with that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and 365.25
-for
-days. One series in seven has no calendar: its values are 1 s apart, starting at the epoch.
+for days. One series in seven has no calendar: its values are 1 s apart, starting at the epoch.
 
 Most clocks are regular. The others jitter, have exponential lags, lose rows and blocks, or come in bursts. Series are
 evaluated at these times, without resampling.
@@ -110,18 +109,14 @@ class Clock:
         return np.where(is_free, free, period)
 
     def days(self, rng: np.random.Generator) -> np.ndarray:
-        """Return `[B, N]` days since the epoch, a Thursday. Without a calendar, a day is any season and starts
-        anywhere.
-        """
+        """Return `[B, N]` days since the epoch, a Thursday. Without a calendar, days start anywhere."""
         period = np.where(self.has_calendar, 1.0, self.periods(rng))[:, None]
         phase = rng.uniform(0, 7, self.count)[:, None]
         return np.where(self.has_calendar[:, None], self.times / DAY, self.steps / period + phase)
 
 
 def draw_clock(rng: np.random.Generator, count: int, length: int, *, is_short: bool = False) -> Clock:
-    """Sample clocks of `count` series of `length` values. Short series mostly have months, quarters, years, weeks or
-    days.
-    """
+    """Sample clocks of `count` series. Short series mostly have months, quarters, years, weeks or days."""
     has_calendar = rng.random(count) >= WITHOUT_CALENDAR
     step = np.where(has_calendar, choose(rng, SHORT_STEPS if is_short else STEPS, count), 1.0)
     start = rng.uniform(FIRST_START, LAST_START, count)

@@ -15,10 +15,8 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
     """Return counts and their rate, `[B, N]` each, of a latent signal of mean 0 and variance 1.
 
     log λ = m + s latent with e^m log-uniform on .1 to 300 and s on .2 to 1.2. Half of the series are Poisson, the
-    others
-    negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten, e^m is .003 to .5, with
-    up to
-    eight temporary bursts of 1 to 50, like rare errors of a service.
+    others negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten, e^m is .003 to .5,
+    with up to eight temporary bursts of 1 to 50, like rare errors of a service.
     """
     count = len(latent)
     rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
@@ -40,10 +38,8 @@ def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarr
     """Return intermittent demand and its mean, `[B, N]` each, of a latent signal of mean 0 and variance 1.
 
     The probability of a demand is 1/(1 + e^-(l + s latent)), with l the logit of a share log-uniform on .01 to .5. s is
-    0 in
-    two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal (Croston, 1972;
-    Syntetos and
-    Boylan, 2005).
+    0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal (Croston, 1972;
+    Syntetos and Boylan, 2005).
     """
     count = len(latent)
     share = log_uniform(rng, 0.01, 0.5, (count, 1))

@@ -19,12 +19,9 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x(t) = Σ_k m_k r((t - t_k)/d): shot noise, such as jobs, orders, rain or spikes.
 
     Events arrive at random (a Poisson process), periodically with a jitter of 0 to .2 (including calendar periods), or
-    in
-    clusters: each event of a Poisson process is followed by a geometric number of others at exponential lags
-    (Neyman-Scott).
-    Marks are equal, exponential or lognormal, in a fifth of the series of either sign. r is a decay, a pulse, a box or
-    a
-    triangle of up to a third of the mean interval.
+    in clusters: each event of a Poisson process is followed by a geometric number of others at exponential lags
+    (Neyman-Scott). Marks are equal, exponential or lognormal, in a fifth of the series of either sign. r is a decay, a
+    pulse, a box or a triangle of up to a third of the mean interval.
     """
     count = clock.count
     every, arrivals = arriving(rng, clock, choose(rng, ARRIVALS, count))
@@ -68,9 +65,8 @@ def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` a quantity that repeatedly fills up to a threshold and is emptied, such as tanks or batteries.
 
     Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary by cycle. In half of the series the
-    fall
-    is immediate (a sawtooth). Durations vary by up to a half. The curve between thresholds is linear, or
-    y = (1 - e^(-c s)) / (1 - e^-c), as for heat and charge.
+    fall is immediate (a sawtooth). Durations vary by up to a half. The curve between thresholds is linear, or y = (1 -
+    e^(-c s)) / (1 - e^-c), as for heat and charge.
     """
     count = clock.count
     period = np.where(rng.random(count) < 0.5, clock.periods(rng), log_uniform(rng, 5, clock.length / 2, count))

@@ -17,10 +17,8 @@ def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
     """Add outliers and stuck sensors in place to values `[B, N]`.
 
     Outliers are single or patches of up to 12, from one to a fiftieth of the series, 3 to 100 deviations away. In a
-    third of
-    the series they replace values by 0 or by one distant number. A stuck sensor repeats a value for up to a quarter of
-    the
-    series. A flat one deviates only temporarily, if at all.
+    third of the series they replace values by 0 or by one distant number. A stuck sensor repeats a value for up to a
+    quarter of the series. A flat one deviates only temporarily, if at all.
     """
     count, length = values.shape
     spread = values.std(axis=1)
@@ -51,8 +49,7 @@ def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
     """Set missing values to NaN in place in values `[B, N]`.
 
     In a fifth of the series: single ones (.2 to 30 %), one to five blocks of up to an eighth, or a part of every cycle,
-    such
-    as nights and weekends. A third of the series have short histories of 24 values or more.
+    such as nights and weekends. A third of the series have short histories of 24 values or more.
     """
     count, length = values.shape
     rows = np.flatnonzero(rng.random(count) < MISSING)

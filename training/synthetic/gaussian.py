@@ -23,14 +23,10 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Sample `[B, N]` from zero-mean Gaussian processes.
 
     Each kernel combines one to three base kernels by addition or multiplication. The base kernels are those of
-    KernelSynth
-    (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's theorem a
-    stationary
-    kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product, frequencies sampled from each
-    are
-    added; for a sum, each is sampled from one of them. Length scales range from 3 steps to the length of the series;
-    periods
-    are seasonal.
+    KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's
+    theorem a stationary kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product,
+    frequencies sampled from each are added; for a sum, each is sampled from one of them. Length scales range from 3
+    steps to the length of the series; periods are seasonal.
     """
     count = clock.count
     frequency = _part(rng, clock)
@@ -97,9 +93,7 @@ def rational_quadratic_frequencies(rng: np.random.Generator, scale: np.ndarray, 
 
 
 def periodic_frequencies(rng: np.random.Generator, period: np.ndarray, narrow: np.ndarray, count: int) -> np.ndarray:
-    """Return frequencies of k(τ) = e^(-2 sin²(π τ/p)/ℓ²). Harmonic h has weight 2 e^(-1/ℓ²) I_h(1/ℓ²), the mean
-    half.
-    """
+    """Return frequencies of k(τ) = e^(-2 sin²(π τ/p)/ℓ²). Harmonic h has weight 2 e^(-1/ℓ²) I_h(1/ℓ²)."""
     harmonics = np.arange(HARMONICS)
     weights = ive(harmonics, 1 / narrow[:, None] ** 2) * np.where(harmonics > 0, 2, 1)
     chances = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)

@@ -20,8 +20,7 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
     1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the series. An oscillator has a seasonal period
-    and a
-    coherence of .3 to 100 cycles, so it can be a changing season.
+    and a coherence of .3 to 100 cycles, so it can be a changing season.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)
@@ -42,9 +41,7 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` stationary oscillators of variance 1 for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]` (infinite: ω =
-    0).
-    """
+    """Return `[B, N]` oscillators of variance 1 for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]` (infinite: ω = 0)."""
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
     spread[:, 0] = 1.0

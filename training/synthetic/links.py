@@ -18,8 +18,8 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values and truth, `[B, N]`, through one link per series, and `[B]` whether zero is a special value.
 
-    e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0,
-    x between two bounds, the running sum of log(1 + e^(s x)); or x.
+    e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0, x between
+    two bounds, the running sum of log(1 + e^(s x)); or x.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -61,8 +61,8 @@ def in_units(
     """Convert both to units of an instrument: scales over nine decades, offsets, and a grid in a third of the series.
 
     An offset makes all values positive (most physical quantities), or is up to a hundred deviations either way, or is
-    zero.
-    The grid is 1, 2 or 5 times a power of ten, with one to a thousand points per deviation. The truth is not rounded.
+    zero. The grid is 1, 2 or 5 times a power of ten, with one to a thousand points per deviation. The truth is not
+    rounded.
     """
     count = len(values)
     spread = values.std(axis=1, keepdims=True)

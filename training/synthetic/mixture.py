@@ -118,8 +118,7 @@ class Drawn:
         times: Seconds since the epoch, `[B, N]` float64, increasing.
         values: `[B, N]` float64, NaN where missing and before a short history begins.
         truth: Signal in the units of the values, without noise, rounding, outliers and gaps, `[B, N]` float64. For
-            counts
-            and demand, their mean.
+            counts and demand, their mean.
         step: Nominal step in seconds, `[B]`.
         has_calendar: Whether times are dates, `[B]`.
         families: Components of each series.

@@ -18,8 +18,7 @@ def noise(rng: np.random.Generator, clock: Clock, signal: np.ndarray) -> np.ndar
 
     Normal; Student's t with 2.5 to 8 degrees of freedom; a centred Gamma variable of either sign; an Ornstein-Uhlenbeck
     process of .3 to 30 steps; or normal with stochastic volatility. In a quarter of the series it scales with the
-    signal as
-    e^(k signal), k in -.4 to .8.
+    signal as e^(k signal), k in -.4 to .8.
     """
     count = clock.count
     out = rng.standard_normal(signal.shape)

@@ -130,9 +130,7 @@ def superpose(steps, arrivals, marks, duration, response):
 
 @array_jit
 def interpolate(at, nodes, values):
-    """Interpolate linearly `[B, N]` between nodes `[B, K]` at increasing times `at` `[B, N]`, constant beyond the
-    nodes.
-    """
+    """Interpolate linearly `[B, N]` between nodes `[B, K]` at times `at` `[B, N]`, constant beyond the nodes."""
     out = np.empty_like(at)
     last = nodes.shape[1] - 1
     for b in range(at.shape[0]):

@@ -17,12 +17,9 @@ def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x' = (m_s - x)/τ + noise of state s, with two to five states.
 
     Each state has its own mean and deviation. The states alternate at random; in a third of the series there are two,
-    on and
-    off. A visit lasts Gamma(k) with a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty
-    cycle).
-    Changes are immediate or, in a third of the series, take τ of 1 to 30 steps. In three of four series the states
-    differ in
-    mean, in the others in deviation.
+    on and off. A visit lasts Gamma(k) with a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty
+    cycle). Changes are immediate or, in a third of the series, take τ of 1 to 30 steps. In three of four series the
+    states differ in mean, in the others in deviation.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
@@ -41,9 +38,7 @@ def switching(
     spread: np.ndarray,
     approach: np.ndarray,
 ) -> np.ndarray:
-    """Return `[B, N]` values in states `[B, N]` with means and deviations `[B, K]`, reached in `[B]` steps or
-    immediately.
-    """
+    """Return `[B, N]` values in states `[B, N]` with means and deviations `[B, K]`, reached in `[B]` steps."""
     count = clock.count
     level = np.take_along_axis(mean, state, axis=1)
     slow = np.flatnonzero(approach)

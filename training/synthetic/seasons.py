@@ -21,8 +21,7 @@ def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.n
     """Return `[B, M]` one cycle of mean 0 and variance 1.
 
     Harmonics with amplitudes that decrease as a power, one to three bumps exp(κ (cos 2π(u - c) - 1)), boxes of any
-    width, a
-    Brownian bridge, or free values.
+    width, a Brownian bridge, or free values.
     """
     u = np.arange(points) / points
     kind = choose(rng, PROFILES, count)
@@ -81,8 +80,7 @@ def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x(t) = g_k P(t/p mod 1): a repeated profile P of any shape.
 
     log g_k of cycle k is an AR(1) of deviation up to .5 in two of five series, and 0 in the others. Edges of P stay
-    sharp in
-    half of the series. In a quarter P changes to another profile, abruptly or slowly.
+    sharp in half of the series. In a quarter P changes to another profile, abruptly or slowly.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None] + rng.random((count, 1))
@@ -100,12 +98,9 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x(t) = g_day [l(w) + a D_w(h)] (1 + m Y) + b Y(year) + c M(day of the month): work and rest.
 
     The hour h follows one profile on working days and another, or a mixture with the first, at the weekend. w is the
-    day of
-    the week and l its level. Days off (ten per year, some of them a fortnight) are Sundays. Each day has its own size
-    g, and
-    in some series the season of the year Y scales that of the day. Without a calendar a day is any season, and seven of
-    them
-    are a week.
+    day of the week and l its level. Days off (ten per year, some of them a fortnight) are Sundays. Each day has its own
+    size g, and in some series the season of the year Y scales that of the day. Without a calendar a day is any season,
+    and seven of them are a week.
     """
     count = clock.count
     days = clock.days(rng)
@@ -138,10 +133,8 @@ def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q: sunlight under clouds.
 
     h is the hour angle, noon where the step is too long to resolve hours; δ is the declination of the sun over the
-    year, φ a
-    latitude, q ~ U(.7, 1.5). The clouds c = 1/(1 + e^-z) are an Ornstein-Uhlenbeck process z of an hour to three days,
-    in
-    half of the series around a clear sky.
+    year, φ a latitude, q ~ U(.7, 1.5). The clouds c = 1/(1 + e^-z) are an Ornstein-Uhlenbeck process z of an hour to
+    three days, in half of the series around a clear sky.
     """
     count = clock.count
     days = clock.days(rng)

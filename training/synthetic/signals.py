@@ -19,11 +19,9 @@ def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x(t) = a_k W(φ), φ = (t - b_k) / (b_(k+1) - b_k): a waveform from beat to beat.
 
     W is a sum of one to five Gaussians of the phase, at most two of them tall and narrow (the shape of McSharry et al.,
-    A
-    dynamical model for generating synthetic electrocardiogram signals, 2003; here of random sizes). The intervals
+    A dynamical model for generating synthetic electrocardiogram signals, 2003; here of random sizes). The intervals
     b_(k+1) - b_k are p e^v, with v an AR(1) of deviation .003 to .15. In a fifth of the series single beats come early
-    or
-    are missed. The sizes a_k vary by up to a third.
+    or are missed. The sizes a_k vary by up to a third.
     """
     count = clock.count
     period = log_uniform(rng, 6, clock.length / 5, count)
@@ -75,8 +73,7 @@ def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x(t) = Σ_i A_i(t) w(φ_i(t)), i ≤ 3: waves of changing amplitude and frequency.
 
     φ' = f e^(r t) (1 + m cos 2π g t): a chirp of up to two octaves, and frequency modulation. A = a (1 + b cos 2π g' t)
-    with
-    g' up to f/4, so that beats form. w is a sine, a square, a triangle or a ramp.
+    with g' up to f/4, so that beats form. w is a sine, a square, a triangle or a ramp.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)

@@ -62,8 +62,7 @@ def growth(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x' = g, or the same for log x: smooth growth such as prices, populations or emissions.
 
     g is a constant plus an Ornstein-Uhlenbeck process of a twentieth of the series to all of it, smoothed again in half
-    of
-    the series.
+    of the series.
     """
     count, length = clock.count, clock.length
     decay = np.exp(-clock.lags / log_uniform(rng, length / 20, length, (count, 1)))

@@ -108,8 +108,7 @@ def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.nd
     """Return `[B, N]` a variable of a system at `steps` `[B, N]`, with 8 to `length / 2` steps per cycle.
 
     The first 10 cycles are dropped, so that states are on the attractor. Noise is that of the system, or down to a
-    thirtieth
-    of it.
+    thirtieth of it.
     """
     count = len(steps)
     index = choose(rng, {i: one.weight for i, one in enumerate(systems)}, count)

@@ -17,8 +17,7 @@ def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
         y = s x + Σ_k s_k max(0, x - c_k) + a (e^(g x) - 1) / (e^|g| - 1) + b / (1 + e^-((x - c)/w))
 
     s, s_k, a, b ~ N(0, 1), g = ±U(1, 6), w from .01 to .3. Half of the series have kinks, a quarter each of the last
-    two
-    terms, and a third of those with such a term no line.
+    two terms, and a third of those with such a term no line.
     """
     count = clock.count
     x = clock.steps / clock.steps[:, -1:]
@@ -42,8 +41,7 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
         y = Σ_k h_k r((t - c_k) / d_k)
 
     with r(u) a step in half of the breaks, min(1, max(0, u)) over d up to a tenth of the series, a step that returns
-    after
-    d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
+    after d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
     """
     count = clock.count
     steps, span = clock.steps, clock.steps[:, -1:]
@@ -67,9 +65,8 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps: random walks, such as prices, stocks and levels.
 
-    Increments over a lag have variance σ² lag, are normal or Student's t, and drift by b (half of the series, up to
-    2 σ / √T). κ is 0, or 1/κ is a third to three times the series (a fifth). log σ is a slow process in two of five
-    series
+    Increments over a lag have variance σ² lag, are normal or Student's t, and drift by b (half of the series, up to 2 σ
+    / √T). κ is 0, or 1/κ is a third to three times the series (a fifth). log σ is a slow process in two of five series
     (stochastic volatility). A tenth have rare jumps, and an eighth is integrated again: a local linear trend.
     """
     count, length = clock.count, clock.length

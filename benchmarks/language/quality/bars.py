@@ -68,8 +68,7 @@ def claims() -> list[Claim]:
             for factor, limit in ((1, 1.02), (4, 1.0), (16, 1.0))
         ),
         # One checkpoint against two: with the paper's recipe; with that of the default bundle, whose loss is half
-        # recurrent,
-        # and with 60 and 70 %; and with a readout for each mode, half and 60 % recurrent.
+        # recurrent, and with 60 and 70 %; and with a readout for each mode, half and 60 % recurrent.
         *(
             claim
             for both, single, slots in (

@@ -48,9 +48,7 @@ def _panel(variant: str) -> str:
 
 
 def draw_lengths(document: Mapping[str, Any], path: Path) -> Path:
-    """Draw perplexity against the length of the window: the mean over the seeds, and the range from smallest to
-    largest.
-    """
+    """Draw perplexity against the length of the window: the mean over the seeds and the range."""
     panels = groups(cases(document))
     figure, grid = no_display().subplots(
         len(WINDOWS), len(panels), figsize=(4.2 * len(panels), 9.5), sharex=True, squeeze=False, layout="constrained"

@@ -127,9 +127,7 @@ def perform(job: Job) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
-    """Perform all jobs, up to `workers` at once, and yield each with its error or None. One worker runs in this
-    process.
-    """
+    """Perform all jobs, up to `workers` at once, and yield each with its error or None. One worker is this process."""
     for corpus, job in {job.corpus: job for job in jobs if job.is_training and not job.is_trained}.items():
         prepare_corpus(job.data, corpus, job.run.model.vocab_size)  # once, before concurrent processes need it
     if workers == 1:
@@ -190,9 +188,7 @@ def run_row(job: Job) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """`python -m rfa.benchmarks.language.quality.runs JOB`: run one job, given as JSON. Started by `rfa bench
-    quality`.
-    """
+    """`python -m rfa.benchmarks.language.quality.runs JOB`: run one job, given as JSON, for `rfa bench quality`."""
     torch.set_num_threads(1)
     perform(Job.from_json(sys.argv[1]))
 

@@ -110,9 +110,7 @@ class AdaptiveParameters(AdaptiveScalars):
 
 
 def transported(value: Tensor, dynamics: Dynamics, lag: Tensor) -> Tensor:
-    """Return e^{(-mu + i omega) lag} v of values `[..., L, H, 2D]` over lags `[L]`, or `[..., H, 2D]` over one lag
-    `[]`.
-    """
+    """Return e^{(-mu + i omega) lag} v of `[..., L, H, 2D]` over lags `[L]`, or `[..., H, 2D]` over one lag."""
     turned = rotate(value, wrapped_phase(dynamics.omega, lag, value.dtype))
     return decay(dynamics.mu, lag.to(value.dtype)).movedim(0, -1)[..., None] * turned
 
@@ -231,9 +229,7 @@ class AFAFilter(nn.Module):
         self.layer = AFALayer(config)
 
     def forward(self, observations: Tensor, times: Tensor) -> Filtered:
-        """Return the prediction of the next observation, the estimate of this one, and the residual, for `[B, N,
-        P]`.
-        """
+        """Return the prediction of the next observation, the estimate of this one and the residual for `[B, N, P]`."""
         found = self.layer(observations @ self.embedding.T, times)
         prediction, estimate, residual = (part @ self.embedding for part in found[:3])
         return Filtered(prediction, estimate, residual, found.precision)

@@ -22,8 +22,7 @@ from rfa.runtime.text.config import StrictConfig
 @dataclass(frozen=True)
 class PredictorTraining(StrictConfig):
     """Training settings: Adam, one cosine cycle with warm-up to `learning_rate`, or to `dynamics_rate` for the scalars
-    of the
-    dynamics. Each step uses `batch` sequences, drawn by `seed`.
+    of the dynamics. Each step uses `batch` sequences, drawn by `seed`.
     """
 
     steps: int = 300

@@ -205,9 +205,7 @@ class LinearConfig(FilterConfig):
         return rules
 
     def _check_drift(self, weights: Mapping[str, AnyArray]) -> None:
-        """Check A = V (diag(rates) + nilpotent) V⁻¹, up to the rounding of V and V⁻¹, and for modes their noise V⁻¹ Q
-        V⁻ᴴ.
-        """
+        """Check A = V (diag(rates) + nilpotent) V⁻¹ up to rounding, and for modes their noise V⁻¹ Q V⁻ᴴ."""
         parts = ("basis", "dual", "rate", "noise", *(["power"] if "member" in weights else []))
         found = {
             name: weights[f"{name}_re"].astype(np.float64) + 1j * weights[f"{name}_im"].astype(np.float64)
