@@ -242,7 +242,7 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("language", LANGUAGE, without("norm.weight"), "lacks norm.weight"),
     ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw is not in the configuration"),
     ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
-    ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions has a value"),
+    ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions contains a value"),
     ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
     ("language", {**LANGUAGE, "window": 2}, without("initial.ring"), "lacks initial.ring"),
     ("linear", LINEAR, replaced("noise", lambda array: -array), "noise is no covariance"),
@@ -255,10 +255,10 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("linear", LINEAR, replaced("rate_re", lambda array: array * np.float32(1.1)), "rates and basis"),
     ("linear", LINEAR, replaced("noise_re", lambda array: array * np.float32(1.1)), "noise of the modes"),
     ("linear", LINEAR, replaced("inverse_nu", lambda array: array * 2), "inverse_nu does not follow"),
-    ("linear", CHAIN, without("member"), "lacks noise_|member|holds|noise_im is|noise_re is"),
+    ("linear", CHAIN, without("member"), "lacks noise_|member|is not in|noise_im is|noise_re is"),
     ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "are inconsistent"),
     ("linear", CHAIN, replaced("power_re", lambda array: array * 2), "rates and basis"),
-    ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale has a value"),
+    ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale contains a value"),
     ("deep", {"observation_size": 1}, replaced("initial.covariance", lambda array: -array), "is no covariance"),
 ]
 
