@@ -123,8 +123,8 @@ def another_text(document: Any) -> None:
     [
         (one_row("confidence", lambda value: value + 0.01), "attention.rows: row 3: the stated confidence is"),
         (one_row("right", lambda bit: "10"[int(bit)]), "attention.rows: row 3: the most likely token is"),
-        (a_colder_model, "attention.rows: row 0: the confidence"),
-        (another_text, "recurrent.rows: row 0: the confidence"),
+        (a_colder_model, "attention.rows: row 0: the stated confidence"),
+        (another_text, "recurrent.rows: row 0: the stated confidence"),
         (lambda document: document["data"]["rows"]["tokens"][0].__setitem__(5, 4096), "vocabulary has 4096"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_bundle_is_held_to_its_rows_at_load(language_bundle: Bundle, tmp_path:
     rows = calibration["modes"]["recurrent"]["rows"]
     # Every one: which are read again depends on the size.
     rows["confidence"] = [min(1.0, value + 0.01) for value in rows["confidence"]]
-    with pytest.raises(BundleError, match=r"^calibration\.json: modes\.recurrent\.rows: row \d+: the confidence"):
+    with pytest.raises(BundleError, match=r"^calibration\.json: modes\.recurrent\.rows: row \d+: the stated confidence"):
         rewrite_bundle(language_bundle, tmp_path / "other", language_bundle.read(CONSTANTS_FILE), calibration)
     assert not (tmp_path / "other").exists()
 

@@ -494,7 +494,7 @@ def test_too_few_rows_and_bad_configs_are_refused(tmp_path):
         train_filter(RUN, str(tmp_path / "data.csv"), tmp_path / "run", show_progress=False)
     with pytest.raises(ValueError, match="fitted to a CSV"):
         train_filter(RUN, "simulate:oscillator", tmp_path / "run", show_progress=False)
-    with pytest.raises(ValueError, match="no section training"):
+    with pytest.raises(ValueError, match="no training section"):
         FilterRun.from_dict({"family": "structural", "training": {}})
     for key, value in (
         ("seasons", "daily"), ("seasons", [0.0]), ("seasons", 24), ("max_harmonics", 0), ("iterations", True),

@@ -183,7 +183,7 @@ def test_bfloat16_costs_no_more_than_its_rounding() -> None:
     ("given", "reason"),
     [
         ({"window": 4}, "a decoder requires window 0, got 4"),
-        ({"mixer": "softmax", "n_slots": 0}, "runs RFA, got mixer 'softmax'"),
+        ({"mixer": "softmax", "n_slots": 0}, "requires mixer 'rfa', got 'softmax'"),
     ],
 )
 def test_what_no_decoder_runs_is_refused(given: dict[str, Any], reason: str) -> None:

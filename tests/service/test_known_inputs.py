@@ -136,7 +136,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     first = runtime.filter(TIMES[:40].tolist(), values[:40].tolist(), inputs=INPUTS[:40].tolist())
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
     assert np.array_equal(np.concatenate([piece.outputs.mean for piece in rest.pieces]), whole["mean"][40:])
-    with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that an input has driven"):
+    with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that had an input"):
         runtime.check_input(NEVER._replace(rate=0.01, low=0.0), first.state, is_given=False)
 
 

@@ -186,9 +186,9 @@ def test_what_cannot_be_fused_is_refused(arguments, message) -> None:
     ("arguments", "message"),
     [
         (([],), "must not be empty"),
-        (([ONE, ONE], [0.5, 0.6]), "of sum 1"),
-        (([ONE, ONE], [1.0]), "2 numbers"),
-        (([ONE, ONE], [1.5, -0.5]), "not negative"),
+        (([ONE, ONE], [0.5, 0.6]), "with sum 1"),
+        (([ONE, ONE], [1.0]), "2 non-negative"),
+        (([ONE, ONE], [1.5, -0.5]), "non-negative"),
         (([ONE, Gaussian(np.zeros(3), np.eye(3))],), r"posteriors\[1\]"),
         (([Gaussian(np.zeros((4, 2)), np.stack([np.eye(2)] * 4))] * 2,), "mean must be"),
     ],

@@ -214,7 +214,7 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
 @pytest.mark.parametrize(
     ("ask", "reason"),
     [
-        (lambda model: model.filter([0.0], [[1.0, 2.0]], mode="attention"), 'no "attention" mode, which runs on'),
+        (lambda model: model.filter([0.0], [[1.0, 2.0]], mode="attention"), 'no "attention" mode, which requires'),
         (lambda model: model.filter([0.0], [[1.0]]), "takes 2"),
         (lambda model: model.readout((0.9,), (), 0, ReadoutOptions(passes=4)), "passes of model 'system:"),
         (
