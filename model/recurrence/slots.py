@@ -120,11 +120,9 @@ def slot_scan(
     Args:
         tokens: Inputs with leading dimensions `[B, N]`.
         means, precisions: State before the first token, `[B, H, S, 4D]` and `[B, H, S]` > 0, float32.
-        inner: Number of reweighting passes K.
-        innovation: Whether the innovation of the "key" or the "value" determines the weight.
+        inner: Number of reweighting passes K, by the innovation of the "key" or "value" (`innovation`).
         lag: Lag of the slots behind the query.
-        lengths: Tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU other values give NaN
-            precisions.
+        lengths: Tokens of each row, `[B]` int32 or int64, 0 to N, by default N. On a GPU others give NaN precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
             innovation "key" and no lengths) or "auto". Only "auto" falls back; it warns if a GPU runs eagerly.
 

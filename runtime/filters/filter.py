@@ -299,11 +299,7 @@ class FilterRuntime(FilterStates):
         return Readout(self._calibration[options.mode], levels, horizon, samples, options, passes, experts)
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
-        """Reject more horizons than an observation may have.
-
-        Raises:
-            InvalidInput: `too_large`.
-        """
+        """Raise InvalidInput `too_large` for more horizons than an observation may have."""
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
         """Reject an unsupported input or alarm range. An input that has ended still affects a state.

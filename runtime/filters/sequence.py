@@ -118,8 +118,7 @@ def run_sequence(
         end = done + len(piece.times)
         steps, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
         total, sums = steps.add_to(total, sums)
-        steps = steps.without_tally
-        done += len(steps)
+        steps, done = steps.without_tally, done + len(steps)
         if options.smooth:
             pieces.append(steps)
             traces.append(Traces.of(trace, len(steps)))

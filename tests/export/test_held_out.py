@@ -142,7 +142,9 @@ def test_a_bundle_is_held_to_its_rows_at_load(language_bundle: Bundle, tmp_path:
     rows = calibration["modes"]["recurrent"]["rows"]
     # Every one: which are read again depends on the size.
     rows["confidence"] = [min(1.0, value + 0.01) for value in rows["confidence"]]
-    with pytest.raises(BundleError, match=r"^calibration\.json: modes\.recurrent\.rows: row \d+: the stated confidence"):
+    with pytest.raises(
+        BundleError, match=r"^calibration\.json: modes\.recurrent\.rows: row \d+: the stated confidence"
+    ):
         rewrite_bundle(language_bundle, tmp_path / "other", language_bundle.read(CONSTANTS_FILE), calibration)
     assert not (tmp_path / "other").exists()
 
