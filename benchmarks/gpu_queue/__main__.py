@@ -43,20 +43,20 @@ def _environment(wheels: Path | None, site: str) -> dict[str, str]:
 
 def main(
     *,
-    out: Annotated[Path, typer.Option(help="Folder of results; an earlier run in it is continued.", file_okay=False)],
-    seconds: Annotated[float, typer.Option(help="Of all of it.")] = MOST_SECONDS,
+    out: Annotated[Path, typer.Option(help="Folder of results. Continues an earlier run in it.", file_okay=False)],
+    seconds: Annotated[float, typer.Option(help="Time limit of the run.")] = MOST_SECONDS,
     part: Annotated[list[str] | None, typer.Option(help=f"{', '.join(QUEUE)}; repeat for more. Default: all.")] = None,
     wheels: Annotated[Path | None, typer.Option(help="Folder of wheels to install for the parts.")] = None,
-    commit: Annotated[str | None, typer.Option(help="Of the code, where this is no checkout.")] = None,
-    series_config: Annotated[Path | None, typer.Option(help="Of the series network's training.")] = None,
-    series_minutes: Annotated[float | None, typer.Option(help="Of that training, over all loans.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit of the code, outside a checkout.")] = None,
+    series_config: Annotated[Path | None, typer.Option(help="Training config of the series network.")] = None,
+    series_minutes: Annotated[float | None, typer.Option(help="Training time over all sessions.")] = None,
     series_from: Annotated[
-        Path | None, typer.Option(help="Run whose weights are its first; default drawn ones.")
+        Path | None, typer.Option(help="Run with the initial weights. Default: random weights.")
     ] = None,
-    bundle: Annotated[Path | None, typer.Option(help="Language model with kernels for this GPU, to serve.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Language model to serve, with kernels for this GPU.")] = None,
     books: Annotated[Path | None, typer.Option(help="Folder of texts to train the language model on.")] = None,
-    check_seconds: Annotated[float, typer.Option(help="Of `rfa gpu-check`.")] = 200.0,
-    rehearse: Annotated[bool, typer.Option("--rehearse", help="On a CPU, at tiny sizes.")] = False,
+    check_seconds: Annotated[float, typer.Option(help="Duration of `rfa gpu-check`.")] = 200.0,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Run on a CPU, at tiny sizes.")] = False,
 ) -> None:
     """Run the parts. The exit code is 1 if a part failed, and 75 if one can be resumed by the same command."""
     wishes = Wishes(

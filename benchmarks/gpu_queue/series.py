@@ -1,4 +1,6 @@
-"""The series network's training on a lent machine: unpack what an earlier loan left, train until told to end, pack."""
+"""Train the series network on a borrowed machine: unpack the state of an earlier session, train until stopped, pack
+it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ REHEARSED = SeriesRun(
 
 
 def chosen_run(config: Path | None, minutes: float | None) -> SeriesRun:
-    """The recipe, its series drawn by all cores but the one that trains."""
+    """Return the recipe, with series drawn by all cores but the one that trains."""
     run = SeriesRun.from_file(config or find_config(RECIPE))
     workers = max(1, cores() - 1)
     return replace(run, training=replace(run.training, workers=workers, minutes=minutes or run.training.minutes))

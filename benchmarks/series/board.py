@@ -1,4 +1,4 @@
-"""Forecasts of more than 100 public series at rolling origins: the models beside simple forecasts.
+"""Forecasts of more than 100 public series at rolling origins: the models and simple forecasts.
 
     python -m rfa.benchmarks.series.board --data DATA --packages PACKAGES
 
