@@ -1,4 +1,4 @@
-"""Observations with all that makes a filter's life hard, and the answers that they get when nobody else is there."""
+"""Difficult sequences of observations, with the answers of an unshared filter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rfa.runtime.filters.state import FilterState
 from rfa.service.encoding import dumps
 
 Observation = list[float | None] | None
-# Levels, horizon, samples: what is asked about each observation.
+# Levels, horizon and samples requested for each observation.
 QUESTIONS: tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...] = (
     ((0.9,), (), 0),
     ((0.5, 0.77, 0.9), (0.1, 0.5, 3.0), 0),
@@ -23,7 +23,7 @@ QUESTIONS: tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...] = (
 
 @dataclass(frozen=True)
 class Course:
-    """A sequence of observations and what is asked about each."""
+    """A sequence of observations and the options of each."""
 
     times: list[float]
     observations: list[Observation]
@@ -35,18 +35,18 @@ class Course:
 
     @property
     def size(self) -> int:
-        """Components of an observation."""
+        """Return the number of components of an observation."""
         return max(len(observation or ()) for observation in self.observations)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a course leads to, alone.
+    """Results of a course on an unshared filter.
 
     Attributes:
-        filter: the name of the one that was asked.
-        steps: the answer to each observation, as JSON: equal bytes are equal numbers to the last bit.
-        states: before each observation, and after the last.
+        filter: Name of the requested filter.
+        steps: Answers as JSON. Equal bytes mean equal numbers to the last bit.
+        states: The states before each observation and after the last.
     """
 
     filter: str
@@ -56,7 +56,7 @@ class Truth:
 
 
 def make_course(rng: np.random.Generator, length: int, size: int) -> Course:
-    """Irregular times, outliers, nothing or half of something observed, more or less noise."""
+    """Return a course with irregular times, outliers, missing observations or components, and varying noise."""
     levels, horizon, samples = QUESTIONS[rng.integers(len(QUESTIONS))]
     observations: list[Observation] = []
     for _ in range(length):
@@ -76,7 +76,7 @@ def make_course(rng: np.random.Generator, length: int, size: int) -> Course:
 
 
 def truth_of(runtime: FilterRuntime, course: Course) -> Truth:
-    """The answers, one observation after the other, by a runtime that nobody else uses."""
+    """Compute the answers, one observation after another, on a runtime without other users."""
     state = runtime.start(course.seed)
     steps, states = [], [state]
     for t, y, noise in zip(course.times, course.observations, course.noise, strict=True):
@@ -97,5 +97,5 @@ def truth_of(runtime: FilterRuntime, course: Course) -> Truth:
 
 
 def as_sent(step: Any) -> bytes:
-    """An answer as a client would get it."""
+    """Return an answer as a client receives it."""
     return dumps(step)

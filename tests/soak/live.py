@@ -1,10 +1,10 @@
-"""Good clients in a process of their own, beside an attack or a fault: what they are answered, and when.
+"""Well-behaved clients in a process, for use beside an attack or fault. They record answers and latencies.
 
-Live streams get observations at times that are fixed before (an open loop: latency counts from when an observation was
-due, so that waiting hides nothing), and every answer is compared with the truth, computed here before anything is sent.
-Beside them a one-shot client comes again and again on new connections, as a probe of an orchestrator does.
+Live streams get observations at fixed times (an open loop: latency is measured from the time an observation is due).
+Every answer is compared with results computed before the run. A one-shot client repeatedly opens new connections, as
+the probe of an orchestrator does.
 
-The process takes lines of JSON, `{"open": URL}` and `{"close": true}`, and answers each with one.
+The process reads lines of JSON, `{"open": URL}` and `{"close": true}`, and answers each with one line.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from rfa.benchmarks.load.truth import FilterQuestion, open_models, series_truths
 from tests.soak.faults.cast import FILTERS, ROOT
 
 VISIT_SECONDS = 0.5
-# What a probe of an orchestrator usually waits.
+# The usual timeout of a probe.
 VISIT_PATIENCE = 1.0
 CLOSE_SECONDS = 40.0
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of the monotonic clock."""
+    """An interval of the monotonic clock."""
 
     begin: float
     end: float
 
     def holds(self, at: float) -> bool:
-        """Whether a time lies in it."""
+        """Return whether a time is in the interval."""
         return self.begin <= at < self.end
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Of what was due in a window, milliseconds; None where nothing was."""
+    """Latencies of observations due in an interval, in milliseconds. None if there were none."""
 
     count: int
     p50: float | None
@@ -60,7 +60,7 @@ class Latencies:
 
     @classmethod
     def of(cls, samples: Sequence[tuple[float, float]], window: Span) -> Latencies:
-        """Of (due, seconds) of what was due in a window."""
+        """Compute the latencies of (due, seconds) pairs due in an interval."""
         inside = [1000 * seconds for due, seconds in samples if window.holds(due)]
         if not inside:
             return cls(0, None, None, None)
@@ -70,12 +70,12 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Seen:
-    """What good clients saw.
+    """Records of the well-behaved clients.
 
     Attributes:
-        samples: (due, seconds) of every answered observation; lateness: of the client itself.
-        absent: observations that got no answer; wrong: answers by what was wrong; errors: ends of streams by kind.
-        visits: (begun, seconds) of one-shot requests that were answered; missed: (begun, what happened) of the others.
+        samples: (due, seconds) of every answered observation. lateness: Lateness of the client itself.
+        absent: Observations without an answer. wrong: Wrong answers by kind. errors: Ends of streams by kind.
+        visits: (start, seconds) of answered one-shot requests. missed: (start, reason) of the others.
     """
 
     samples: list[tuple[float, float]]
@@ -88,10 +88,10 @@ class Seen:
     missed: list[tuple[float, str]]
 
     def p99_ms(self, begin: float, end: float) -> float:
-        """99th percentile of what was due between two times, milliseconds.
+        """Return the 99th percentile of latencies due between two times, in milliseconds.
 
         Raises:
-            ValueError: nothing was.
+            ValueError: There were none.
         """
         p99 = Latencies.of(self.samples, Span(begin, end)).p99
         if p99 is None:
@@ -100,12 +100,12 @@ class Seen:
 
 
 class Live:
-    """Handle on the process.
+    """Handle of the process.
 
     Args:
-        seconds: the longest that streams stay open; they know so many answers.
-        streams, rate: how many, and observations a second on each.
-        filters: the bundles that they use, in turn.
+        seconds: Longest time for which streams stay open; it sets the number of expected answers.
+        streams, rate: Number of streams, and observations per second on each.
+        filters: Bundles used in turn.
     """
 
     def __init__(self, seconds: float, streams: int, rate: float, filters: Sequence[str] = FILTERS) -> None:
@@ -115,24 +115,24 @@ class Live:
             stdin=PIPE,
             stdout=PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for whoever started this process, and ends it
+            start_new_session=True,  # Ctrl-C is for the process that started this one, and ends it
         )
 
     def wait_until_prepared(self) -> None:
-        """Until the right answers are computed.
+        """Wait until the expected answers are computed.
 
         Raises:
-            RuntimeError: the process ended.
+            RuntimeError: The process ended.
         """
         self._read()
 
     def open(self, url: str) -> int:
-        """Open the streams and begin; how many could be opened."""
+        """Open the streams and begin. Return the number of opened streams."""
         opened: int = self._ask({"open": url})
         return opened
 
     def close(self) -> Seen:
-        """End the streams; what was seen since `open`."""
+        """End the streams. Return the records since `open`."""
         return Seen(**self._ask({"close": True}))
 
     def _ask(self, document: dict[str, Any]) -> Any:
@@ -157,23 +157,23 @@ class Live:
 
 
 class Samples(Tally):
-    """A tally that keeps every latency with the time that it was due, and counts all of the run."""
+    """A tally that keeps every latency with its due time and counts the whole run."""
 
     def __init__(self) -> None:
         super().__init__(Window(0.0, 0.0, 1.0))
         self.kept: dict[str, list[tuple[float, float]]] = {"observation": [], "lateness": []}
 
     def latency(self, metric: str, due: float, seconds: float) -> None:
-        """Note one."""
+        """Record a latency."""
         self.kept[metric].append((round(due, 4), round(seconds, 5)))
 
     def count(self, name: str, due: float, amount: int = 1) -> None:
-        """Count, whenever it was due."""
+        """Count, independent of the due time."""
         self.counts[name] += amount
 
 
 class Visitor:
-    """Asks for /health on a new connection, twice a second."""
+    """Requests /health on a new connection twice per second."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -182,7 +182,7 @@ class Visitor:
         self.missed: list[tuple[float, str]] = []
 
     async def run(self) -> None:
-        """Until cancelled; a visit does not wait for the one before it."""
+        """Run until cancelled. Visits may overlap."""
         visits: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -264,10 +264,11 @@ class Session:
 
 
 def _come_first() -> None:
-    """Before the server and the attacker, where the system allows it: in truth this is another machine.
+    """Get priority over the server and the attacker if the system allows it, as if on another machine.
 
-    By a scheduler of its own: niceness counts only within a session where the kernel groups by session (autogroup),
-    and these clients, ready to run, waited for up to half a second.
+    This needs another scheduler: with autogroup, niceness counts only within a session, and these clients waited for up
+    to
+    half a second.
     """
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -12,18 +12,18 @@ TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
 
 
 def head(method: str, path: str, *lines: str) -> bytes:
-    """A whole request head."""
+    """Return a request head."""
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *lines, "", ""]).encode()
 
 
 def post(path: str, document: Any, *lines: str) -> bytes:
-    """A whole request; `document` is JSON already where it is bytes."""
+    """Return a request. If `document` is bytes, it is already JSON."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     return head("POST", path, "Content-Type: application/json", f"Content-Length: {len(body)}", *lines) + body
 
 
 def handshake() -> bytes:
-    """A WebSocket handshake."""
+    """Return a WebSocket handshake."""
     key = base64.b64encode(secrets.token_bytes(16)).decode()
     return (
         f"GET /filter/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -32,7 +32,7 @@ def handshake() -> bytes:
 
 
 def frame(payload: bytes, opcode: int = TEXT, *, is_final: bool = True) -> bytes:
-    """A WebSocket frame of a client, masked with zeros."""
+    """Return a WebSocket frame of a client, masked with zeros."""
     first = (0x80 if is_final else 0) | opcode
     size = len(payload)
     if size < 126:
@@ -45,5 +45,5 @@ def frame(payload: bytes, opcode: int = TEXT, *, is_final: bool = True) -> bytes
 
 
 def message(document: Any) -> bytes:
-    """A text frame with JSON."""
+    """Return a text frame with JSON."""
     return frame(json.dumps(document).encode())

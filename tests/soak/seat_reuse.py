@@ -1,14 +1,14 @@
-"""A million owners of seats of state, one after the other, of whom none may see a trace of another.
+"""Reuse slots of the state pool a million times, and check that no data of an earlier user remain.
 
     python -m tests.soak.seat_reuse --count 1000000
 
-Through the engine as it serves: live streams, requests and texts that end well, are left, are refused, break down or
-make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with the one that its
-observations get alone; every seat carries the mark of its owner (`tests.soak.watched`); needles, long live streams,
-run all the time. After every phase all seats must be free and zero.
+Live streams, requests and texts run through the served engine. They end normally, are abandoned, rejected, fail, or
+make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with that of an unshared
+filter. Every slot is marked with its user (`tests.soak.watched`). Long live streams run all the time. After every phase
+all slots must be free and zero.
 
-Then the detectors are tried, on two engines that are broken on purpose: without padding the needles must notice their
-neighbours, and without zeroing of seats the watch must.
+Then the detectors are tested on two deliberately broken engines: without padding the long streams must change, and
+without zeroing of slots the marks must be found.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ FILTERS = ("linear", "oscillator")
 LANGUAGE = "books"
 PHASES = 20
 VISITORS = 96
-NEEDLES = 4  # of each filter
+NEEDLES = 4  # long live streams per filter
 NEEDLE_LENGTH = 150
 COURSES, COURSE_LENGTH = 32, 16
 TEXTS = 12
-BROKEN_COUNT = 4_000  # owners of the engines that are broken on purpose
+BROKEN_COUNT = 4_000  # users of the deliberately broken engines
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has found; `left` are seats in use, and bytes that are not zero, after the phases."""
+    """Results of a run. `left` counts slots in use, and bytes that are not zero, after the phases."""
 
     acquired: int
     findings: Findings
@@ -70,13 +70,13 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nobody saw anything of anybody."""
+        """Return whether no user received data of another."""
         return not (self.findings.wrong.total() or sum(self.leaks.values()) or sum(self.left.values()))
 
 
 @functools.cache
 class Unpadded(BatchSizes):
-    """Batches as they are: a row's numbers then depend on its neighbours."""
+    """Batches without padding: the numbers of a row then depend on the other rows."""
 
     def padded(self, rows: int) -> int:
         return rows
@@ -96,11 +96,11 @@ def _truths(name: str, is_padded: bool, seed: int, count: int, length: int) -> l
 
 
 class Reuse:
-    """An engine, its truths, and the phases.
+    """An engine with expected answers and phases.
 
     Args:
-        is_padded: whether batches of the filters are.
-        has_texts: whether texts are generated beside.
+        is_padded: Whether batches of the filters are padded.
+        has_texts: Whether texts are generated too.
     """
 
     def __init__(self, seed: int, *, is_padded: bool = True, has_texts: bool = True) -> None:
@@ -121,11 +121,11 @@ class Reuse:
 
     @property
     def acquired(self) -> int:
-        """Seats of filters that were handed out so far."""
+        """Return the number of filter slots acquired so far."""
         return sum(watched.acquired for watched in self.filters.values())
 
     async def run(self, count: int, phases: int, bar: tqdm[Any] | None = None) -> Outcome:
-        """Visits until so many seats were handed out; after each phase all must be free."""
+        """Run visits until so many slots were acquired. After each phase all slots must be free."""
         if self.languages:
             self._world = replace(self._world, texts=await self._texts())
         left = {"seats": 0, "bytes": 0}
@@ -172,8 +172,8 @@ class Reuse:
         await asyncio.gather(*needles, *(keep_visiting() for _ in range(VISITORS)))
 
     async def _settle(self) -> None:
-        """Until no job is left: what was cancelled leaves after its quantum."""
-        with suppress(TooLate):  # what is still there is told by its seats
+        """Wait until no job is left. Cancelled jobs leave after their quantum."""
+        with suppress(TooLate):  # remaining jobs are found by their slots
             await until(lambda: not self._is_busy())
 
     def _is_busy(self) -> bool:
@@ -195,7 +195,7 @@ def soak(
     has_texts: bool = False,
     progress: bool = False,
 ) -> Outcome:
-    """One run, on an event loop of its own."""
+    """Run once, on a separate event loop."""
     with (
         tqdm(total=count, desc="owners", disable=not progress, mininterval=1) as bar,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -205,7 +205,7 @@ def soak(
 
 
 def without_zeroing() -> AbstractContextManager[object]:
-    """Seats keep what their owners leave."""
+    """Do not zero released slots."""
 
     def leave(pool: StatePool, row: int) -> None:
         pass
@@ -214,7 +214,7 @@ def without_zeroing() -> AbstractContextManager[object]:
 
 
 def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: float, seed: int) -> dict[str, Any]:
-    """The document that is stored."""
+    """Return the document to store."""
     findings = outcome.findings
     return {
         **origin("python -m tests.soak.seat_reuse"),
@@ -236,7 +236,7 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
 
 
 def main() -> int:
-    """Run it, try the detectors and store what happened; 1 if anything leaked, or a detector is blind."""
+    """Run, test the detectors and store the results. Return 1 after a leak or if a detector fails."""
     parser = argparse.ArgumentParser(
         description="Reuse seats of state many times and look for traces of former owners."
     )
@@ -245,7 +245,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
-    logging.getLogger("rfa").setLevel(logging.CRITICAL)  # thousands of failures are made on purpose
+    logging.getLogger("rfa").setLevel(logging.CRITICAL)  # thousands of failures are deliberate
     begun = time.monotonic()
     outcome = soak(arguments.count, arguments.seed, phases=arguments.phases, has_texts=True, progress=True)
     seconds = time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""The judge of the attacks can condemn: each planted fault trips its own bar, and a faultless server none."""
+"""The checks of attacks detect every planted fault, and pass a correct server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_fault_trips_its_bar(course: Course, bar: str | None) -> None:
 
 
 def test_memory_sees_a_peak_between_two_looks() -> None:
-    """A process takes 80 MB and gives them back before anyone looks."""
+    """A process allocates and frees 80 MB between two samples."""
     script = (
         "import sys\nfor line in sys.stdin:\n data = bytearray(80_000_000 * int(line)); del data; print(1, flush=True)"
     )
@@ -78,7 +78,7 @@ def test_memory_sees_a_peak_between_two_looks() -> None:
 
 
 def take(process: subprocess.Popen[bytes], times: int) -> None:
-    """Let the process take so many times 80 MB, and wait until it has given them back."""
+    """Let the process allocate so many times 80 MB, and wait until it has freed them."""
     assert process.stdin and process.stdout
     process.stdin.write(b"%d\n" % times)
     process.stdin.flush()
@@ -155,13 +155,13 @@ def test_every_attack_has_a_family_and_says_what_it_does() -> None:
 
 
 def swallow(connection: socket.socket, size: int = 50_000_000) -> None:
-    """Takes so many bytes and closes."""
+    """Read so many bytes and close."""
     while size > 0 and (data := connection.recv(65_536)):
         size -= len(data)
 
 
 def refuse(connection: socket.socket) -> None:
-    """Takes far less."""
+    """Read far fewer bytes."""
     swallow(connection, 100_000)
 
 
@@ -189,7 +189,7 @@ def toy_server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def begun(port: int, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A stage whose time has begun; there is more than enough of it."""
+    """A stage that has begun, with enough time left."""
     fake: Any = SimpleNamespace(readline=lambda: "go\n")
     monkeypatch.setattr(sys, "stdin", fake)
     stage = Stage(port, 60.0)

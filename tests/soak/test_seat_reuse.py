@@ -1,4 +1,4 @@
-"""Seats of state under many owners: nobody sees anybody, and every planted leak is seen."""
+"""Pool slots with many users: no user receives data of another, and every planted leak is detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNT = 1_500
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Failures are made on purpose, in hundreds."""
+    """Silence the log: hundreds of failures are deliberate."""
     logger = logging.getLogger("rfa")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

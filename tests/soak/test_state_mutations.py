@@ -1,9 +1,8 @@
-"""Altered state tokens do not open, and sealers that are weak in one way are caught.
+"""Altered state tokens are rejected, and deliberately weak sealers are detected.
 
-Genuine tokens under both keys of a ring are changed in every way of `MUTATIONS` and offered in their own scope; genuine
-ones are also offered unchanged in scopes that differ in one field. Nothing here uses the service's own decoding: texts
-are taken apart and put together by the documented format alone. The same seed gives the same choices; the tokens
-themselves are new in every run.
+Genuine tokens under both keys of a ring are changed in every way of `MUTATIONS` and sent in their own scope. Unchanged
+tokens are sent in scopes that differ in one field. Tokens are parsed and built from the documented format, without the
+decoder of the service. A seed determines all choices; the tokens differ in every run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PREFIX = "v1."
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 # Byte offsets of the format: key id, salt, header (issued, expires, step, length), payload, tag.
 KEY_ID, SALT, HEADER, TAG = 8, 16, 28, 16
-# What lenient readers skip or take for something else: white space, NUL, a soft hyphen, a fullwidth digit, a surrogate.
+# Characters that lenient readers skip or confuse: white space, NUL, a soft hyphen, a fullwidth digit, a surrogate.
 STRAY = ("\n", " ", "\t", "\r", "=", "%", ".", "\0", "\u00ad", "\uff11", "\udc80")
 
 Mutation = Callable[[random.Random, list[str]], str]
@@ -43,7 +42,7 @@ Mutation = Callable[[random.Random, list[str]], str]
 
 @dataclass(frozen=True)
 class Lock:
-    """Where a token is offered, and what it must belong to."""
+    """The scope in which a token is sent, and the scope to which it must belong."""
 
     tokens: Tokens
     scope: StateScope
@@ -51,7 +50,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Target:
-    """Genuine tokens, the lock that they open, and locks that none of them may open."""
+    """Genuine tokens, the scope in which they open, and scopes in which none of them may open."""
 
     lock: Lock
     wrong_locks: tuple[Lock, ...]
@@ -59,12 +58,12 @@ class Target:
 
     @property
     def longest(self) -> int:
-        """The payload bound under which every genuine token opens."""
+        """Return the payload bound within which every genuine token opens."""
         return max(PAYLOAD_SIZES)
 
 
 def make_target(sealer: type[Sealer] = Sealer, token_class: type[Tokens] = Tokens) -> Target:
-    """Tokens of every size under two keys, made by the service's own classes or by weakened ones."""
+    """Create tokens of every size under two keys, with the service's classes or weakened ones."""
     old, new = secrets.token_bytes(KEY_BYTES), secrets.token_bytes(KEY_BYTES)
     scope = StateScope(model="5e" * 32, kind="filter", tenant="tenant-a")
 
@@ -99,7 +98,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def flip_bits(rng: random.Random, genuine: list[str]) -> str:
-    """One to three bits of the sealed bytes."""
+    """Flip one to three bits of the sealed bytes."""
     data = _bytes(rng.choice(genuine))
     for _ in range(rng.randint(1, 3)):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -107,7 +106,7 @@ def flip_bits(rng: random.Random, genuine: list[str]) -> str:
 
 
 def change_character(rng: random.Random, genuine: list[str]) -> str:
-    """One character anywhere in the text, for one of the alphabet or one bit away."""
+    """Replace one character of the text by one of the alphabet or one that differs by a bit."""
     token = rng.choice(genuine)
     place = rng.randrange(len(token))
     other = rng.choice(ALPHABET) if rng.random() < 0.5 else chr(ord(token[place]) ^ (1 << rng.randrange(8)))
@@ -115,7 +114,7 @@ def change_character(rng: random.Random, genuine: list[str]) -> str:
 
 
 def truncate(rng: random.Random, genuine: list[str]) -> str:
-    """Text or bytes missing at either end, or in the middle."""
+    """Remove text or bytes at either end or in the middle."""
     token = rng.choice(genuine)
     if rng.random() < 0.3:
         data = _bytes(token)
@@ -126,7 +125,7 @@ def truncate(rng: random.Random, genuine: list[str]) -> str:
 
 
 def extend(rng: random.Random, genuine: list[str]) -> str:
-    """Text or bytes added at the end, or a piece said twice."""
+    """Append text or bytes, or repeat a part."""
     token = rng.choice(genuine)
     match rng.randrange(3):
         case 0:
@@ -145,20 +144,20 @@ def _segments(data: bytearray) -> list[bytearray]:
 
 
 def swap_segments(rng: random.Random, genuine: list[str]) -> str:
-    """Some of key id, salt, header, payload and tag from another token."""
+    """Replace some of key id, salt, header, payload and tag by those of another token."""
     first, second = (_segments(_bytes(token)) for token in rng.sample(genuine, 2))
     taken = rng.randrange(1, 31)
     return _text(b"".join(second[i] if taken >> i & 1 else first[i] for i in range(5)))
 
 
 def splice(rng: random.Random, genuine: list[str]) -> str:
-    """The head of one token's text and the tail of another's."""
+    """Join the head of one token's text and the tail of another's."""
     first, second = rng.sample(genuine, 2)
     return first[: rng.randrange(len(first))] + second[rng.randrange(len(second)) :]
 
 
 def swap_blocks(rng: random.Random, genuine: list[str]) -> str:
-    """Two cipher blocks of one token change places."""
+    """Swap two cipher blocks of a token."""
     data = _bytes(rng.choice(genuine))
     start = KEY_ID + SALT
     first, second = (start + 16 * rng.randrange((len(data) - start) // 16) for _ in range(2))
@@ -167,7 +166,7 @@ def swap_blocks(rng: random.Random, genuine: list[str]) -> str:
 
 
 def respell(rng: random.Random, genuine: list[str]) -> str:
-    """The same bytes in another spelling that a lenient reader of base64 takes."""
+    """Spell the same bytes in another way that lenient base64 readers accept."""
     token = rng.choice(genuine)
     body = token.removeprefix(PREFIX)
     match rng.randrange(4):
@@ -176,7 +175,7 @@ def respell(rng: random.Random, genuine: list[str]) -> str:
         case 1:
             return token + "=" * rng.randint(1, 4)
         case 2:
-            # The last character carries bits that no byte uses, unless the text is full groups of four.
+            # Unless the text is full groups of four, some bits of the last character belong to no byte.
             low = {2: 16, 3: 4}.get(len(body) % 4, 1)
             last = ALPHABET.index(body[-1])
             return token[:-1] + ALPHABET[last - last % low + rng.randrange(low)]
@@ -186,20 +185,20 @@ def respell(rng: random.Random, genuine: list[str]) -> str:
 
 
 def change_key_id(rng: random.Random, genuine: list[str]) -> str:
-    """The key id of the other key of the ring, or of none."""
+    """Use the key id of the other key of the ring, or an unknown one."""
     token, other = rng.sample(genuine, 2)
     key_id = _bytes(other)[:KEY_ID] if rng.random() < 0.5 else rng.randbytes(KEY_ID)
     return _text(key_id + _bytes(token)[KEY_ID:])
 
 
 def change_version(rng: random.Random, genuine: list[str]) -> str:
-    """Another prefix, or none."""
+    """Use another prefix, or none."""
     prefix = rng.choice(("", "v1", "v2.", "v0.", "V1.", "v1..", ".", "v1.v1.", " v1.", "v01.", "v1:", "session:"))
     return prefix + rng.choice(genuine).removeprefix(PREFIX)
 
 
 def invent(rng: random.Random, genuine: list[str]) -> str:
-    """Bytes that nobody sealed, under a genuine key id."""
+    """Send random bytes under a genuine key id."""
     data = _bytes(rng.choice(genuine))
     return _text(data[:KEY_ID] + rng.choice((rng.randbytes, bytes))(len(data) - KEY_ID))
 
@@ -222,7 +221,7 @@ OTHER_SCOPE = "other_scope"
 
 @dataclass
 class Tally:
-    """What happened to the mutants."""
+    """Counts of the mutants."""
 
     offered: Counter[str]
     accepted: Counter[str]
@@ -230,10 +229,10 @@ class Tally:
 
 
 def offer(lock: Lock, token: str, max_bytes: int) -> str | None:
-    """The refusal, as a client would see it; None if the token was accepted.
+    """Return the error that a client would receive, or None if the token was accepted.
 
     Raises:
-        Exception: whatever the service raised that is not a refusal; it would have been a 500.
+        Exception: Any exception of the service that is not a rejection, which would be a 500.
     """
     try:
         lock.tokens.open(token, lock.scope, max_bytes)
@@ -243,10 +242,10 @@ def offer(lock: Lock, token: str, max_bytes: int) -> str | None:
 
 
 def attack(target: Target, count: int, seed: int) -> Tally:
-    """Offer `count` mutants.
+    """Send `count` mutants.
 
     Raises:
-        AssertionError: a genuine token did not open, so that refusals would prove nothing.
+        AssertionError: A genuine token was rejected, so that rejections prove nothing.
     """
     for token in target.genuine:
         if (refusal := offer(target.lock, token, target.longest)) is not None:
@@ -259,7 +258,7 @@ def attack(target: Target, count: int, seed: int) -> Tally:
         if kind < len(MUTATIONS):
             name, lock, token = MUTATIONS[kind].__name__, target.lock, MUTATIONS[kind](rng, target.genuine)
             if token in existing:
-                continue  # the change undid itself: what is left is genuine
+                continue  # the mutation restored the genuine token
         else:
             name, lock, token = OTHER_SCOPE, rng.choice(target.wrong_locks), rng.choice(target.genuine)
         refusal = offer(lock, token, target.longest)
@@ -279,33 +278,33 @@ def test_no_altered_token_opens_and_every_kind_was_tried() -> None:
     assert tally.accepted.total() == 0
     assert set(tally.offered) == {mutation.__name__ for mutation in MUTATIONS} | {OTHER_SCOPE}
     assert min(tally.offered.values()) > COUNT / 50
-    # What was wrong cannot be told from the answer.
+    # The reply does not reveal the error.
     assert len(tally.answers) == 1
 
 
 class TagUnchecked(Sealer):
-    """Decrypts as GCM does and believes what comes out."""
+    """Decrypt as GCM does, without checking the tag."""
 
     def _decrypt(self, subkey: bytes, nonce: bytes, ciphertext: bytes, binding: bytes) -> bytes:
         return Cipher(AES(subkey), CTR(nonce + b"\0\0\0\2")).decryptor().update(ciphertext[:-16])
 
 
 class ScopeUnbound(Sealer):
-    """Seals without saying for whom."""
+    """Seal without the scope."""
 
     def _binding(self, key_id: bytes, scope: object, purpose: str) -> bytes:
         return b""
 
 
 class AudienceRunsIntoTenant(Sealer):
-    """Joins the fields of the binding without their lengths."""
+    """Join the fields of the binding without their lengths."""
 
     def _binding(self, key_id: bytes, scope: object, purpose: str) -> bytes:
         return f"{self._audience}{scope.tenant}{scope.model}{scope.kind}{purpose}".encode()  # type: ignore[attr-defined]
 
 
 class AudienceForgotten(Sealer):
-    """Leaves one field out of the binding."""
+    """Leave one field out of the binding."""
 
     def __init__(self, ring: object, audience: str) -> None:
         super().__init__(ring, "")  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Owners of state seats: short live streams and requests that end in every way, and needles that must not notice.
+"""Users of pool slots: short live streams and requests that end in every way, and long streams that must not change.
 
-Every answer that anybody gets is compared with the one that it must get.
+Every answer is compared with its expected answer.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.errors import InternalError, InvalidRequest, ServiceError
 from tests.soak.courses import Truth, as_sent
 
-TOO_LARGE = 1e200  # its square leaves the range of floats: the row is poisoned
+TOO_LARGE = 1e200  # its square exceeds the range of floats
 LONGEST_VISIT = 4
 
 
 @dataclass
 class Findings:
-    """What the visitors have seen.
+    """Results of the visitors.
 
     Attributes:
-        ends: visits by kind.
-        answers: answers that were compared, of needles and of others.
-        wrong: those that were not what they must be, by kind.
+        ends: Visits by kind.
+        answers: Compared answers, of long streams and of others.
+        wrong: Wrong answers by kind.
     """
 
     ends: Counter[str] = field(default_factory=Counter)
@@ -45,17 +45,17 @@ class Findings:
     wrong: Counter[str] = field(default_factory=Counter)
 
     def compare(self, who: str, found: bytes, expected: bytes) -> None:
-        """Count an answer."""
+        """Compare an answer and count it."""
         self.answers[who] += 1
         self.wrong[who] += found != expected
 
     def expect(self, what: str, holds: bool) -> None:
-        """Count something else that must hold."""
+        """Count another condition that must hold."""
         self.wrong[what] += not holds
 
 
 class TextTruth(NamedTuple):
-    """A text, alone."""
+    """A text generated on an unshared model."""
 
     options: GenerateOptions
     tokens: bytes
@@ -63,7 +63,7 @@ class TextTruth(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """The engine and what is known about it: the truths of its filters, and of some texts."""
+    """The engine with the expected answers of its filters and of some texts."""
 
     engine: Engine
     truths: Sequence[Truth]
@@ -73,7 +73,7 @@ class World:
 
 
 class Visitor:
-    """Somebody who comes again and again; each visit is of a random kind and a random filter."""
+    """A client that makes visits of random kinds to random filters."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world = world
@@ -81,17 +81,17 @@ class Visitor:
         self._rng = rng
 
     async def visit(self) -> None:
-        """One visit."""
+        """Make one visit."""
         visits = {**VISITS, **(TEXT_VISITS if self._world.texts else {})}
         (kind,) = self._rng.choices(list(visits), list(visits.values()))
         try:
             await kind(self)
-        except ServiceError:  # meant for somebody else: who expects a failure takes it
+        except ServiceError:  # visits that expect a failure catch it themselves
             self._findings.expect("failed", holds=False)
         self._findings.ends[kind.__name__] += 1
 
     async def close(self) -> None:
-        """A live stream that ends well."""
+        """Open a live stream that ends normally."""
         truth, start, count = self._choose()
         job = self._open(truth, start, wants_state=self._rng.random() < 0.3)
         self._push(job, truth, start, count)
@@ -102,7 +102,7 @@ class Visitor:
             self._findings.expect("state", end.state.count == start + count)
 
     async def converse(self) -> None:
-        """A live stream that waits for each answer, is idle in between, and ends well."""
+        """Open a live stream that waits for each answer, is idle in between, and ends normally."""
         truth, start, count = self._choose()
         job = self._open(truth, start)
         for index in range(start, start + count):
@@ -114,7 +114,7 @@ class Visitor:
         await self._read(job, truth, start + count)
 
     async def leave(self) -> None:
-        """A live stream whose client goes away, before or after its first answer."""
+        """Open a live stream whose client disconnects, before or after its first answer."""
         truth, start, count = self._choose()
         job = self._open(truth, start)
         self._push(job, truth, start, count)
@@ -125,15 +125,15 @@ class Visitor:
         job.leave()
 
     async def poison(self) -> None:
-        """A live stream whose numbers leave the range of floats."""
+        """Open a live stream whose numbers exceed the range of floats."""
         await self._end_with(TOO_LARGE, "poison", InvalidRequest)
 
     async def crash(self) -> None:
-        """A live stream that makes every batch that it is in raise. Its neighbours are not affected."""
+        """Open a live stream that makes every batch raise. Other rows must not be affected."""
         await self._end_with(None, "crash", InternalError)
 
     async def _end_with(self, number: float | None, what: str, error: type[Exception]) -> None:
-        """A live stream whose last observation repeats a number, or has none."""
+        """Open a live stream whose last observation repeats a number, or has none."""
         truth, start, count = self._choose()
         job = self._open(truth, start)
         self._push(job, truth, start, count - 1)
@@ -144,7 +144,7 @@ class Visitor:
         self._findings.expect(what, isinstance(end, error))
 
     async def refuse(self) -> None:
-        """A live stream that ends with a frame that is refused."""
+        """Open a live stream that ends with a rejected frame."""
         truth, start, count = self._choose()
         job = self._open(truth, start)
         self._push(job, truth, start, count)
@@ -153,7 +153,7 @@ class Visitor:
         self._findings.expect("refusal", isinstance(end, InvalidRequest))
 
     async def request(self) -> None:
-        """A request that is read to its end."""
+        """Send a request and read it to its end."""
         truth, start, count = self._choose()
         job = self._world.engine.filter(truth.filter, _request(truth, start, count))
         steps = await steps_of(job)
@@ -161,7 +161,7 @@ class Visitor:
         self._findings.expect("end", len(steps) == count)
 
     async def request_and_leave(self) -> None:
-        """A request whose client goes away."""
+        """Send a request whose client disconnects."""
         truth, start, count = self._choose()
         options = _request(truth, start, count, is_streamed=self._rng.random() < 0.5)
         waiting = asyncio.ensure_future(self._world.engine.filter(truth.filter, options).result())
@@ -170,14 +170,14 @@ class Visitor:
         await asyncio.gather(waiting, return_exceptions=True)
 
     async def smooth(self) -> None:
-        """A request that needs its sequence at once, which uses no seat of the engine's."""
+        """Send a request for smoothing, which uses no slot of the engine."""
         truth, _, count = self._choose()
         options = replace(_request(truth, 0, count), smooth=True, samples=0)
         steps = await steps_of(self._world.engine.filter(truth.filter, options))
         self._findings.expect("end", len(steps) == count)
 
     async def err(self) -> None:
-        """A question that no filter answers: refused before it gets a seat."""
+        """Send an invalid request, which is rejected before it gets a slot."""
         truth, start, count = self._choose()
         try:
             self._world.engine.filter(truth.filter, replace(_request(truth, start, count), levels=(1.5,)))
@@ -186,20 +186,20 @@ class Visitor:
         self._findings.expect("refusal", holds=False)
 
     async def text(self) -> None:
-        """A text, which must be the same in any company."""
+        """Generate a text, which must not depend on other requests."""
         truth = self._rng.choice(self._world.texts)
         generation: Generation = await self._world.engine.generate(None, truth.options).result()
         self._findings.compare("text", tokens_of(generation), truth.tokens)
 
     async def text_and_leave(self) -> None:
-        """A text whose reader goes away."""
+        """Generate a text whose reader disconnects."""
         options = replace(self._rng.choice(self._world.texts).options, is_streamed=True)
         events = self._world.engine.generate(None, options).events()
         await anext(events)
         await events.aclose()  # type: ignore[attr-defined]
 
     def _choose(self) -> tuple[Truth, int, int]:
-        """A course, where to begin in it, and for how long to follow it."""
+        """Choose a course, its first observation, and the number of observations."""
         truth = self._rng.choice(self._world.truths)
         start = 0 if self._rng.random() < 0.7 else self._rng.randrange(len(truth.steps) - LONGEST_VISIT)
         return truth, start, self._rng.choice((1, 1, 1, 2, LONGEST_VISIT))
@@ -216,7 +216,7 @@ class Visitor:
     async def _read(
         self, job: StreamJob, truth: Truth, start: int, answers: int | None = None
     ) -> StreamEnd | Exception | None:
-        """Compare answers to the end, which is returned, or so many of them."""
+        """Compare so many answers, or all until the end, which is returned."""
         index = start
         while answers is None or index < start + answers:
             try:
@@ -253,7 +253,7 @@ TEXT_VISITS: dict[Callable[[Visitor], Awaitable[None]], float] = {
 
 
 async def follow_needle(world: World, truth: Truth, goes_on: Callable[[], bool]) -> None:
-    """A long live stream, from the beginning again and again, that must not notice anybody."""
+    """Follow a long live stream repeatedly from its beginning. Other users must not change it."""
     while goes_on():
         job = open_stream(world.engine, truth, 0, wants_state=True)
         try:
@@ -278,7 +278,7 @@ async def _follow(world: World, truth: Truth, job: StreamJob, goes_on: Callable[
 
 
 async def steps_of(job: FilterJob | SequenceJob) -> list[Any]:
-    """The steps of a request, however they come."""
+    """Yield the steps of a request."""
     steps: list[Any] = []
     async for event in job.events():
         if isinstance(event, Steps):
@@ -289,7 +289,7 @@ async def steps_of(job: FilterJob | SequenceJob) -> list[Any]:
 
 
 def open_stream(engine: Engine, truth: Truth, start: int, *, wants_state: bool) -> StreamJob:
-    """A live stream that goes on from a place in a course."""
+    """Open a live stream that continues a course."""
     course = truth.course
     options = FilterStreamOptions(
         levels=course.levels,
@@ -320,5 +320,5 @@ def _request(truth: Truth, start: int, count: int, *, is_streamed: bool = False)
 
 
 def tokens_of(generation: Generation) -> bytes:
-    """Every number of every token of a text."""
+    """Return every number of every token of a text."""
     return as_sent([continuation.events for continuation in generation.texts])

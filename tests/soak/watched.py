@@ -1,4 +1,4 @@
-"""A filter whose seats carry the mark of their owner: whoever finds another's mark has found a leak."""
+"""A filter that marks each slot with its user, and reports a mark of another user as a leak."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ MARK = "owner"
 
 
 class WatchedFilter:
-    """A runtime between the engine and the real one.
+    """A runtime that wraps the real one.
 
-    An owner's mark is written when it gets its seat, into a field that the runtime does not know, and looked at before
-    and after every use of the seat. A seat that is handed out must hold nothing at all.
+    The mark of a user is written when it gets its slot, into a field that the runtime does not know. It is checked
+    before
+    and after every use of the slot. An acquired slot must be empty.
 
     Attributes:
-        acquired: seats that were handed out.
-        leaks: what was found that must not be, by kind.
+        acquired: Number of acquired slots.
+        leaks: Leaks by kind.
     """
 
     def __init__(self, runtime: FilterRuntime) -> None:
@@ -41,11 +42,11 @@ class WatchedFilter:
 
     @property
     def state_fields(self) -> Mapping[str, StateField]:
-        """The runtime's, and the mark."""
+        """Return the fields of the runtime and the mark."""
         return {**self.runtime.state_fields, MARK: StateField((), np.int64)}
 
     def put(self, pool: StatePool, pool_slot: PoolSlot, state: FilterState) -> None:
-        """A new owner: the seat must be empty."""
+        """Store a new user. The slot must be empty."""
         is_empty = not any(array[pool_slot.row].any() for array in pool.arrays.values())
         with self._lock:
             self.pool = pool
@@ -55,12 +56,12 @@ class WatchedFilter:
         pool.arrays[MARK][pool_slot.row] = _mark(pool_slot)
 
     def get(self, pool: StatePool, pool_slot: PoolSlot, seed: int) -> FilterState:
-        """The state in a seat, which must be its owner's."""
+        """Return the state in a slot, which must be its user's."""
         self._look(pool, [pool_slot])
         return self.runtime.get(pool, pool_slot, seed)
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """One observation of each row."""
+        """Process one observation of each row."""
         pool_slots = [row.slot for row in rows]
         self._look(pool, pool_slots)
         stepped = self.runtime.advance(pool, rows)
@@ -68,7 +69,7 @@ class WatchedFilter:
         return stepped
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """Some observations of one stream."""
+        """Process some observations of one stream."""
         self._look(pool, [piece.slot])
         steps = self.runtime.follow(pool, piece)
         self._look(pool, [piece.slot])
@@ -83,10 +84,10 @@ class WatchedFilter:
 
 
 def _mark(pool_slot: PoolSlot) -> int:
-    """A number of this owner alone; never zero, for generations in use are odd."""
+    """Return a number unique to this user. It is never zero, because generations in use are odd."""
     return (pool_slot.row << 40) | pool_slot.generation
 
 
 def dirty_bytes(pool: StatePool) -> int:
-    """Bytes other than zero in a pool."""
+    """Return the number of nonzero bytes in a pool."""
     return sum(int(np.count_nonzero(array.reshape(-1).view(np.uint8))) for array in pool.arrays.values())

@@ -1,4 +1,7 @@
-"""`python -m tests.soak.attacks`: every attack, a table, and results/attacks.json; 1 if a bar was missed."""
+"""`python -m tests.soak.attacks`: run every attack, print a table and write results/attacks.json.
+
+The exit code is 1 if a requirement is not met.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ COLUMNS = "{:<30} {:>17} {:>25} {:>5} {:>8}  {}"
 
 
 def chosen(attacks: Mapping[str, Attack], only: Sequence[str]) -> list[Attack]:
-    """Those whose name, or family number, was asked for; all where nothing was.
+    """Return the attacks with these names or family numbers, by default all.
 
     Raises:
-        ValueError: there is none of a name.
+        ValueError: A name is unknown.
     """
     for name in only:
         if not any(name in (attack.name, str(attack.family)) for attack in attacks.values()):
@@ -44,7 +47,7 @@ def chosen(attacks: Mapping[str, Attack], only: Sequence[str]) -> list[Attack]:
 
 
 def row(name: str, entry: Mapping[str, Any]) -> str:
-    """One line of the table."""
+    """Return a row of the table."""
     rss, live, attacker = entry["rss_mb"], entry["live_ms"], entry["attacker"] or {}
     memory = f"{rss['before']:.0f} / {rss['peak']:.0f} / {rss['after']:.0f}"
     p99 = " / ".join(_ms(live[window]["p99"]) for window in ("calm", "attacked", "after"))
@@ -57,13 +60,13 @@ def row(name: str, entry: Mapping[str, Any]) -> str:
 
 
 def table(entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """What was measured, an attack a line."""
+    """Return the table with one attack per row."""
     titles = ("attack", "MB before/peak/after", "p99 ms calm/attack/after", "cpu", "MB sent", "outcome")
     return "\n".join([COLUMNS.format(*titles), *(row(name, entry) for name, entry in entries.items())])
 
 
 def run(attacks: Sequence[Attack], seconds: float, keep: Path) -> dict[str, Any]:
-    """Conduct attacks, and store the result of each as soon as it is there."""
+    """Run attacks, and store each result immediately."""
     document = {"attacks": {}, **(json.loads(keep.read_text()) if keep.is_file() else {})}
     document |= {"hardware": hardware(), "seconds": seconds}
     longest = CALM_WINDOWS * seconds + max(seconds, LONGEST_ATTACK) + GRACE_SECONDS + 2 * SETTLE_SECONDS
@@ -89,7 +92,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.attacks", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="attacks, or numbers of families")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of calm, of attack and of what follows, each")
@@ -103,7 +106,7 @@ def main() -> int:
     if arguments.list:
         print("\n".join(f"{attack.family:>2} {attack.name:<30} {attack.about}" for attack in attacks))
         return 0
-    signal.signal(signal.SIGTERM, _stop)  # as Ctrl-C: what was started ends
+    signal.signal(signal.SIGTERM, _stop)  # as for Ctrl-C, end started processes
     done = run(attacks, arguments.seconds, arguments.out)
     print(table(done))
     missed = [name for name, entry in done.items() if not entry["passed"]]

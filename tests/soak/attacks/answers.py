@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers as bytes, read without trust: what a client must be able to tell from them."""
+"""Parse HTTP/1.1 answers from bytes, independently of the server's code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 Read = Callable[[], bytes]
 NO_BODY = frozenset({204, 304})
 ERROR_KEYS = frozenset({"message", "type", "param", "code"})
-# A refusal under load that says so: these are answers, not failures.
+# Rejections under load with an explanation: these are answers, not failures.
 EXPLAINED = {503: frozenset({"not_ready", "overloaded"})}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer; header names are in lower case, of a long body only the beginning is kept."""
+    """One answer. Header names are lower-case; only the beginning of a long body is kept."""
 
     status: int
     headers: dict[str, str]
@@ -24,12 +24,12 @@ class Answer:
 
     @property
     def is_interim(self) -> bool:
-        """Whether the real answer is still to come."""
+        """Return whether the final answer is still to come."""
         return 100 <= self.status < 200 and self.status != 101
 
     @property
     def error(self) -> dict[str, object] | None:
-        """The error object where the body has the one error shape."""
+        """Return the error object if the body has the error shape."""
         try:
             document = json.loads(self.body)
         except ValueError:
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def complaint(self) -> str | None:
-        """What is wrong with the answer whatever was asked; None if nothing is."""
+        """Return the defect of the answer regardless of the request, or None."""
         if self.status < 400:
             return None
         if self.error is None:
@@ -52,11 +52,11 @@ class Answer:
 
 
 class AnswerReader:
-    """Answers from a source of bytes, in order.
+    """Reads answers from a source of bytes in order.
 
     Args:
-        read: the next bytes; b"" at the end.
-        keep: bytes of a body that are kept; the rest is counted and dropped.
+        read: Returns the next bytes, or b"" at the end.
+        keep: Number of kept bytes of a body. The rest is counted and dropped.
     """
 
     def __init__(self, read: Read, keep: int = 65_536) -> None:
@@ -65,10 +65,10 @@ class AnswerReader:
         self.buffer = bytearray()
 
     def take(self) -> Answer | None:
-        """The next answer; None where the other side closed before it began.
+        """Return the next answer, or None if the other side closed before it began.
 
         Raises:
-            ConnectionError: it closed in the middle, or what came is no HTTP.
+            ConnectionError: The connection closed within an answer, or the bytes are not HTTP.
         """
         head = self._until(b"\r\n\r\n")
         if head is None:
@@ -82,10 +82,10 @@ class AnswerReader:
         return Answer(status, headers, body, size)
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes.
+        """Return so many bytes.
 
         Raises:
-            ConnectionError: the other side closed before.
+            ConnectionError: The other side closed before.
         """
         while len(self.buffer) < size:
             self._more()

@@ -14,30 +14,30 @@ from tests.soak.requests import frame, message, post
 
 MOST_BYTES = 1_900_000
 REFUSALS = frozenset({400, 413, 422, 429, 503})
-# An answer that told every mistake would be a second bomb.
+# An answer that listed every mistake would also be expensive.
 MOST_ANSWER_BYTES = 65_536
 LANES = 10
 
 
 def filled(opening: str, item: str, closing: str, size: int = MOST_BYTES) -> bytes:
-    """A body of so many equal items."""
+    """Return a body of so many equal items."""
     count = (size - len(opening) - len(closing)) // (len(item) + 1)
     return (opening + ",".join([item] * count) + closing).encode()
 
 
 def numbered(opening: str, item: Callable[[int], str], closing: str, count: int) -> bytes:
-    """A body of items that differ."""
+    """Return a body of different items."""
     return (opening + ",".join(map(item, range(count))) + closing).encode()
 
 
 def nested(depth: int, size: int = MOST_BYTES) -> bytes:
-    """Lists as deep as they may be, many beside each other."""
+    """Return many lists of the maximum depth."""
     tower = "[" * depth + "]" * depth
     return filled('{"observations":[', tower, "]}", size)
 
 
 def invalid_bodies() -> Iterator[tuple[str, bytes]]:
-    """A path and a body that must be refused."""
+    """Return a path and a body that must be rejected."""
     yield "/filter", filled('{"observations":[', "0", "]}")
     yield "/filter", filled('{"observations":[', '"a"', "]}")
     yield "/filter", filled('{"observations":[', "{}", "]}")
@@ -70,7 +70,7 @@ def invalid_bodies() -> Iterator[tuple[str, bytes]]:
 
 
 def repeating(choose: Callable[[], list[tuple[str, bytes]]], lanes: int, *more: int) -> Drive:
-    """A driver that asks some bodies in turn; each gets a small refusal, or a status of `more`."""
+    """Return an attack that sends some bodies in turn. Each gets a short rejection, or a status of `more`."""
 
     def look(stage: Stage, answer: Answer) -> None:
         stage.claim("a refusal is short", answer.size <= MOST_ANSWER_BYTES, answer.size)
@@ -81,19 +81,19 @@ def repeating(choose: Callable[[], list[tuple[str, bytes]]], lanes: int, *more: 
 
 
 def numbers() -> list[tuple[str, bytes]]:
-    """900,000 numbers where lists should be."""
+    """Send 900,000 numbers in place of lists."""
     return [next(invalid_bodies())]
 
 
 def all_mixed() -> list[tuple[str, bytes]]:
-    """All bodies."""
+    """Send all bodies."""
     found = list(invalid_bodies())
     random.Random(1).shuffle(found)
     return found
 
 
 def long_series() -> list[tuple[str, bytes]]:
-    """A series of 10,000 observations that is legal but for its model."""
+    """Return a series of 10,000 observations that is valid except for its model."""
     observations = [[0.1234567890123456789, None]] * 10_000
     series = {"observations": observations, "times": list(range(10_000)), "noise": [1.0] * 10_000}
     return [("/filter", json.dumps({**series, "model": "nothing"}).encode())]
@@ -114,7 +114,7 @@ for name, about, drive in (
 
 @attack(4)
 def frames_invalid(stage: Stage) -> None:
-    """The same on WebSockets: first frames and observations of 250 kB that must be refused."""
+    """Send the same on WebSockets: first frames and observations of 250 kB that must be rejected."""
     size = 250_000
     first = [
         filled('{"levels":[', '"a"', "]}", size),

@@ -1,4 +1,4 @@
-"""What an attack is, and all of them by name."""
+"""The class of attacks, and all attacks by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.soak.attacks.stage import Stage
 
 Drive = Callable[[Stage], None]
 Look = Callable[[Stage, Answer], None]
-# What may answer a costly request.
+# Valid statuses of an expensive request.
 FAIR = frozenset({200, 413, 422, 429, 503})
 
 
@@ -20,10 +20,10 @@ class Attack:
     """One client's misbehaviour.
 
     Attributes:
-        family: number of the finding in the issue.
-        about: what it does, in a line.
-        drive: does it, in a process of its own.
-        seconds: the longest that it lasts; None is as long as everything else.
+        family: Number of the finding in the issue.
+        about: Description in a line.
+        drive: Runs the attack, in its own process.
+        seconds: Maximum duration. None is that of the run.
     """
 
     name: str
@@ -37,12 +37,12 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def add(family: int, name: str, about: str, drive: Drive, **options: Any) -> None:
-    """Add an attack; options are fields of `Attack`."""
+    """Add an attack. Options are fields of `Attack`."""
     ATTACKS[name] = Attack(name, family, about, drive, **options)
 
 
 def attack(family: int, **options: Any) -> Callable[[Drive], Drive]:
-    """Add a driver under its function's name."""
+    """Add an attack under its function's name."""
 
     def register(drive: Drive) -> Drive:
         about = (drive.__doc__ or "").strip().partition("\n")[0]
@@ -61,7 +61,7 @@ def asking(
     look: Look | None = None,
     pause: float = 0.0,
 ) -> Drive:
-    """A driver that asks some requests in turn, and looks at each answer."""
+    """Return an attack that sends some requests in turn and checks each answer."""
 
     def drive(stage: Stage) -> None:
         requests = make()
@@ -73,7 +73,7 @@ def asking(
 
 
 def all_attacks() -> Mapping[str, Attack]:
-    """Every attack, by name, families in order."""
+    """Return every attack by name, ordered by family."""
     from tests.soak.attacks import bodies, flow, framing, prompts, replies  # noqa: F401
 
     return dict(sorted(ATTACKS.items(), key=lambda item: item[1].family))

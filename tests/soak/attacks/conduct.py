@@ -1,8 +1,8 @@
-"""One attack after the other on a real server, and what each is held to.
+"""Run attacks on a real server one after another, and check the requirements of each.
 
-calm      honest clients alone
-attacked  beside the attack
-after     beside nothing, right after it
+calm      well-behaved clients alone
+attacked  with the attack
+after     alone again, immediately after it
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_BYTES = 700_000_000
 MOST_GROWTH = 0.1
 MOST_P99_MS = 50.0
 RECOVERY_SECONDS = 60.0
-# For the attacker's last answers.
+# Time for the last answers of the attacker.
 GRACE_SECONDS = 20.0
 LONGEST_ATTACK = 30.0
 SETTLE_SECONDS = 0.5
@@ -42,7 +42,7 @@ MEGABYTE = 1e6
 ATTACKER = (sys.executable, "-m", "tests.soak.attacks.attacker")
 _ERROR_LINE = re.compile(r"^\S+ ERROR .*$", re.MULTILINE)
 
-# What a server is asked before it is attacked: memory that the first request of a kind takes counts for nobody.
+# Requests before an attack, so that memory allocated by the first request of a kind is not counted.
 ORDINARY = (
     ("/filter", {"observations": [[1.0, 0.5], None], "levels": [0.5, 0.9], "horizon": [0.1], "samples": 2}),
     ("/filter", {"observations": [[1.0, 0.5]] * 200, "smooth": True}),
@@ -57,17 +57,17 @@ ORDINARY = (
 
 
 class Arena:
-    """A server for each attack: the one that is there, unless it was hurt."""
+    """A server for attacks: the running one, unless an attack damaged it."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._server: Server | None = None
 
     def server(self) -> Server:
-        """A server that serves, and has answered requests of every kind.
+        """Return a running server that has answered requests of every kind.
 
         Raises:
-            FaultError: it does not come to.
+            FaultError: It does not start.
         """
         if self._server is None:
             self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -78,17 +78,17 @@ class Arena:
 
     @property
     def folder(self) -> Path:
-        """Where the server that is there writes."""
+        """Return the folder of the running server."""
         assert self._folder is not None
         return Path(self._folder.name)
 
     @property
     def log(self) -> Path:
-        """Its log."""
+        """Return its log."""
         return self.folder / "log"
 
     def discard(self) -> None:
-        """End the server that is there; the next attack gets a new one."""
+        """End the running server. The next attack gets a new one."""
         if self._server is not None:
             server, self._server = self._server, None
             with suppress(FaultError):
@@ -107,10 +107,10 @@ class Attacker:
     """The process of an attack.
 
     Attributes:
-        saw: what it tells; None where it did not end in time, or broke.
+        saw: Results, or None if it failed or did not end in time.
 
     Raises:
-        RuntimeError: it does not come to begin.
+        RuntimeError: It does not start.
     """
 
     def __init__(self, attack: Attack, server: Server, seconds: float) -> None:
@@ -128,7 +128,7 @@ class Attacker:
         self.saw: dict[str, Any] | None = None
 
     def run(self, seconds: float) -> None:
-        """Begin, and wait until it has told what it saw; at most so long."""
+        """Begin, and wait at most so long for the results."""
         with suppress(subprocess.TimeoutExpired, ValueError):
             out, _ = self._process.communicate("go\n", timeout=seconds)
             self.saw = json.loads(out)
@@ -142,7 +142,7 @@ class Attacker:
 
 @contextmanager
 def attacking(attack: Attack, server: Server, seconds: float) -> Iterator[Attacker]:
-    """An attacker that is prepared, and ends with the block."""
+    """Yield a prepared attacker that ends with the block."""
     attacker = Attacker(attack, server, seconds)
     try:
         yield attacker
@@ -151,10 +151,10 @@ def attacking(attack: Attack, server: Server, seconds: float) -> Iterator[Attack
 
 
 def warm_up(url: str) -> None:
-    """Ask for everything, so often that every process has answered.
+    """Send every kind of request until every process has answered.
 
     Raises:
-        FaultError: an ordinary request is not answered.
+        FaultError: An ordinary request is not answered.
     """
     headers = {"Content-Type": "application/json"}
     for path, document in ORDINARY * WARM_UP_VISITS:
@@ -168,14 +168,14 @@ def warm_up(url: str) -> None:
 
 @dataclass(frozen=True)
 class Course:
-    """What happened around one attack.
+    """Records around one attack.
 
     Attributes:
-        windows: when it was, by name.
-        saw: what the attacker tells; None where it did not end in time.
-        opened: live streams that could be opened; seen: by the honest clients.
-        before, peaks, now: bytes of each process.
-        children: process ids before and after; errors: lines of the log.
+        windows: Intervals by name.
+        saw: Results of the attacker, or None if it did not end in time.
+        opened: Number of opened live streams. seen: Records of the well-behaved clients.
+        before, peaks, now: Bytes of each process.
+        children: Process ids before and after. errors: Lines of the log.
     """
 
     windows: Mapping[str, Span]
@@ -191,7 +191,7 @@ class Course:
 
 
 def conduct(attack: Attack, arena: Arena, live: Live, seconds: float) -> Verdict:
-    """One attack; a server that was hurt is not used again."""
+    """Run one attack. A damaged server is not used again."""
     course = _run(attack, arena, live, seconds)
     verdict = _judge(attack, course)
     if verdict.missed:
@@ -234,7 +234,7 @@ def _run(attack: Attack, arena: Arena, live: Live, seconds: float) -> Course:
 
 
 def span(act: Callable[[], object]) -> Span:
-    """Do something; when."""
+    """Run an action and return its interval."""
     begin = time.monotonic()
     act()
     return Span(begin, time.monotonic())
@@ -245,7 +245,7 @@ def _errors(log: Path) -> list[str]:
 
 
 def _judge(attack: Attack, course: Course) -> Verdict:
-    """Figures, and the bars."""
+    """Return figures and requirements."""
     live = {name: Latencies.of(course.seen.samples, window) for name, window in course.windows.items()}
     visits = _visits(course)
     verdict = Verdict(
@@ -309,5 +309,5 @@ def _largest(resident: Mapping[int, int]) -> float:
 
 
 def _without_time(line: str) -> str:
-    """What a log line says, without its time."""
+    """Return a log line without its time."""
     return line.partition(" ")[2][:200]

@@ -1,4 +1,4 @@
-"""Family 12: clients that take nothing, send without end, or hold places without using them."""
+"""Family 12: clients that read nothing, send without end, or hold resources without using them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY = json.dumps({"observations": [[1.0, 0.5]]}).encode()
 
 
 def sending(data: bytes, *, is_read: bool = False, **options: int) -> Drive:
-    """A driver of four WebSockets that send the same again and again."""
+    """Return an attack by four WebSockets that send the same repeatedly."""
 
     def drive(stage: Stage) -> None:
         stage.begin()
@@ -35,7 +35,7 @@ def sending(data: bytes, *, is_read: bool = False, **options: int) -> Drive:
 
 
 def pushing(opening: bytes, piece: bytes, claim: str, **options: int) -> Drive:
-    """A driver of four WebSockets that send one message without end."""
+    """Return an attack by four WebSockets that send one message without end."""
 
     def drive(stage: Stage) -> None:
         stage.begin()
@@ -85,11 +85,11 @@ for name, about, drive in (
     add(12, name, about, drive, seconds=2 * LINGER_SECONDS)
 
 
-# Bodies and heads that come slowly, or in small pieces.
+# Bodies and heads that arrive slowly or in small pieces.
 
 
 def holding(count: int, opening: bytes, drip: bytes, gap: float) -> Drive:
-    """A driver of so many connections that have begun something and go on with it a little at a time."""
+    """Return an attack by connections that have begun a request and continue it slowly."""
 
     def drive(stage: Stage) -> None:
         stage.begin()
@@ -129,12 +129,12 @@ for name, about, drive in (
     add(12, name, about, drive, seconds=20)
 
 
-# Places that are held.
+# Held resources.
 
 
 @attack(12, seconds=20)
 def streams_idle(stage: Stage) -> None:
-    """1,000 live streams on which one observation was answered and nothing follows."""
+    """Open 1,000 live streams, and send one observation on each."""
     stage.begin()
     begin = message({}) + message({"y": [1.0, 0.5]})
     stage.count("streams held", len(stage.open_many(1_000, lambda wire: wire.send(begin), on_stream=True)))
@@ -143,7 +143,7 @@ def streams_idle(stage: Stage) -> None:
 
 @attack(12, seconds=30)
 def streams_everywhere(stage: Stage) -> None:
-    """One client opens live streams until no place is left; another client must still get one."""
+    """One client opens live streams until none is left. Another client must still get one."""
     stage.begin()
     open_wires: list[Wire] = []
     refused = 0
@@ -168,19 +168,19 @@ def streams_everywhere(stage: Stage) -> None:
 
 @attack(12, seconds=20)
 def silence_of_thousands(stage: Stage) -> None:
-    """4,000 sockets that say nothing."""
+    """Open 4,000 silent sockets."""
     stage.begin()
     open_wires = stage.open_many(SILENT)
     stage.sleep(stage.left)
     stage.count("connections held", len(open_wires))
 
 
-# Haste.
+# High rates.
 
 
 @attack(12)
 def connections_opened_and_closed(stage: Stage) -> None:
-    """Connections as fast as they go: closed at once, reset, or after a request."""
+    """Open connections at the highest rate: close at once, reset, or close after a request."""
     request = head("GET", "/health")
     stage.begin()
     kinds = itertools.cycle(("close", "reset", "ask and reset", "ask"))
@@ -199,7 +199,7 @@ def connections_opened_and_closed(stage: Stage) -> None:
 
 @attack(12)
 def streams_opened_and_left(stage: Stage) -> None:
-    """Live streams opened as fast as they go, left with a reset after their first observation."""
+    """Open live streams at the highest rate, and reset each after its first observation."""
     data = message({"horizon": [0.1] * 16, "samples": 64}) + message({"y": [1.0, 0.5]}) * 5
     stage.begin()
 
@@ -212,7 +212,7 @@ def streams_opened_and_left(stage: Stage) -> None:
 
 @attack(12)
 def requests_left(stage: Stage) -> None:
-    """Costly requests whose client leaves at once."""
+    """Send expensive requests whose client disconnects at once."""
     series = {"observations": [[1.0, 0.5]] * 5_000, "smooth": True}
     text = {"inputs": "It was", "parameters": {"max_new_tokens": 1_000, "n": 16}}
     requests = itertools.cycle([post("/filter", series), post("/generate", text)])
@@ -228,7 +228,7 @@ def requests_left(stage: Stage) -> None:
 
 @attack(12)
 def pipeline_unread(stage: Stage) -> None:
-    """100,000 requests for /health on one connection, no answer read; four connections."""
+    """Send 100,000 requests for /health on one connection without reading an answer, on four connections."""
     requests = head("GET", "/health") * 1_000
     stage.begin()
 
@@ -242,7 +242,7 @@ def pipeline_unread(stage: Stage) -> None:
 
 @attack(12)
 def pipeline_read(stage: Stage) -> None:
-    """Sixty requests at a time, every answer read, again and again; four connections."""
+    """Send sixty requests at a time and read every answer, repeatedly, on four connections."""
     requests = head("GET", "/health") * 60
     stage.begin()
 
@@ -260,7 +260,7 @@ def pipeline_read(stage: Stage) -> None:
 
 @attack(12)
 def pipeline_of_work(stage: Stage) -> None:
-    """Series in a pipeline, no answer read; eight connections."""
+    """Send series in a pipeline without reading an answer, on eight connections."""
     requests = post("/filter", {"observations": [[1.0, 0.5]] * 2_000}) * 60
     stage.begin()
 
@@ -273,7 +273,7 @@ def pipeline_of_work(stage: Stage) -> None:
 
 @attack(12)
 def handshakes_and_frames_at_once(stage: Stage) -> None:
-    """A handshake with 250 kB of frames behind it in one piece, again and again."""
+    """Send a handshake with 250 kB of frames in one piece, repeatedly."""
     frames = message({}) + message({"y": [1.0, 0.5]}) * 8_000
     stage.begin()
 

@@ -1,4 +1,4 @@
-"""Families 1 and 3: excesses in how a request is framed."""
+"""Families 1 and 3: excessive framing of requests."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tests.soak.requests import head, post
 CHUNKED = ("Transfer-Encoding: chunked", "Content-Type: application/json")
 QUIET_SECONDS = 1.0
 FLOOD_SECONDS = 2 * LINGER_SECONDS
-# Of one request beyond its body; what a server takes more of is without a bound.
+# Largest framing of a request. A server that accepts more has no limit.
 MOST_TRAILER_BYTES = 1_000_000
-# A legal series in a body of 1.1 MB: JSON may hold spaces.
+# A valid series in a body of 1.1 MB: JSON allows spaces.
 LARGE = json.dumps({"observations": [[1.0, 0.5]] * 200}).encode()[:-1] + b" " * 1_100_000 + b"}"
 
 
 def flood(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, claim: str) -> None:
-    """Send an opening and then a piece again and again, until the server ends it or has taken too much."""
+    """Send an opening and then a piece repeatedly, until the server ends it or has accepted too much."""
     if push(stage, wire, opening, piece, most, claim):
         with suppress(OSError):
             wire.answer()
 
 
 def flooding(opening: bytes, make: Callable[[], bytes], what: str, most: int = MOST_TRAILER_BYTES) -> Drive:
-    """A driver of four connections that send an opening, and then a piece without end."""
+    """Return an attack by four connections that send an opening and then a piece without end."""
     claim = f"{what} at {most // 10**6} MB"
 
     def drive(stage: Stage) -> None:
@@ -40,7 +40,7 @@ def flooding(opening: bytes, make: Callable[[], bytes], what: str, most: int = M
 
 
 def chunked(body: bytes, *lines: str, trailers: bytes = b"", path: str = "/filter") -> bytes:
-    """A whole request with one chunk."""
+    """Return a request with one chunk."""
     return head("POST", path, *CHUNKED, *lines) + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailers)
 
 
@@ -51,23 +51,23 @@ OPENING = head("POST", "/filter", *CHUNKED)
 
 
 def trailers_often() -> list[bytes]:
-    """A request with 30 kB of trailers."""
+    """Return a request with 30 kB of trailers."""
     return [chunked(BODY, trailers=b"".join(b"x-%d: a\r\n" % number for number in range(3_000)))]
 
 
 def chunks_of_a_byte() -> list[bytes]:
-    """A legal body of 50 kB in chunks of one byte."""
+    """Return a valid body of 50 kB in chunks of one byte."""
     body = json.dumps({"observations": [[1.0, 0.5]]}).encode()[:-1] + b" " * 50_000 + b"}"
     return [OPENING + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"]
 
 
 def endless_trailers() -> bytes:
-    """A thousand trailers."""
+    """Return a thousand trailers."""
     return b"".join(b"x-%d: %s\r\n" % (number, b"a" * 40) for number in range(1_000))
 
 
 def extended_chunks() -> bytes:
-    """Chunks of one byte with 4 kB of extensions each."""
+    """Return chunks of one byte with 4 kB of extensions each."""
     return (b"1;" + b"a=b;" * 1_000 + b"\r\n \r\n") * 16
 
 
@@ -120,7 +120,7 @@ add(
 
 @attack(1, seconds=FLOOD_SECONDS)
 def head_endless(stage: Stage) -> None:
-    """A head without end: of many headers, of one, of one line, of nothing but line ends."""
+    """Send a head without end: of many headers, one header, one line, or line ends."""
     endless = [
         (b"GET /health HTTP/1.1\r\n", b"x-a: b\r\n" * 8_000),
         (b"GET /health HTTP/1.1\r\nx-a: ", b"a" * 65_536),
@@ -143,7 +143,7 @@ def head_endless(stage: Stage) -> None:
 
 @attack(3)
 def expect_waiting(stage: Stage) -> None:
-    """1.1 MB with `Expect: 100-continue`, the body sent once the server says so."""
+    """Send 1.1 MB with `Expect: 100-continue`; the body follows the server's reply."""
     lines = ("Content-Type: application/json", f"Content-Length: {len(LARGE)}", "Expect: 100-continue")
     start = head("POST", "/filter", *lines)
     stage.begin()
@@ -178,7 +178,7 @@ add(
 
 @attack(3)
 def expect_and_silence(stage: Stage) -> None:
-    """400 connections that promise 1.9 MB and send nothing; others that are refused and send all the same."""
+    """Open 400 connections that announce 1.9 MB and send nothing; others send despite a rejection."""
     lines = ("Content-Type: application/json", "Content-Length: 1900000", "Expect: 100-continue")
     promise = head("POST", "/filter", *lines)
     too_large = post("/filter", b" " * 2_100_000, "Expect: 100-continue")

@@ -1,7 +1,7 @@
-"""Resident memory of the processes of a server, watched all the time.
+"""Sample the resident memory of the processes of a server.
 
-The kernel keeps the largest resident size of a process (VmHWM) and forgets it when told to (`clear_refs`), so a peak
-between two looks is seen as well.
+The kernel records the largest resident size of a process (VmHWM) and resets it on request (`clear_refs`), so peaks
+between two samples are included.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _FIELD = re.compile(r"^(VmRSS|VmHWM):\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Resident:
-    """Bytes of a process: now, and the most since `Memory.mark`."""
+    """Bytes of a process: now, and the peak since `Memory.mark`."""
 
     now: int
     peak: int
 
 
 class Memory:
-    """Watches processes until the block ends.
+    """Samples processes until the block ends.
 
     Args:
-        members: tells the process ids; asked several times a second, for processes die and others take their places.
+        members: Returns the process ids. Called several times per second, because processes are replaced.
     """
 
     def __init__(self, members: Callable[[], list[int]]) -> None:
@@ -53,7 +53,7 @@ class Memory:
         self._thread.join()
 
     def mark(self) -> dict[int, int]:
-        """Resident bytes now by process id; peaks are counted from here on."""
+        """Return resident bytes by process id, and start to record peaks."""
         with self._lock:
             self._peaks.clear()
             for pid in self._members():
@@ -62,21 +62,21 @@ class Memory:
             return {pid: resident.now for pid, resident in self._look().items()}
 
     def now(self) -> dict[int, int]:
-        """Resident bytes now by process id."""
+        """Return resident bytes by process id."""
         with self._lock:
             return {pid: resident.now for pid, resident in self._look().items()}
 
     def peaks(self) -> Mapping[int, int]:
-        """The most since `mark`, also of processes that are gone."""
+        """Return the peaks since `mark`, including ended processes."""
         with self._lock:
             self._look()
             return dict(self._peaks)
 
     def wait_until_back(self, before: Mapping[int, int], share: float, deadline: float) -> dict[int, int]:
-        """Wait until every process has at most a share above what it had before, or for a time on the monotonic clock.
+        """Wait until every process is at most a share above its earlier size, or until a monotonic time.
 
         Returns:
-            resident bytes at the end.
+            Resident bytes at the end.
         """
         while not is_back(before, now := self.now(), share) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
@@ -103,16 +103,16 @@ class Memory:
 
 
 def read_resident(pid: int) -> Resident | None:
-    """Resident memory of a process; None if it is gone."""
+    """Return the resident memory of a process, or None if it has ended."""
     try:
         fields = dict(_FIELD.findall((PROC / str(pid) / "status").read_text()))
     except OSError:
         return None
-    if len(fields) < 2:  # a process that ends has no memory any more
+    if len(fields) < 2:  # an ending process has no memory
         return None
     return Resident(int(fields["VmRSS"]) * KILOBYTE, int(fields["VmHWM"]) * KILOBYTE)
 
 
 def is_back(before: Mapping[int, int], now: Mapping[int, int], share: float) -> bool:
-    """Whether no process that lives has more than a share above what it had."""
+    """Return whether no live process is more than a share above its earlier size."""
     return all(now[pid] <= (1 + share) * size for pid, size in before.items() if pid in now)

@@ -1,4 +1,4 @@
-"""Family 6: prompts that are long in bytes before anyone knows how many tokens they are."""
+"""Family 6: prompts of many bytes, whose number of tokens is unknown before encoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_BYTES = 1_900_000
 
 
 def long_texts(size: int = MOST_BYTES) -> dict[str, str]:
-    """Texts of so many bytes."""
+    """Return texts of so many bytes."""
     rng = random.Random(1)
     letters = "abcdefghijklmnopqrstuvwxyz"
     return {
@@ -34,7 +34,7 @@ def long_texts(size: int = MOST_BYTES) -> dict[str, str]:
 
 
 def generate(text: str, **parameters: object) -> bytes:
-    """A request for one token after a text."""
+    """Return a request for one token after a text."""
     return post("/generate", _dump({"inputs": text, "parameters": {"max_new_tokens": 1, **parameters}}))
 
 
@@ -43,17 +43,17 @@ def _dump(document: object) -> bytes:
 
 
 def repeating(make: Callable[[], list[bytes]], lanes: int) -> Drive:
-    """A driver that asks some requests in turn."""
+    """Return an attack that sends some requests in turn."""
     return asking(make, lanes, "a long prompt is answered or refused", FAIR)
 
 
 def texts(*names: str) -> Callable[[], list[bytes]]:
-    """A request for each of some long texts."""
+    """Return a request for each of some long texts."""
     return lambda: [generate(long_texts()[name]) for name in names]
 
 
 def truncated() -> list[bytes]:
-    """All long texts with a request for their last tokens only."""
+    """Return all long texts with requests for their last tokens only."""
     found = long_texts().values()
     completion = {"max_tokens": 1, "truncate_prompt_tokens": 16}
     requests = [generate(text, truncate=16) for text in found]
@@ -61,7 +61,7 @@ def truncated() -> list[bytes]:
 
 
 def many() -> list[bytes]:
-    """Many prompts in a request, as texts and as tokens."""
+    """Return requests with many prompts, as texts and as tokens."""
     prompts: list[object] = [[text] * 256 for text in long_texts(7_000).values()]
     prompts += [[[5] * 1_000] * 256, [5] * 900_000]
     requests = [post("/v1/completions", _dump({"prompt": prompt, "max_tokens": 1})) for prompt in prompts]
@@ -69,14 +69,14 @@ def many() -> list[bytes]:
 
 
 def at_the_limit() -> list[bytes]:
-    """Prompts a little above and below what a model takes."""
+    """Return prompts slightly above and below the limit of a model."""
     requests = [generate(text) for size in (30_000, 60_000, 130_000) for text in long_texts(size).values()]
     random.Random(2).shuffle(requests)
     return requests
 
 
 def stops() -> list[bytes]:
-    """Stops that every text nearly meets."""
+    """Return stop sequences that every text nearly contains."""
     nearly = [" " * 255 + letter for letter in "abcdefghijklmnop"]
     parameters = {"max_new_tokens": 32, "n": 16, "stop": nearly, "seed": 1}
     return [post("/generate", {"inputs": " " * 5_000, "parameters": parameters})]

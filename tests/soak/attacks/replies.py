@@ -1,4 +1,4 @@
-"""Family 5: small legal requests whose replies are large, read at once, slowly, or not at all."""
+"""Family 5: small valid requests with large replies, read at once, slowly, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.soak.requests import message, post
 
 HORIZON = [round(0.1 * number, 1) for number in range(1, 257)]
 LEVELS = [round(0.05 + 0.9 * number / 16, 6) for number in range(16)]
-# As many as the server sends: two million numbers.
+# The limit of the server: two million numbers.
 WIDE = {"observations": [[1.0, 0.5]] * 113, "horizon": HORIZON, "levels": LEVELS}
 SMOOTH = {"observations": [[1.0, 0.5]] * 10_000, "smooth": True, "levels": LEVELS}
 SAMPLES = {"observations": [[1.0, 0.5]] * 950, "samples": 1_024}
@@ -23,7 +23,7 @@ LATENTS = {"inputs": "It was the", "parameters": {**ALTERNATIVES, "max_new_token
 COMPLETIONS = {"prompt": ["It was"] * 256, "n": 16, "max_tokens": 32, "logprobs": 5, "seed": 1}
 FAIR = frozenset({200, 422, 429, 503})
 SLOW_SECONDS = 0.05
-# Before the next: an attacker that is refused at once does not spin.
+# Seconds before the next request, so that a rejected attacker does not loop.
 REPEAT_SECONDS = 0.02
 SLOW_PIECE = 4_096
 SMALL_BUFFER = 4_096
@@ -34,7 +34,7 @@ CLAIM = "a large reply comes or is refused in words"
 
 
 def asked(documents: Documents, lanes: int, *, pause: float = 0.0) -> Drive:
-    """A driver that asks for large replies, and reads them: with a pause before each piece, slowly."""
+    """Return an attack that requests large replies and reads them, slowly with a pause before each piece."""
 
     def slow_down(wire: Wire) -> None:
         if pause:
@@ -50,7 +50,7 @@ def asked(documents: Documents, lanes: int, *, pause: float = 0.0) -> Drive:
 
 
 def unread(documents: Documents, lanes: int) -> Drive:
-    """A driver that asks for large replies, and reads nothing."""
+    """Return an attack that requests large replies and reads nothing."""
 
     def drive(stage: Stage) -> None:
         turns = itertools.cycle([post(*document) for document in documents])
@@ -66,7 +66,7 @@ def unread(documents: Documents, lanes: int) -> Drive:
 
 
 def streamed(documents: Documents) -> Documents:
-    """The same, streamed."""
+    """Return the same attack with streamed replies."""
     return [(path, {**document, "stream": True}) for path, document in documents]
 
 
@@ -99,7 +99,7 @@ for name, about, drive in (
 
 @attack(5)
 def frames_wide(stage: Stage) -> None:
-    """Live streams with 256 horizons × 16 levels, asked 500 at a time, and read slowly or not."""
+    """Open live streams with 256 horizons × 16 levels, 500 requests at a time, and read slowly or not at all."""
     question = message({"horizon": HORIZON, "levels": LEVELS, "samples": 16})
     observations = message({"y": [1.0, 0.5]}) * 500
     stage.begin()

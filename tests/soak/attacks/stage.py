@@ -1,4 +1,4 @@
-"""What a driver of an attack has: a clock, raw connections that count and judge, and a place for its claims."""
+"""Tools of an attack: a clock, raw connections that count and check, and a record of claims."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Any
 from tests.soak.attacks.answers import Answer, AnswerReader
 from tests.soak.requests import CLOSE, handshake
 
-# A line of one gigabit a second: what the loopback device carries beyond that is no attack from outside.
+# The rate of a line of one gigabit. Higher rates of the loopback device are no external attack.
 BYTES_A_SECOND = 120_000_000
 ANSWER_SECONDS = 20.0
-# What is under way at the end gets so long.
+# Time for pending requests at the end.
 LAST_ANSWER_SECONDS = 8.0
 PIECE_BYTES = 65_536
 PAUSE_AFTER_LOSS = 0.01
-# How long a server may read on, and forget, after it has refused.
+# Time for which a server may read and discard after a rejection.
 LINGER_SECONDS = 4.0
 MAX_EXAMPLES = 3
 
@@ -37,7 +37,7 @@ class Over(Exception):
 
 @dataclass
 class Claim:
-    """Something that must be so: how often it was, how often not, with examples."""
+    """A condition that must hold: how often it did, how often not, with examples."""
 
     held: int = 0
     broken: int = 0
@@ -48,8 +48,8 @@ class Stage:
     """One client's attack.
 
     Args:
-        port: of the server on 127.0.0.1.
-        seconds: how long the attack lasts from `begin` on.
+        port: Port of the server on 127.0.0.1.
+        seconds: Duration of the attack from `begin` on.
     """
 
     def __init__(self, port: int, seconds: float) -> None:
@@ -66,7 +66,7 @@ class Stage:
     # The clock.
 
     def begin(self) -> None:
-        """All is prepared: wait for the word, then the time runs."""
+        """Wait for the order to begin, then start the clock."""
         print("ready", flush=True)
         sys.stdin.readline()
         self._begun = time.monotonic()
@@ -75,22 +75,22 @@ class Stage:
 
     @property
     def is_on(self) -> bool:
-        """Whether the attack goes on."""
+        """Return whether the attack continues."""
         return time.monotonic() < self._end
 
     @property
     def left(self) -> float:
-        """Seconds until the end."""
+        """Return the seconds until the end."""
         return self._end - time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long, at most to the end."""
+        """Sleep so long, at most until the end."""
         time.sleep(max(0.0, min(seconds, self.left)))
 
     # Findings.
 
     def claim(self, text: str, is_met: bool, seen: object = "") -> None:
-        """Note whether something that must be so is so."""
+        """Record whether a condition holds."""
         with self._lock:
             claim = self.claims.setdefault(text, Claim())
             if is_met:
@@ -101,24 +101,24 @@ class Stage:
                     claim.examples.append(str(seen)[:300])
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Count something that is worth telling."""
+        """Count a finding."""
         with self._lock:
             self.counts[name] += amount
 
     def note(self, answer: Answer) -> None:
-        """Count an answer; one that no request explains breaks a claim."""
+        """Count an answer. An answer without a request breaks a claim."""
         with self._lock:
             self.statuses[str(answer.status)] += 1
         if answer.status >= 400:
             self.claim("every refusal explains itself", answer.complaint is None, answer.complaint)
 
     def expect(self, text: str, answer: Answer | None, statuses: Collection[int], name: object = "") -> None:
-        """Claim that an answer came with one of these statuses."""
+        """Claim that an answer had one of these statuses."""
         status = None if answer is None else answer.status
         self.claim(text, status in statuses, f"{name}: {status}")
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON, at the end."""
+        """Return the results as JSON at the end."""
         seconds = max(time.monotonic() - self._begun, 1e-9)
         return {
             "seconds": round(seconds, 3),
@@ -133,11 +133,11 @@ class Stage:
     def connect(
         self, *, receive_buffer: int | None = None, source: str = "127.0.0.1", seconds: float = ANSWER_SECONDS
     ) -> Wire:
-        """A new connection.
+        """Open a connection.
 
         Args:
-            source: any address of 127.0.0.0/8: another client, as far as a server can tell.
-            seconds: the longest that an answer may take.
+            source: An address of 127.0.0.0/8, which is another client for the server.
+            seconds: Timeout of an answer.
 
         Raises:
             OSError
@@ -159,10 +159,10 @@ class Stage:
         return Wire(self, made, seconds)
 
     def upgrade(self, *, receive_buffer: int | None = None, source: str = "127.0.0.1") -> Wire:
-        """A WebSocket on /filter/stream on which nothing was said yet.
+        """Open a WebSocket on /filter/stream without a message.
 
         Raises:
-            OSError: the server refuses it.
+            OSError: The server rejects it.
         """
         wire = self.connect(receive_buffer=receive_buffer, source=source)
         try:
@@ -178,7 +178,7 @@ class Stage:
     def open_many(
         self, count: int, begin: Callable[[Wire], None] = lambda wire: None, *, on_stream: bool = False
     ) -> list[Wire]:
-        """As many of so many connections as the server takes, each with a beginning; until the time is over."""
+        """Open so many connections, each with an opening, as far as the server accepts them before the end."""
         found: list[Wire] = []
         for _ in range(count):
             if not self.is_on:
@@ -192,10 +192,10 @@ class Stage:
         return found
 
     def lanes(self, number: int, work: Callable[[Wire], None], *, on_stream: bool = False, **options: Any) -> None:
-        """Do a piece of work on so many connections at once, on a new one each time, until the time is over.
+        """Run a task on so many connections at once, each time on a new one, until the end.
 
         Args:
-            on_stream: on WebSockets of /filter/stream.
+            on_stream: Use WebSockets of /filter/stream.
         """
         begin = self.upgrade if on_stream else self.connect
 
@@ -224,12 +224,12 @@ class Stage:
         prepare: Callable[[Wire], None] = lambda wire: None,
         **options: Any,
     ) -> None:
-        """Ask requests in turn on so many connections at once, and read every answer.
+        """Send requests in turn on so many connections at once, and read every answer.
 
         Args:
-            text, statuses: the claim about each answer.
-            look: at each answer; prepare: each connection.
-            pause: seconds after each answer.
+            text, statuses: The claim about each answer.
+            look: Checks each answer. prepare: Prepares each connection.
+            pause: Seconds after each answer.
         """
         turns = itertools.cycle(requests)
 
@@ -247,12 +247,12 @@ class Stage:
                 self.sleep(pause)
 
         self.lanes(lanes, ask, **options)
-        has_begun = bool(self.statuses) or self.counts["bytes received"] > 0  # one of 40 MB may not end in the time
+        has_begun = bool(self.statuses) or self.counts["bytes received"] > 0  # a reply of 40 MB may not end in time
         self.claim("answers come at all", has_begun, "none came")
 
     def _ask(self, wire: Wire, request: bytes, text: str) -> Answer | None:
-        """The answer to a request; None where there is none, which breaks the claim unless the time was over."""
-        with suppress(OSError):  # a refusal may come before all is sent
+        """Return the answer to a request, or None, which breaks the claim unless the time is over."""
+        with suppress(OSError):  # a rejection may precede the end of the request
             wire.send(request)
         try:
             answer = wire.answer()
@@ -267,14 +267,14 @@ class Stage:
         return answer
 
     def together(self, works: list[Callable[[], None]]) -> None:
-        """Do some things at once, each in a thread; what fails in one is raised here."""
+        """Run some functions at once, each in a thread. The first error is raised here."""
         with ThreadPoolExecutor(len(works)) as pool:
             for running in [pool.submit(work) for work in works]:
                 with suppress(Over):
                     running.result()
 
     def pace(self, size: int) -> None:
-        """Wait until the client's line has room."""
+        """Wait until the rate of the client's line allows more."""
         with self._lock:
             self.counts["bytes sent"] += size
             self._line_is_free_at = max(time.monotonic() - 0.01, self._line_is_free_at) + size / BYTES_A_SECOND
@@ -305,16 +305,16 @@ class Wire:
         self.socket.close()
 
     def reset(self) -> None:
-        """Leave with a reset."""
+        """Reset it."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all of it, as fast as the server takes it.
+        """Send all of it as fast as the server reads.
 
         Raises:
-            OSError: the server closed.
-            Over: before all was taken.
+            OSError: The server closed.
+            Over: The time ended first.
         """
         view = memoryview(data)
         while view:
@@ -332,10 +332,10 @@ class Wire:
                 continue
 
     def answer(self) -> Answer | None:
-        """The next answer that is not interim, judged; None where the server closed instead.
+        """Return the next final answer, checked, or None if the server closed instead.
 
         Raises:
-            OSError: it broke off, or took too long.
+            OSError: The answer ended early or took too long.
         """
         while True:
             self.socket.settimeout(min(self._seconds, max(0.0, self._stage.left) + LAST_ANSWER_SECONDS))
@@ -353,7 +353,7 @@ class Wire:
         return self.answer()
 
     def answers(self, quiet_seconds: float) -> list[Answer]:
-        """All answers until the server closes or is quiet for so long."""
+        """Return all answers until the server closes or is silent for so long."""
         found = []
         self.socket.settimeout(quiet_seconds)
         with suppress(OSError):
@@ -363,16 +363,16 @@ class Wire:
         return found
 
     def skim(self) -> None:
-        """Read what comes and forget it.
+        """Read and discard what arrives.
 
         Raises:
-            OSError: nothing comes any more.
+            OSError: Nothing more arrives.
         """
         if not self._receive():
             raise ConnectionError("closed")
 
     def frame(self) -> tuple[int, bytes]:
-        """The next WebSocket frame: opcode and payload.
+        """Return opcode and payload of the next WebSocket frame.
 
         Raises:
             OSError
@@ -387,10 +387,10 @@ class Wire:
         return first & 0x0F, self._reader.exactly(size)
 
     def close_code(self) -> int | None:
-        """The code that the server closes a WebSocket with; None where it closes without.
+        """Return the code with which the server closes a WebSocket, or None without a code.
 
         Raises:
-            OSError: it does neither in time.
+            OSError: It does neither in time.
         """
         with suppress(ConnectionError):
             while True:
@@ -410,13 +410,14 @@ class Wire:
 
 
 def push(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, claim: str) -> bool:
-    """Send an opening and then a piece again and again: the server must end it after so many bytes, and a while.
+    """Send an opening and then a piece repeatedly. The server must end it after so many bytes and a delay.
 
-    The while is for a server that has answered, and reads on and forgets so that the answer arrives. Where it takes
-    more, go on until the time is over: what does it cost?
+    During the delay a server that has answered reads and discards, so that its answer arrives. If it accepts more,
+    continue
+    until the time is over to measure the cost.
 
     Returns:
-        whether it ended it in time.
+        Whether the server ended it in time.
     """
     sent, end = 0, time.monotonic() + LINGER_SECONDS
     try:
