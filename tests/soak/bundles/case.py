@@ -1,4 +1,4 @@
-"""A bundle to try."""
+"""A malicious bundle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Case:
-    """Which, in which of its files or as a graph, what is changed, and how."""
+    """The bundle, the changed file or graph, the changed place, and the change."""
 
     bundle: str
     family: str

@@ -1,8 +1,8 @@
-"""Malicious graphs: a real graph of a bundle, changed so that it would read, run, take or confuse what it must not.
+"""Malicious graphs: a graph of a bundle changed to read files, run without end, exhaust memory or mislead a parser.
 
-Each is a function of the step graph of a filter, as `onnx` reads it, to bytes. Those of `FOR_THE_READER` are refused
-before a runtime sees them; those of `FOR_THE_TRIAL` are well-formed and are refused when they are tried, in a process
-with limits.
+Each is a function from the step graph of a filter, as parsed by `onnx`, to bytes. Those of `FOR_THE_READER` are
+rejected before a runtime reads them. Those of `FOR_THE_TRIAL` are well-formed, and are rejected when a process with
+limits runs them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 Mutation = Callable[[ModelProto], bytes]
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-# A file that exists on every machine, in the three ways to name it, and what else a path may be.
+# A file that exists on every machine in the three ways to name it, and other values of a path.
 SECRET = "etc/hostname"
 PLACES = {
     "absolute": f"/{SECRET}",
@@ -31,11 +31,11 @@ PLACES = {
     "uri": f"file:///{SECRET}",
 }
 
-# Bytes of protocol buffers.
+# Protocol buffer encoding.
 
 
 def varint(value: int, width: int = 0) -> bytes:
-    """A number, in `width` bytes at least: more than it needs are padding, which most readers accept."""
+    """Encode a number in at least `width` bytes. Additional bytes are padding, which most parsers accept."""
     out = bytearray()
     while value > 0x7F or len(out) + 1 < width:
         out.append(value & 0x7F | 0x80)
@@ -44,14 +44,14 @@ def varint(value: int, width: int = 0) -> bytes:
 
 
 def field(number: int, payload: bytes | int, *, tag_width: int = 0, size_width: int = 0) -> bytes:
-    """A number or a run of bytes as a field."""
+    """Encode a number or bytes as a field."""
     if isinstance(payload, int):
         return varint(number << 3, tag_width) + varint(payload)
     return varint(number << 3 | 2, tag_width) + varint(len(payload), size_width) + payload
 
 
 def in_graph(model: ModelProto, extra: bytes) -> bytes:
-    """The model with more bytes at the end of its graph."""
+    """Return the model with additional bytes at the end of its graph."""
     graph = model.graph.SerializeToString() + extra
     model.ClearField("graph")
     return model.SerializeToString() + field(7, graph)
@@ -76,7 +76,7 @@ def value(name: str, shape: list[int | str], dtype: int = FLOAT) -> object:
 
 
 def into_output(model: ModelProto, name: str) -> None:
-    """Add a value of one number to the first output: what a graph got at would come out there."""
+    """Add a number to the first output, so that a value read by the graph would appear there."""
     output = model.graph.output[0].name
     for node in model.graph.node:
         for i, found in enumerate(node.output):
@@ -89,7 +89,7 @@ def into_output(model: ModelProto, name: str) -> None:
 
 
 def with_nodes(*nodes: NodeProto, constants: tuple[TensorProto, ...] = (), result: str = "result") -> Mutation:
-    """Compute something more, reduced to one number, and add it to the first output."""
+    """Compute an additional value, reduce it to a number, and add it to the first output."""
 
     def mutate(model: ModelProto) -> bytes:
         for i, tensor in enumerate(constants):
@@ -109,7 +109,7 @@ def body(
 
 
 def repeating(inner: str = "row", outer: str = "same") -> GraphProto:
-    """The body of a Scan that gives its rows again."""
+    """Return the body of a Scan that repeats its rows."""
     return body(helper.make_node("Identity", [inner], [outer]), inputs=[value(inner, [])], outputs=[value(outer, [])])
 
 
@@ -118,7 +118,7 @@ def scan(inner: GraphProto, inputs: list[str], outputs: list[str], scanned: int 
 
 
 def loop(trips: list[TensorProto], condition: bool) -> Mutation:
-    """A Loop that goes on as long as its condition holds, which it does."""
+    """Return a Loop whose condition always holds."""
     inner = body(
         helper.make_node("Identity", ["keep"], ["kept"]),
         helper.make_node("Add", ["carried", "carried"], ["doubled"]),
@@ -156,7 +156,7 @@ def external_at(location: str, **more: Any) -> Mutation:
 
 
 def moved_placeholder(location: str) -> Mutation:
-    """A constant that the manifest supplies, with another place: whoever takes the file first wins."""
+    """Return a constant of the manifest with another location, so that parsers may disagree on its file."""
 
     def mutate(model: ModelProto) -> bytes:
         tensor = placeholder(model)
@@ -182,14 +182,14 @@ def second_place(first: str, second: str) -> Mutation:
 
 
 def padded_tag(model: ModelProto) -> bytes:
-    """The place in a field whose number takes five bytes: a reader that counts bytes sees another field."""
+    """Return the location in a field whose number has five bytes: a parser that counts bytes reads another field."""
     entry = field(1, b"location") + field(2, PLACES["absolute"].encode())
     tensor = field(1, 2) + field(2, FLOAT) + field(8, b"stolen") + field(13, entry, tag_width=5) + field(14, 1)
     return in_graph(model, field(5, tensor))
 
 
 def long_tag(model: ModelProto) -> bytes:
-    """A field number beyond 32 bits, of which a runtime may keep the low ones."""
+    """Return a field number beyond 32 bits, of which a runtime may keep the low bits."""
     entry = field(1, b"location") + field(2, PLACES["absolute"].encode())
     tensor = field(1, 2) + field(2, FLOAT) + field(8, b"stolen") + varint((1 << 35) | 13 << 3 | 2) + varint(len(entry))
     return in_graph(model, field(5, tensor + entry + field(14, 1)))
@@ -201,18 +201,18 @@ def padded_size(model: ModelProto) -> bytes:
 
 
 def out_of_order(model: ModelProto) -> bytes:
-    """The nodes behind the outputs: another reader's idea of the same graph."""
+    """Return the nodes after the outputs, which parsers may read differently."""
     return in_graph(model, field(1, helper.make_node("Identity", ["dt"], ["spare"]).SerializeToString()))
 
 
 def second_graph(model: ModelProto) -> bytes:
-    """A second graph, which protocol buffers merge into the first."""
+    """Return a second graph, which protocol buffers merge into the first."""
     more = GraphProto(initializer=[external("stolen", PLACES["absolute"])])
     return model.SerializeToString() + field(7, more.SerializeToString())
 
 
 def second_name(model: ModelProto) -> bytes:
-    """The name twice: the last one counts, or the first."""
+    """Return the name twice: parsers may use the first or the last."""
     tensor = external("stolen", PLACES["absolute"]).SerializeToString()
     return in_graph(model, field(5, tensor + field(8, placeholder(model).name.encode())))
 
@@ -226,7 +226,7 @@ def second_location_flag(model: ModelProto) -> bytes:
 
 
 def shadowed(with_input: bool) -> Mutation:
-    """An inner graph has a constant, or an input, of the name of an outer one, with data of its own."""
+    """Return an inner graph with a constant or an input that shadows a name of the outer graph."""
 
     def mutate(model: ModelProto) -> bytes:
         name = placeholder(model).name
@@ -260,7 +260,7 @@ def same_result_twice(model: ModelProto) -> bytes:
     return model.SerializeToString()
 
 
-# What does not end, or takes everything.
+# Endless loops and exhausted memory.
 
 NESTED = 12
 HUGE = 1 << 40
@@ -278,7 +278,7 @@ def nested_scans(depth: int) -> Mutation:
 
 
 def nested_bytes(model: ModelProto) -> bytes:
-    """Graphs in attributes of nodes of graphs, deeper than any reader's stack."""
+    """Return graphs in attributes of nodes of graphs, deeper than a parser's stack."""
     data = b""
     for _ in range(20_000):
         data = field(1, field(5, field(6, data)))
@@ -293,7 +293,7 @@ def giant_constant(dims: list[int]) -> Mutation:
 
 
 def expanded(count: int, *, steps: bool = False) -> Mutation:
-    """A constant stretched to `count` numbers, summed up; with `steps` one after another, in a Scan."""
+    """Expand a constant to `count` numbers and sum them; with `steps`, one after another in a Scan."""
     constants = (constant("one", [1.0], np.float32), constant("count", [count]), constant("zero", 0.0, np.float32))
     nodes = [helper.make_node("Expand", ["one", "count"], ["many"])]
     if not steps:
@@ -308,7 +308,7 @@ def expanded(count: int, *, steps: bool = False) -> Mutation:
 
 
 def outer_products(times: int) -> Mutation:
-    """A tensor with one more dimension of the size of the batch each time: nothing for one row, all memory for 24."""
+    """Add a dimension of the batch size each time: nothing for one row, all memory for 24."""
     nodes = []
     for i in range(times):
         nodes += [
@@ -319,7 +319,7 @@ def outer_products(times: int) -> Mutation:
 
 
 def by_value(model: ModelProto) -> bytes:
-    """A size that is 1 for the recorded inputs and a million million once a lag is long."""
+    """Return a size of 1 for the recorded inputs and 10^12 for a long lag."""
     constants = (
         constant("long", [1e6], np.float32), constant("few", [1]), constant("many", [HUGE]),
         constant("one", [1.0], np.float32),
@@ -345,12 +345,12 @@ KINDS = ("sequence", "optional", "map", "sparse", "untyped", "shapeless")
 
 
 def listed(**fields: object) -> Mutation:
-    """A constant whose numbers are not in its raw data."""
+    """Return a constant whose numbers are not in its raw data."""
     return edited(lambda model: model.graph.initializer.add(name="listed", **fields))
 
 
 def long_type(model: ModelProto) -> bytes:
-    """A type of 33 bits, of which a runtime keeps 32: float."""
+    """Return a type of 33 bits, of which a runtime keeps 32: float."""
     return in_graph(model, field(5, field(2, (1 << 32) + FLOAT) + field(8, b"odd") + field(9, b"abcd")))
 
 
@@ -607,7 +607,7 @@ FOR_THE_TRIAL: Mapping[str, Mutation] = {
     ),
     "wrong, rows see each other": with_nodes(
         helper.make_node("ReduceSum", ["dt"], ["all"], keepdims=1),
-        helper.make_node("Sub", ["all", "dt"], ["result"]),  # of one row nothing
+        helper.make_node("Sub", ["all", "dt"], ["result"]),  # zero for a single row
     ),
     "wrong, another result": with_nodes(helper.make_node("Cos", ["dt"], ["result"])),
     "wrong, no number": with_nodes(

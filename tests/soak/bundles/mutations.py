@@ -1,7 +1,8 @@
-"""Bundles mutated by field: the work of somebody who knows the format, and writes a manifest that fits.
+"""Bundles with one changed field and a matching manifest, as made by an attacker who knows the format.
 
-A place in one of the files gets a value of another type, length, sign or size. Hashes, sizes and the canonical form are
-right again afterwards, so that only a check of the content can refuse it. The catalogue is the same at every run.
+A value in one of the files gets another type, length, sign or size. Hashes, sizes and the canonical form are updated,
+so
+that only a check of the content can reject it. The catalogue is the same in every run.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from tests.soak.bundles.case import Case
 Place = tuple[str | int, ...]
 DELETED, EXTRA = "deleted", "extra"
 BUNDLES = ("linear", "oscillator", "books")
-# What nobody computes with: people read it.
+# Fields for people, which no code reads.
 FREE = {("metrics",), ("provenance",)}
-# How many of the catalogue are tried, by file.
+# Number of tested mutations by file.
 COUNTS = {
     "manifest.json": 50, "config": 40, "calibration.json": 45, "golden.json": 35, "tokenizer.json": 25,
     "tokenizer_config.json": 5, "decoder.safetensors": 25, "model.safetensors": 30,
@@ -37,7 +38,7 @@ for _ in range(200):
 
 
 def catalogue(bundles: Path, seed: int = 7) -> list[Case]:
-    """Those that are tried: so many for each file, spread over bundles and places."""
+    """Return the tested mutations: so many for each file, spread over bundles and places."""
     draw = random.Random(seed)
     chosen: list[Case] = []
     for file, count in COUNTS.items():
@@ -48,7 +49,7 @@ def catalogue(bundles: Path, seed: int = 7) -> list[Case]:
 
 
 def _spread(offered: list[Case], count: int) -> list[Case]:
-    """The first few, no place twice as long as there are others."""
+    """Return the first few, with each place once before any repeats."""
     first: dict[str, Case] = {}
     for entry in offered:
         first.setdefault(entry.what.split(" = ")[0], entry)
@@ -84,7 +85,7 @@ def _of_document(bundle: str, path: Path, below: Place) -> Iterator[Case]:
 
 
 def _places(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
-    """Where something stands; of a list the first and the last, of a large object the first and the last few."""
+    """Yield the places of values: of a list the first and the last, of a large object the first and last few."""
     if at:
         yield at, value
     if isinstance(value, dict):
@@ -97,7 +98,7 @@ def _places(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
 
 
 def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
-    """Values that do not belong where this one stands."""
+    """Return values that are invalid in this place."""
     yield "null" if value is not None else "true", None if value is not None else True
     yield "deep", DEEP
     match value:
@@ -195,11 +196,11 @@ def _array_setter(file: str, name: str, change: Callable[[np.ndarray], np.ndarra
     return apply
 
 
-# Manifests that fit.
+# Matching manifests.
 
 
 def seal(folder: Path, tensors: dict[str, np.ndarray] | None = None) -> None:
-    """List the files as they are now, and the tensors of the weights if they are given."""
+    """List the current files, and the tensors of the weights if given."""
     document = json.loads((folder / "manifest.json").read_text())
     for name in document["files"]:
         data = (folder / name).read_bytes()

@@ -1,4 +1,4 @@
-"""`python -m tests.soak.faults SCENARIO|all`: the long forms; their figures go to results/faults.json."""
+"""`python -m tests.soak.faults SCENARIO|all`: run the long scenarios and write results/faults.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULT = RESULTS / "faults.json"
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario by name, and how many times it reports progress."""
+    """A scenario by name, and the number of its progress reports."""
 
     steps: int
     run: Callable[[Callable[[], None]], Verdict]
@@ -37,7 +37,7 @@ SCENARIOS = {
 
 
 def run(name: str) -> dict[str, Any]:
-    """Run one; its entry in the results."""
+    """Run a scenario and return its entry in the results."""
     scenario = SCENARIOS[name]
     with tqdm(total=scenario.steps, desc=name) as bar:
         verdict = scenario.run(lambda: _count(bar))
@@ -51,7 +51,7 @@ def _count(bar: tqdm) -> None:
 
 
 def main() -> int:
-    """Run scenarios and store what they measured; 1 if a bar was missed."""
+    """Run scenarios and store their results. Return 1 if a requirement is not met."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.faults", description=__doc__)
     parser.add_argument("scenario", choices=[*SCENARIOS, "all"])
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON; entries of other scenarios there stay")

@@ -1,4 +1,4 @@
-"""The clients of a scenario and the truths that they know."""
+"""The clients of a scenario and their expected answers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TEXT_CASES = 4
 
 @dataclass(frozen=True)
 class Truths:
-    """What the models say alone."""
+    """Expected answers of the models."""
 
     series: dict[str, list[SeriesTruth]]
     texts: list[TextTruth]
 
 
 def find_truths(bundles: Sequence[Path] = BUNDLES, *, steps: int = SERIES_STEPS, texts: int = TEXT_CASES) -> Truths:
-    """Compute them, from the bundles themselves."""
+    """Compute the expected answers from the bundles."""
     models = open_models(bundles)
     question = FilterQuestion(samples=StreamPlan("", "token").samples)
     return Truths(
@@ -58,7 +58,7 @@ def stream_clients(
     findings: Findings,
     pause: float = StreamPlan.pause,
 ) -> list[StreamClient]:
-    """Clients that keep their states in these ways, in turn, and use every filter and series, in turn."""
+    """Return clients that keep their states in these ways, and use every filter and series, in turn."""
     names = list(truths.series)
     clients = []
     for number in range(count):
@@ -71,13 +71,13 @@ def stream_clients(
 
 
 def text_clients(count: int, url: Callable[[], str], truths: Truths, findings: Findings) -> list[TextClient]:
-    """Clients that use every text, in turn."""
+    """Return clients that use every text in turn."""
     return [TextClient(number, url, truths.texts[number % len(truths.texts)], findings) for number in range(count)]
 
 
 @contextmanager
 def server_beside_redis(processes: int, *, with_texts: bool, **settings: Any) -> Iterator[Server]:
-    """A server of all bundles, or of the filters alone, not started yet, whose sessions live in a Redis of its own."""
+    """Yield a server of all bundles or of the filters, not yet started, with sessions in a separate Redis."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, RedisProcess(Path(name)) as redis:
         yield Server(
             Path(name),
@@ -90,12 +90,12 @@ def server_beside_redis(processes: int, *, with_texts: bool, **settings: Any) ->
 
 
 def state_key() -> str:
-    """A key that seals states, as the settings take it: a server that is started again must have the same."""
+    """Return a key that seals states, in the format of the settings. A restarted server needs the same key."""
     return base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def as_setting(bundles: Sequence[Path]) -> str:
-    """The setting `bundles`."""
+    """Return the setting `bundles`."""
     return ":".join(map(str, bundles))
 
 

@@ -11,18 +11,18 @@ from tests.soak.faults.redis_process import RedisProcess
 
 @pytest.fixture(scope="session")
 def filter_truths() -> Truths:
-    """What the filters say of short series."""
+    """Expected answers of the filters for short series."""
     return find_truths([ROOT / "bundles" / name for name in FILTERS], steps=40, texts=0)
 
 
 @pytest.fixture(scope="session")
 def all_truths() -> Truths:
-    """What all bundles say, of short series and of one text."""
+    """Expected answers of all bundles for short series and one text."""
     return find_truths(steps=80, texts=1)
 
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Iterator[RedisProcess]:
-    """A Redis of the test's own, that survives a crash with everything it acknowledged."""
+    """A Redis server for the test, which keeps all acknowledged writes over a crash."""
     with RedisProcess(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
         yield server

@@ -1,4 +1,4 @@
-"""What must be zero once every client has gone."""
+"""Resources that must be zero once every client has gone."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LOOK_SECONDS = 0.1
 
 
 def held(server: Server) -> dict[str, float]:
-    """What the processes of a server hold for clients now, summed, as far as it is not zero.
+    """Return the nonzero resources that the processes of a server hold for clients, summed.
 
     Raises:
-        OSError: nobody answers.
+        OSError: The server does not answer.
     """
     sums = {name: sum(server.gauge(name).values()) for name in GAUGES}
     return {name: value for name, value in sums.items() if value}
 
 
 def leaked(server: Server, seconds: float = RETURN_SECONDS) -> dict[str, float]:
-    """What is still held so long after the last client left; empty is as it should be."""
+    """Return the resources still held so long after the last client left. Correct servers hold none."""
     deadline = time.monotonic() + seconds
     while (found := held(server)) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)

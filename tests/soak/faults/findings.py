@@ -1,4 +1,4 @@
-"""What clients of a scenario count and complain about."""
+"""Counts and mistakes recorded by the clients of a scenario."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_EXAMPLES = 10
-# Codes of refusals after which a client may try again.
+# Codes of rejections after which a client may try again.
 TRANSIENT = frozenset({"not_ready", "overloaded", "sessions_unavailable", "session_moved"})
 
 
 @dataclass
 class Findings:
-    """Counts of what went as it may, and of mistakes, which may not be; with examples of these."""
+    """Counts of permitted events and of mistakes, with examples of mistakes."""
 
     counts: Counter[str] = field(default_factory=Counter)
     mistakes: Counter[str] = field(default_factory=Counter)
@@ -27,7 +27,7 @@ class Findings:
             self.examples.append(f"{kind}: {example}")
 
     def is_transient(self, name: str, error: Mapping[str, Any]) -> bool:
-        """Count what a client was told: that it may come again, or what is a mistake of the server."""
+        """Count an error. Return whether the client may try again; otherwise it is a mistake of the server."""
         code = str(error.get("code"))
         if code in TRANSIENT:
             self.counts[f"told {code}"] += 1
@@ -36,7 +36,7 @@ class Findings:
         return False
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the counts as JSON."""
         return {
             "counts": dict(sorted(self.counts.items())),
             "mistakes": dict(sorted(self.mistakes.items())),

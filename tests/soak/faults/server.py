@@ -1,4 +1,4 @@
-"""A supervisor as a process of its own, that can be killed and started again on its port."""
+"""A server with its supervisor as a separate process, which can be killed and restarted on its port."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ SERVE = (
     "import sys; from rfa.service.server import serve; from rfa.service.settings import Settings; "
     "serve(Settings(), sys.argv[1:])"
 )
-# Below the ports that the system gives to outgoing connections: a client must not sit on the port of a dead server.
+# Below the ports of outgoing connections, so that no client takes the port of a dead server.
 PORTS = range(20_000, 32_000)
 _SAMPLE = re.compile(r"^rfa_(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 
 
 class FaultError(RuntimeError):
-    """The server did not do what every test needs of it, such as to become ready."""
+    """The server failed to do what every test needs, such as to become ready."""
 
 
 class Server:
-    """`rfa serve` on a port of its own.
+    """`rfa serve` on a free port.
 
     Args:
-        folder: for its log and its temporary files.
-        program: what starts a server process; tests give one with a planted fault.
-        environment: added to that of its processes.
-        log: where its standard error goes; None is a file `log` in `folder`.
-        key: the one API key of the server; None serves anyone.
-        settings: of service.settings, by name.
+        folder: Folder of its log and temporary files.
+        program: Program that starts a server process; tests pass one with a planted fault.
+        environment: Additional environment variables of its processes.
+        log: Destination of its standard error. None: the file `log` in `folder`.
+        key: The API key of the server. None: no key is required.
+        settings: Settings of service.settings by name.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Server:
             **{name: value for name, value in os.environ.items() if not name.startswith("RFA_")},
             **{f"RFA_{name.upper()}": str(value) for name, value in given.items()},
             "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(folder),  # a killed supervisor cannot clear up
+            "TMPDIR": str(folder),  # a killed supervisor cannot clean up
             **(environment or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,7 +81,7 @@ class Server:
         """Start, and wait until every process serves.
 
         Raises:
-            FaultError: it does not.
+            FaultError: It does not.
         """
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -99,29 +99,29 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """Return the process id of the supervisor."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def log(self) -> str:
-        """What it has written, if that went to a file of its own."""
+        """Return its log, if it is a file."""
         return self._log.read_text()
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code, or None while it runs."""
         assert self._process is not None
         return self._process.poll()
 
     def children(self) -> list[int]:
-        """Process ids of the server processes that live now."""
+        """Return the process ids of the live server processes."""
         alive = living_children(self.pid)
         self.seen.update(alive)
         return alive
 
     def is_whole(self) -> bool:
-        """Whether every process is there, is ready, and answers for its metrics."""
+        """Return whether every process exists, is ready, and reports its metrics."""
         if len(self.children()) < self._processes:
             return False
         try:
@@ -131,11 +131,11 @@ class Server:
             return False
 
     def gauge(self, name: str) -> dict[str, float]:
-        """A metric that is always there, by process; those that did not answer are missing.
+        """Return an always present metric by process, without processes that did not answer.
 
         Raises:
-            OSError: nobody answers.
-            FaultError: there is no such metric, so that what is looked for could not be found.
+            OSError: The server does not answer.
+            FaultError: The metric does not exist.
         """
         values = self.labelled(name, "engine")
         if not values:
@@ -143,10 +143,10 @@ class Server:
         return values
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
-        """A metric by one of its labels, summed over the others.
+        """Return a metric by one of its labels, summed over the others.
 
         Raises:
-            OSError: nobody answers.
+            OSError: The server does not answer.
         """
         request = urllib.request.Request(f"{self.url}/metrics", headers=self._headers)
         with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
@@ -159,7 +159,7 @@ class Server:
         return dict(values)
 
     def kill(self, pid: int | None = None) -> None:
-        """SIGKILL for one of its processes; None is the supervisor, which takes the others with it."""
+        """Kill one of its processes with SIGKILL. None is the supervisor, which takes the others with it."""
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -171,16 +171,16 @@ class Server:
         self.wait_until(lambda: not any(map(is_alive, children)), "leaves processes behind", is_gone=True)
 
     def send(self, number: signal.Signals) -> None:
-        """Send the supervisor a signal."""
+        """Send a signal to the supervisor."""
         assert self._process is not None
         self.children()
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """The exit code.
+        """Wait for the end and return the exit code.
 
         Raises:
-            FaultError: it does not end.
+            FaultError: It does not end.
         """
         assert self._process is not None
         try:
@@ -189,19 +189,19 @@ class Server:
             raise FaultError(f"the server did not end in {PATIENCE:g} s") from None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Signal the supervisor; the exit code."""
+        """Send a signal to the supervisor and return the exit code."""
         self.send(number)
         return self.wait()
 
     def orphans(self) -> list[int]:
-        """Processes that it ever had and that still live, once it has ended."""
+        """Return processes of the server that are still alive after its end."""
         return [pid for pid in self.seen if is_alive(pid)]
 
     def wait_until(self, claim: Callable[[], bool], complaint: str, *, is_gone: bool = False) -> None:
-        """Wait for a claim about the server.
+        """Wait for a condition of the server.
 
         Raises:
-            FaultError: it does not come true, or the server ends first.
+            FaultError: The condition does not become true, or the server ends first.
         """
         is_held = False
 
@@ -230,7 +230,7 @@ class Server:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, and is not only waiting to be buried."""
+    """Return whether a process runs and is not a zombie."""
     try:
         status: Any = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
@@ -239,7 +239,7 @@ def is_alive(pid: int) -> bool:
 
 
 def living_children(pid: int) -> list[int]:
-    """Process ids of the children of a process that run; none where it is gone."""
+    """Return the process ids of the running children of a process."""
     try:
         found = psutil.Process(pid).children()
     except psutil.NoSuchProcess:
@@ -248,7 +248,7 @@ def living_children(pid: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port on which nothing listens."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
             try:

@@ -1,7 +1,7 @@
-"""SIGTERM under hundreds of live streams and some generations, again and again.
+"""Repeated SIGTERM under hundreds of live streams and some generations.
 
-Every stream gets exactly one terminal frame, `done` with the reason `drain` and its state, and goes on from there on
-the next server, with the numbers of the uninterrupted run. The server ends by itself, in time, with exit code 0.
+Every stream gets exactly one terminal frame, `done` with the reason `drain` and its state, and resumes from it on the
+next server with the numbers of an uninterrupted run. The server ends in time with exit code 0.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tests.soak.faults.texts import TextClient
 from tests.soak.faults.verdict import Verdict
 from tests.waiting import PATIENCE
 
-# For the processes' own end, after everything is handed back.
+# Time for the end of the processes after all states are returned.
 EXIT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class SigtermPlan:
-    """How much of it.
+    """The size of the scenario.
 
     Attributes:
-        grace: of the server, seconds.
-        work: how long clients work before the signal, seconds.
+        grace: Grace time of the server in seconds.
+        work: Seconds before the signal.
     """
 
     rounds: int = 50
@@ -44,7 +44,7 @@ class SigtermPlan:
 
 
 def run_sigterm(plan: SigtermPlan, progress: Callable[[], None], truths: Truths | None = None) -> Verdict:
-    """Start, end, and hold the clients' findings and the server's end to the bars."""
+    """Start and end servers, and check the requirements on clients and servers."""
     truths = truths or find_truths()
     with server_beside_redis(plan.processes, with_texts=plan.texts > 0, shutdown_grace_seconds=plan.grace) as server:
         return asyncio.run(_run(plan, server, truths, progress))
@@ -78,7 +78,7 @@ async def _one_round(
     texts: Sequence[TextClient],
     ends: list[tuple[int, float]],
 ) -> Counter[str]:
-    """How the streams of one round ended; the server's exit code and its seconds are added to `ends`."""
+    """Return how the streams of one round ended. The exit code and duration of the server are added to `ends`."""
     stop = asyncio.Event()
     talks = [asyncio.create_task(_until_the_end(stream, stop)) for stream in streams]
     reads = [asyncio.create_task(text.drain(stop)) for text in texts]
@@ -98,7 +98,7 @@ async def _one_round(
 
 
 async def _until_the_end(stream: StreamClient, stop: asyncio.Event) -> Outcome:
-    """Series after series, until a connection ends otherwise; a slow machine may refuse one before the end."""
+    """Run series after series until a connection ends otherwise; a slow machine may reject one earlier."""
     never = asyncio.Event()
     while (outcome := await stream.converse(never)) == "finished" or (outcome == "refused" and not stop.is_set()):
         await asyncio.sleep(RETRY_SECONDS if outcome == "refused" else 0)
@@ -108,7 +108,7 @@ async def _until_the_end(stream: StreamClient, stop: asyncio.Event) -> Outcome:
 def judge(
     plan: SigtermPlan, findings: Findings, outcomes: Counter[str], ends: list[tuple[int, float]], orphans: set[int]
 ) -> Verdict:
-    """Hold what clients and server did to the bars."""
+    """Check the requirements on clients and servers."""
     slowest = max(seconds for _, seconds in ends)
     verdict = Verdict(
         {
@@ -121,10 +121,10 @@ def judge(
         }
     )
     verdict.require("no mistake in any answer or resumption", not findings.mistakes)
-    # A stream that has just reached its end begins the next one as the server closes: it is told to go elsewhere.
+    # A stream that has just ended starts its next series while the server closes, and is rejected.
     ended = outcomes["drained"] + outcomes["refused"]
     verdict.require("every stream drained, each time", ended == outcomes.total() == plan.rounds * plan.streams)
-    # One that was refused had nothing to resume.
+    # A rejected stream had nothing to resume.
     resumed = findings.counts["resumed"] + outcomes["refused"]
     verdict.require("every stream resumed, each time", resumed >= (plan.rounds - 1) * plan.streams)
     verdict.require("no text was lost", findings.counts["texts lost"] == 0)

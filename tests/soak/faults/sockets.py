@@ -1,4 +1,4 @@
-"""Clients below HTTP: they ask, and then do not read, do not go on, or leave without a word."""
+"""Clients below HTTP that send requests and then do not read, do not continue, or disconnect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGE_ANSWERS = 2_000
 
 
 def open_socket(port: int, receive_buffer: int | None = None) -> socket.socket:
-    """A connection; a small receive buffer lets the server notice soon that nobody reads."""
+    """Open a connection. A small receive buffer lets the server detect soon that nobody reads."""
     made = socket.socket()
     made.settimeout(PATIENCE)
     if receive_buffer is not None:
@@ -29,10 +29,10 @@ def open_socket(port: int, receive_buffer: int | None = None) -> socket.socket:
 
 
 def upgrade(port: int, receive_buffer: int | None = None) -> socket.socket:
-    """A WebSocket on /filter/stream on which nothing was said yet.
+    """Open a WebSocket on /filter/stream without a message.
 
     Raises:
-        ConnectionError: the server refuses it.
+        ConnectionError: The server rejects it.
     """
     made = open_socket(port, receive_buffer)
     made.sendall(handshake())
@@ -44,7 +44,7 @@ def upgrade(port: int, receive_buffer: int | None = None) -> socket.socket:
 
 
 def live_stream(port: int) -> socket.socket:
-    """A live stream that got one answer, so that it owns a seat of state."""
+    """Open a live stream that got one answer, and therefore has a slot."""
     made = upgrade(port)
     made.sendall(message({}) + message({"y": None}))
     read_until(made, b'"mean"')
@@ -52,17 +52,17 @@ def live_stream(port: int) -> socket.socket:
 
 
 def streamed_reply(port: int) -> socket.socket:
-    """A streamed reply of POST /filter, too large for the buffers between, of which nothing is read."""
+    """Open a streamed reply of POST /filter, too large for the buffers on the way, without reading it."""
     made = open_socket(port, SMALL_BUFFER)
     made.sendall(post("/filter", {"observations": [None] * LARGE_ANSWERS, "samples": LARGE_SAMPLES, "stream": True}))
     return made
 
 
 def read_until(made: socket.socket, mark: bytes) -> bytes:
-    """What came up to and with `mark`.
+    """Return the bytes received up to and including `mark`.
 
     Raises:
-        ConnectionError: the server closed before.
+        ConnectionError: The server closed before.
     """
     data = b""
     while mark not in data:
@@ -74,6 +74,6 @@ def read_until(made: socket.socket, mark: bytes) -> bytes:
 
 
 def reset(made: socket.socket) -> None:
-    """Leave with a reset, as a process that died with unread data does."""
+    """Reset the connection, as a process that dies with unread data does."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     made.close()

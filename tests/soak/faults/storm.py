@@ -1,6 +1,6 @@
-"""Thousands of clients leave at once, with resets and without, from live streams and from streamed replies.
+"""Thousands of clients of live streams and streamed replies disconnect at once, with and without resets.
 
-Good clients go on meanwhile. Every seat must come back, and the good clients must hardly notice.
+Well-behaved clients continue meanwhile. Every slot must be released, and those clients must hardly be slowed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LONGEST_LEAVING_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class StormPlan:
-    """How much of it.
+    """The size of the scenario.
 
     Attributes:
-        window: seconds over which good clients are watched, before and from the storm on.
-        longest: seconds that good clients can go on; they know so many answers.
-        settle: seconds until the requests of readers who read nothing have filled every buffer and are at rest.
-        leaving: seconds within which all leave.
+        window: Seconds over which the well-behaved clients are measured, before the storm and from it on.
+        longest: Seconds for which the well-behaved clients have expected answers.
+        settle: Seconds until replies without a reader have filled every buffer.
+        leaving: Seconds within which all clients leave.
     """
 
     clients: int = 5_000
@@ -49,12 +49,12 @@ class StormPlan:
 
     @property
     def live(self) -> int:
-        """How many of the clients are live streams; the others wait for a streamed reply, or do not read theirs."""
+        """Return the number of live streams. The other clients wait for a streamed reply or do not read theirs."""
         return round(LIVE_SHARE * self.clients)
 
 
 def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
-    """Open, leave, and hold the server and the good clients to the bars."""
+    """Open, disconnect, and check the requirements on the server and the well-behaved clients."""
     allow_open_files(plan.clients + SPARE_FILES)
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
@@ -62,7 +62,7 @@ def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
             Path(name),
             bundles=BUNDLES[0],
             processes=plan.processes,
-            # Everyone is to be there when the storm breaks: nobody is refused or sent away before.
+            # Nobody may be rejected or disconnected before the storm.
             max_waiting=plan.clients,
             queue_seconds=NEVER_SECONDS,
             send_timeout_seconds=NEVER_SECONDS,
@@ -105,13 +105,13 @@ def run_storm(plan: StormPlan, progress: Callable[[], None]) -> Verdict:
 
 
 def begin_good_clients(live: Live, server: Server) -> None:
-    """Let the good clients begin."""
+    """Start the well-behaved clients."""
     live.wait_until_prepared()
     live.open(server.url)
 
 
 def compare(good: Seen, before: tuple[float, float], during: tuple[float, float]) -> dict[str, float]:
-    """What the good clients saw before and during a fault."""
+    """Return the latencies of the well-behaved clients before and during a fault."""
     calm, rough = good.p99_ms(*before), good.p99_ms(*during)
     return {"p99_before_ms": calm, "p99_during_ms": rough, "slowdown": round(rough / calm, 3)}
 
@@ -120,7 +120,7 @@ def allow_open_files(count: int) -> None:
     """Raise the soft limit of open files.
 
     Raises:
-        OSError: the hard limit is lower.
+        OSError: The hard limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
@@ -130,11 +130,11 @@ def allow_open_files(count: int) -> None:
 
 
 def _gather(plan: StormPlan, port: int, progress: Callable[[], None]) -> list[socket]:
-    """The crowd in the order in which it will leave: both kinds mixed, of replies the newest first.
+    """Open the clients in the order in which they leave: both kinds mixed, newest replies first.
 
-    Live streams come last: they answer no pings, and are kept for so long only until that is noticed. Of replies most
-    wait for a place; were those that have one to leave first, others would be admitted and work, and this is not about
-    work.
+    Live streams are opened last, because they answer no pings and would be closed. Most replies wait in the queue; if
+    the
+    running ones left first, others would start to run, which is not tested here.
     """
     replies = []
     for _ in range(plan.clients - plan.live):
@@ -151,7 +151,7 @@ def _gather(plan: StormPlan, port: int, progress: Callable[[], None]) -> list[so
 
 
 def _leave(crowd: list[socket], seconds: float) -> None:
-    """Evenly over so many seconds, as far as this process can."""
+    """Close all clients evenly over so many seconds, as far as this process can."""
     begun = time.monotonic()
     for number, client in enumerate(crowd):
         time.sleep(max(0.0, begun + seconds * number / len(crowd) - time.monotonic()))
@@ -159,7 +159,7 @@ def _leave(crowd: list[socket], seconds: float) -> None:
 
 
 def _wait_for(server: Server, rest: dict[str, int], deadline: float) -> float | None:
-    """When only what the good clients hold was left; None if that was not before the deadline."""
+    """Return when only the well-behaved clients held resources, or None if not before the deadline."""
     while time.monotonic() < deadline:
         held = {name: sum(server.gauge(name).values()) for name in (*rest, "num_requests_running")}
         if held == {**rest, "num_requests_running": 0}:

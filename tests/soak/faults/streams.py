@@ -1,7 +1,7 @@
-"""Live streams that lose their connection and go on from their last state, every number checked.
+"""Live streams that lose their connection and resume from their last state, with every number checked.
 
-A client counts a step as acknowledged when its answer is here. What a new connection says of the state it resumes must
-fit: with a token exactly the acknowledged steps, with a named session at least these and at most those that were sent.
+A step is acknowledged when its answer arrives. A new connection must resume at a matching step: with a token exactly
+after the acknowledged steps, with a named session after at least these and at most the sent ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE
 
 # token and session get the state with every step; last is a token with the terminal frame only.
 Keeping = Literal["token", "session", "last"]
-# "refused": the server took no new conversation, which holds nothing yet.
+# "refused": the server accepted no new stream, which has no state yet.
 Outcome = Literal["finished", "drained", "lost", "refused", "stopped"]
 RETRY_SECONDS = 0.05
 NORMAL, RESTART = 1000, 1012
@@ -33,11 +33,11 @@ LOSSES = (ConnectionClosed, InvalidHandshake, InvalidMessage, OSError, EOFError)
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What a client asks, and how.
+    """Options of a client.
 
     Attributes:
-        window: observations that may be under way.
-        pause: seconds between two answers and the next observation.
+        window: Maximum number of observations without an answer.
+        pause: Seconds between two answers and the next observation.
     """
 
     model: str
@@ -49,12 +49,12 @@ class StreamPlan:
 
 
 class StreamClient:
-    """One client: a series from its first observation to the last, over as many connections as that takes; and again.
+    """A client that sends a series from beginning to end, over as many connections as necessary, and repeats.
 
     Args:
-        number: of the client; gives its stream a time, and its sessions names, that no other has.
-        url: where the server is now.
-        truth: what a filter says of the series alone.
+        number: Number of the client, which makes its times and session names unique.
+        url: Returns the current address of the server.
+        truth: Expected answers of a filter for the series.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class StreamClient:
 
     @property
     def acknowledged(self) -> int:
-        """Steps of the series that were answered."""
+        """Return the number of answered steps of the series."""
         return self._checker.position
 
     async def survive(self, stop: asyncio.Event) -> None:
-        """Go on, connection after connection, until told to stop."""
+        """Continue, connection after connection, until stopped."""
         while not stop.is_set():
             if await self.converse(stop) != "finished":
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def converse(self, stop: asyncio.Event) -> Outcome:
-        """One connection, and how it ended."""
+        """Use one connection, and return how it ended."""
         self.is_live.clear()
         was_open = False
         try:
@@ -146,9 +146,11 @@ class StreamClient:
         return {**question, "return_state": True, "state_every": 1 if plan.keeping == "token" else None}
 
     def _is_ready(self, frame: dict[str, Any]) -> bool:
-        """Whether the stream may go on; what the server says of the state is held to what was acknowledged."""
+        """Return whether the stream may continue. The server's report of the state must match the acknowledged
+        steps.
+        """
         if "error" in frame:
-            # A session whose first step never got an answer may not exist.
+            # A session without an answered step may not exist.
             if frame["error"].get("code") == "session_not_found" and self.acknowledged == 0:
                 self._begin_life()
             else:
@@ -170,7 +172,7 @@ class StreamClient:
         while self._sent < min(self.acknowledged + self._plan.window, len(self._truth)):
             frame = {"t": self._origin + STEP * self._sent, "y": self._truth.observations[self._sent]}
             self._sent += 1
-            # What the server said before it closed, such as the terminal frame, is still to be read.
+            # Frames before the close, such as the terminal frame, are still unread.
             with suppress(ConnectionClosed):
                 await socket.send(orjson.dumps(frame).decode())
 
@@ -187,7 +189,7 @@ class StreamClient:
     # The end of a connection.
 
     async def _end(self, socket: ClientConnection, frame: dict[str, Any], begin: int) -> Outcome:
-        """Judge a terminal frame; nothing but the close may follow it."""
+        """Check a terminal frame. Only the close may follow it."""
         if "error" in frame:
             self._note_error(frame["error"])
             return "lost"
@@ -206,7 +208,7 @@ class StreamClient:
         if not is_drain:
             self._begin_life()
             return "finished"
-        self._sent = self.acknowledged  # what was not answered is not in the state either
+        self._sent = self.acknowledged  # unanswered observations are not in the state
         return "drained"
 
     async def _close_code(self, socket: ClientConnection) -> int | None:
@@ -238,7 +240,7 @@ class StreamClient:
 
 
 async def _read(socket: ClientConnection) -> dict[str, Any]:
-    # An answer that takes longer counts as a mistake, not as a lost connection.
+    # A slow answer counts as a mistake rather than a lost connection.
     async with asyncio.timeout(PATIENCE):
         document: dict[str, Any] = orjson.loads(await socket.recv())
     return document

@@ -1,4 +1,6 @@
-"""kill -9 of server processes and supervisors under live clients: in short `python -m tests.soak.faults kill`."""
+"""SIGKILL of server processes and supervisors under live clients: the short form of `python -m tests.soak.faults
+kill`.
+"""
 
 from __future__ import annotations
 

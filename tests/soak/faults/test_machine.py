@@ -1,4 +1,4 @@
-"""A machine that is short of something: no room for the log, few open files."""
+"""Servers on a machine without disk space for the log, or with few open files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW_FILES = 200
 
 @contextmanager
 def few_files() -> Iterator[None]:
-    """What is started now may have few open files, until it asks for more."""
+    """A soft limit of few open files for new processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
     try:

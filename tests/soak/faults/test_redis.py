@@ -1,4 +1,4 @@
-"""Redis dies and comes back, or answers nothing for a while, under live named sessions."""
+"""Redis fails and recovers, or stops answering for a while, under live named sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ REPORTED = "told sessions_unavailable"
 async def go_through(
     server: Server, redis_server: RedisProcess, truths: Truths, findings: Findings, break_it: Act, mend_it: Act
 ) -> None:
-    """Break Redis once every client works, mend it once a client of a session has been told, and see all go on."""
+    """Break Redis once every client works, repair it after a client has received an error, and check that all
+    resume.
+    """
     stop = asyncio.Event()
     clients = stream_clients(6, ("session", "token"), lambda: server.url, truths, findings)
     work = [asyncio.create_task(client.survive(stop)) for client in clients]

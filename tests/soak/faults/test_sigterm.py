@@ -1,4 +1,4 @@
-"""SIGTERM under live streams and generations: a short form of `python -m tests.soak.faults sigterm`."""
+"""SIGTERM under live streams and generations: the short form of `python -m tests.soak.faults sigterm`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.soak.faults.sigterm import SigtermPlan, judge, run_sigterm
 def test_every_stream_is_handed_back_and_goes_on_with_the_next_server(all_truths: Truths) -> None:
     plan = SigtermPlan(rounds=2, streams=16, texts=2)
     verdict = run_sigterm(plan, lambda: None, all_truths)
-    # How long the machine takes is not judged here.
+    # Durations are not judged here.
     assert [bar for bar in verdict.missed if "grace" not in bar] == [], verdict.measured
 
 
@@ -23,7 +23,7 @@ def test_every_stream_is_handed_back_and_goes_on_with_the_next_server(all_truths
     ("outcomes", "is_met"),
     [
         ({"drained": 8}, True),
-        ({"drained": 7, "refused": 1}, True),  # it came between two series
+        ({"drained": 7, "refused": 1}, True),  # it arrived between two series
         ({"drained": 7, "lost": 1}, False),
         ({"drained": 7}, False),
     ],
@@ -38,7 +38,7 @@ def test_a_stream_that_ends_without_a_word_is_noticed(outcomes: dict[str, int], 
     [
         (4, {"drained": 8}, True),
         (3, {"drained": 8}, False),
-        (3, {"drained": 7, "refused": 1}, True),  # it had no state to go on from
+        (3, {"drained": 7, "refused": 1}, True),  # it had no state to resume from
     ],
 )
 def test_a_stream_that_does_not_go_on_is_noticed(resumed: int, outcomes: dict[str, int], is_met: bool) -> None:

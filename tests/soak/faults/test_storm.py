@@ -1,6 +1,6 @@
-"""A crowd that leaves at once: the short form of `python -m tests.soak.faults storm`.
+"""Clients that disconnect at once: the short form of `python -m tests.soak.faults storm`.
 
-How much slower good clients get is judged by the command alone, on a machine of its own.
+Only the command judges the latency of well-behaved clients, on an idle machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generations in pieces, each from the state of the one before; a piece that is lost is asked for again."""
+"""Generations in pieces, each from the state of the previous one. A lost piece is requested again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOSSES = (aiohttp.ClientError, OSError)
 
 
 class TextClient:
-    """One client: a text from its prompt to its end, over as many requests as that takes; and again.
+    """A client that generates a text over as many requests as necessary, and repeats.
 
-    truth: the text in one piece; its request body says what else to ask for.
+    truth: The text in one piece. Its request body has the other options.
     """
 
     def __init__(self, number: int, url: Callable[[], str], truth: TextTruth, findings: Findings) -> None:
@@ -38,18 +38,18 @@ class TextClient:
         self._reference: str | None = None
 
     async def survive(self, stop: asyncio.Event) -> None:
-        """Go on, request after request, until told to stop."""
+        """Continue, request after request, until stopped."""
         while not stop.is_set():
             if not await self.converse():
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def drain(self, stop: asyncio.Event) -> None:
-        """Go on until told to stop; the request under way then is read to its end."""
+        """Continue until stopped, and read the current request to its end."""
         while not stop.is_set() and await self.converse():
             pass
 
     async def converse(self) -> bool:
-        """One request: whether it came to its terminal event."""
+        """Send one request, and return whether its terminal event arrived."""
         events: list[dict[str, Any]] = []
         try:
             async with (
@@ -60,7 +60,7 @@ class TextClient:
                     self._note_error((await response.json())["error"])
                     return False
                 self.is_live.set()
-                # An event is one line, and of an empty line nothing is left.
+                # An event is one line; empty lines are ignored.
                 async for line in response.content:
                     if line.strip():
                         events.append(orjson.loads(line.removeprefix(b"data:")))
@@ -103,13 +103,13 @@ class TextClient:
             self._findings.counts["texts finished"] += 1
             self._begin_life()
         elif self._reference is None and self._position:
-            # A text that was broken off before its first token begins again.
+            # A text interrupted before its first token starts again.
             self._findings.mistake("state", f"{self.name} ended at {self._position} without a state")
             self._begin_life()
         return True
 
     def _check_tokens(self, events: list[dict[str, Any]]) -> int:
-        """How many tokens came."""
+        """Check the tokens and return their number."""
         tokens = [event["token"] for event in events if event.get("token") is not None]
         expected = self._truth.tokens[self._position : self._position + len(tokens)]
         if [digest(token) for token in tokens] != list(expected):

@@ -1,4 +1,4 @@
-"""What a scenario measured, and which bars it missed."""
+"""The measurements of a scenario and its unmet requirements."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 @dataclass
 class Verdict:
-    """Figures and bars of one scenario."""
+    """Figures and requirements of one scenario."""
 
     measured: dict[str, Any]
     bars: dict[str, bool] = field(default_factory=dict)
 
     def require(self, bar: str, is_met: bool) -> None:
-        """Hold the scenario to a bar."""
+        """Add a requirement."""
         self.bars[bar] = bool(is_met)
 
     @property
     def missed(self) -> list[str]:
-        """Bars that were not met."""
+        """Return the unmet requirements."""
         return [bar for bar, is_met in self.bars.items() if not is_met]
 
     def to_document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the verdict as JSON."""
         return {**self.measured, "bars": self.bars, "passed": not self.missed}

@@ -1,10 +1,10 @@
-"""Fuzz the wire of a real server, direct or through a real nginx, and say what must not have happened.
+"""Fuzz the wire of a real server, direct or through nginx, and report violations.
 
     python -m tests.soak.wire --connections 1000000
     python -m tests.soak.wire --connections 1000000 --through nginx
     python -m tests.soak.wire --replay failures.jsonl
 
-Exit code 1 where anything was answered wrongly, a process was lost, or something is still held at the end.
+The exit code is 1 after a wrong answer, the loss of a process, or resources that are not released at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_RESIDENT = 700 * 10**6
 
 
 def main() -> int:
-    """Run what was asked for; 1 where something was wrong."""
+    """Run the command line. Return 1 if something was wrong."""
     arguments = _arguments()
     truth = compute_truth()
     with serving() as served, proxied(arguments.through, served.port) as port:
@@ -73,7 +73,7 @@ def _arguments() -> argparse.Namespace:
 def fuzz(
     served: Served, port: int, truth: Truth, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Play the cases; the document that is stored, and the failing cases."""
+    """Run the cases, and return the document to store and the failing cases."""
     is_proxied = port != served.port
     begun = time.monotonic()
     first_rss = served.resident()
@@ -122,7 +122,9 @@ def fuzz(
 
 
 def is_met(document: dict[str, Any]) -> bool:
-    """Whether every answer was right, nobody died, nothing is held, and nothing unexpected is in the log."""
+    """Return whether every answer is right, no process died, no resource is held, and the log has nothing
+    unexpected.
+    """
     return (
         not document["problems"]
         and not document["served_baits"]
@@ -136,7 +138,7 @@ def is_met(document: dict[str, Any]) -> bool:
 
 @contextmanager
 def _generators(served: Served, port: int, truth: Truth, arguments: argparse.Namespace) -> Iterator[list[Connection]]:
-    """The generating processes; one end of a pipe to each."""
+    """Start the generating processes, and yield one end of a pipe to each."""
     context = multiprocessing.get_context("spawn")
     ends_at = time.monotonic() + arguments.seconds
     processes, pipes = [], []
@@ -175,26 +177,26 @@ def _reports(pipes: list[Connection]) -> Iterator[Report]:
 
 
 def _served_baits(served: Served, truth: Truth, seed: int, *, is_proxied: bool) -> int:
-    """Cases with a request in a body that the server's log shows as served, though no reading has it as a request."""
+    """Return the cases whose log shows a request from within a body, although no reading contains it."""
     count = 0
     for index in list(served.watch.baits):
         found = read_case(make_case(seed, index, truth, is_proxied=is_proxied))
         if is_proxied and any(reading.why for reading in found):
-            continue  # a proxy reads much that it should refuse, and then asks for it
+            continue  # a proxy accepts and forwards much that it should reject
         due = [request for reading in found for request in (*reading.requests, reading.unfinished) if request]
         count += not any(b"-b-" in value for request in due for value in request.values(b"x-request-id"))
     return count
 
 
 async def replay(case: Case, port: int, truth: Truth, *, is_proxied: bool) -> Verdict:
-    """Play a case once more and judge it."""
+    """Run a case again and judge it."""
     found = read_case(case)
     seen = await play(case, port, SILENCE_SECONDS)
     return judge(case, seen, truth, found, is_proxied=is_proxied)
 
 
 def _replay(path: Path, port: int, truth: Truth, *, is_proxied: bool) -> int:
-    """Play stored cases."""
+    """Run stored cases again."""
     worst = 0
     for number, text in enumerate(path.read_text().splitlines()):
         line = json.loads(text)
@@ -212,7 +214,7 @@ def _replay(path: Path, port: int, truth: Truth, *, is_proxied: bool) -> int:
 
 
 def _store(path: Path, through: Through, document: dict[str, Any]) -> None:
-    """Put a result beside those of the other ways."""
+    """Store a result beside those of other settings."""
     stored = json.loads(path.read_text()) if path.is_file() else {}
     stored[through] = document
     write_result(path, stored)

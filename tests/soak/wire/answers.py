@@ -1,4 +1,4 @@
-"""The answers in what a server sent, by the letter of RFC 9112: strict, because a server has no excuse."""
+"""Parse the answers of a server by RFC 9112, strictly."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t \x21-\x7e\x80-\xf
 
 
 class Malformed(ValueError):
-    """The server sent what is no answer."""
+    """The bytes of the server are not an answer."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One whole answer; names are in lower case.
+    """One complete answer; names are in lower case.
 
     Attributes:
-        end: where it ends.
-        interim: statuses of the 1xx before it.
+        end: Position of its end.
+        interim: Statuses of the preceding 1xx answers.
     """
 
     status: int
@@ -30,23 +30,23 @@ class Answer:
 
     @property
     def request_id(self) -> str:
-        """ "" where there is none."""
+        """Return the request id, or ""."""
         return self.fields.get(b"x-request-id", b"").decode("latin-1")
 
     @property
     def closes(self) -> bool:
-        """Whether it says that it is the last."""
+        """Return whether it announces the close of the connection."""
         return b"close" in self.fields.get(b"connection", b"").lower()
 
 
 def read_answer(data: bytes, at: int, method: bytes) -> Answer | None:
-    """The answer at a place; None where it is not whole, or nothing is there.
+    """Return the answer at a position, or None if it is incomplete.
 
     Args:
-        method: of its request.
+        method: Method of its request.
 
     Raises:
-        Malformed: it never becomes an answer.
+        Malformed: It cannot become an answer.
     """
     interim: list[int] = []
     while True:

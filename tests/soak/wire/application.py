@@ -1,7 +1,7 @@
-"""What this server answers to a legal request: statuses, whose answer it is, and the numbers in it.
+"""The valid answers of this server to a request: statuses, request id, and numbers.
 
-The numbers come from the bundle itself, computed in this process before anything is sent. Each series of observations
-has a posterior of its own, so that an answer that reaches the wrong client is seen in its body too.
+The numbers are computed from the bundle in this process before the run. Each series has different numbers, so an answer
+to the wrong client is also detected by its body.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SERIES = 512
 STREAM_PATH = b"/filter/stream"
 FIRST_FRAME = '{"model": "linear", "seed": 1, "levels": [0.9]}'
 LAST_FRAME = '{"close": true}'
-# Another observation: what is said of it, and of those behind it, is not known beforehand.
+# A different observation; the results from it on are not known in advance.
 STRAY_FRAME = '{"y": [0.5, 0.25]}'
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 METHODS_OF: Mapping[bytes, frozenset[bytes]] = {
@@ -52,39 +52,39 @@ REFUSALS = frozenset({400, 403, 408, 413, 414, 417, 421, 426, 431, 501, 505})
 
 @dataclass(frozen=True)
 class Truth:
-    """Observations, and what the bundle says of them.
+    """Observations with the results of the bundle.
 
     Attributes:
-        observations: of each series, two rows.
-        steps: what a reply has for them, as a client reads it.
+        observations: Two rows for each series.
+        steps: Their results as a client reads them.
     """
 
     observations: list[list[list[float]]]
     steps: list[list[dict[str, Any]]]
 
     def body(self, series: int, length: int) -> bytes:
-        """The request body that asks for the first `length` steps of a series."""
+        """Return the request body for the first `length` steps of a series."""
         asked = {"model": "linear", "levels": [0.9], "seed": 1}
         return orjson.dumps({**asked, "observations": self.observations[series][:length]})
 
     @cached_property
     def by_body(self) -> dict[bytes, list[dict[str, Any]]]:
-        """Steps of the answer to each body."""
+        """Return the steps of the answer to each body."""
         numbers = range(len(self.observations))
         return {self.body(i, length): self.steps[i][:length] for i in numbers for length in (1, 2)}
 
     @cached_property
     def frames(self) -> dict[str, tuple[int, int]]:
-        """Series and step of each frame of a live stream."""
+        """Return series and step of each frame of a live stream."""
         return {self.frame(i, k): (i, k) for i in range(len(self.observations)) for k in (0, 1)}
 
     def frame(self, series: int, step: int) -> str:
-        """The frame that brings one observation."""
+        """Return the frame with one observation."""
         return orjson.dumps({"y": self.observations[series][step]}).decode()
 
 
 def compute_truth(count: int = SERIES) -> Truth:
-    """The truth of so many series, from the default bundle `linear`."""
+    """Compute the results of so many series with the default bundle `linear`."""
     runtime: Any = open_models([BUNDLE]).filters["linear"]
     observations = [[[0.001 * i + 0.1, 0.2 - 0.0005 * i], [0.3, 0.0007 * i]] for i in range(count)]
     steps = []
@@ -99,13 +99,13 @@ def compute_truth(count: int = SERIES) -> Truth:
 
 @dataclass(frozen=True)
 class Expected:
-    """What may answer a request.
+    """Valid answers of a request.
 
     Attributes:
-        nonce: the request id that the answer must have; None is a fresh one.
-        steps: numbers of a 200; None is not looked at.
-        is_plain: an honest request without anything unusual: nothing but its own answer will do.
-        may_continue: an interim 100 may come first.
+        nonce: Required request id. None: a new one.
+        steps: Numbers of a 200. None: not checked.
+        is_plain: Whether the request is valid in every respect, so that only its own answer is valid.
+        may_continue: Whether an interim 100 may precede the answer.
     """
 
     statuses: frozenset[int]
@@ -116,10 +116,10 @@ class Expected:
 
 
 def expect(request: Request, truth: Truth, *, is_whole: bool = True) -> Expected:
-    """What may answer this request.
+    """Return the valid answers of a request.
 
     Args:
-        is_whole: its body came to its end; else it is answered before that, or refused.
+        is_whole: Whether its body is complete. If not, it is answered earlier or rejected.
     """
     path, oddities = _path(request)
     notes = request.notes | oddities | _oddities(request)
@@ -160,7 +160,8 @@ def _oddities(request: Request) -> set[str]:
         found.add("HTTP/1.0")
     if expectations := request.values(b"expect"):
         is_recognised = all(value.lower() == b"100-continue" for value in expectations)
-        # Who is told no instead of "continue" may send the body or not: then the connection may end (9110, 10.1.1).
+        # A client that is rejected instead of "continue" may or may not send the body, so the connection may end (9110,
+        # 10.1.1).
         found.add("expectation" if is_recognised else "other expectation")
     if request.values(b"upgrade"):
         found.add("websocket offered" if is_handshake(request) else "upgrade offered")
@@ -172,7 +173,7 @@ def _oddities(request: Request) -> set[str]:
     return found
 
 
-# Statuses that an oddity adds, or the only ones that it leaves.
+# Statuses that an oddity adds, or to which it restricts the answer.
 _ADDED: Mapping[str, frozenset[int]] = {
     "character in the target": frozenset({200, 400, 401, 404, 405}),
     "another authority": frozenset({400, 403, 404, 421}),
@@ -223,7 +224,7 @@ def _of_route(
 
 
 def presented_keys(request: Request) -> list[bytes]:
-    """Every key in the fields of the head: trailers have none."""
+    """Return every key in the fields of the head. Trailers have none."""
     keys = [value.strip(OWS) for value in request.values(b"x-api-key")]
     for value in request.values(b"authorization"):
         scheme, _, key = value.partition(b" ")
@@ -238,7 +239,7 @@ def _is_authorised(request: Request, path: bytes) -> bool:
 
 
 def is_handshake(request: Request) -> bool:
-    """Whether a request asks for a WebSocket, rightly or not."""
+    """Return whether a request asks for a WebSocket, correctly or not."""
     return (
         request.method == b"GET"
         and request.version >= (1, 1)
@@ -248,7 +249,7 @@ def is_handshake(request: Request) -> bool:
 
 
 def switches(request: Request) -> Literal["no", "may", "yes"]:
-    """Whether this server changes to the WebSocket protocol after a request (RFC 6455, 4.2.1)."""
+    """Return whether this server switches to the WebSocket protocol after a request (RFC 6455, 4.2.1)."""
     path, oddities = _path(request)
     if path != STREAM_PATH or not is_handshake(request) or presented_keys(request) != [KEY.encode()]:
         return "no"

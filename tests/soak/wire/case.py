@@ -1,4 +1,4 @@
-"""One connection: what is sent when, and how the client leaves."""
+"""One connection: the bytes to send with their times, and how the client leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Op = Literal["send", "pause", "await", "half-close", "reset", "leave", "deaf"]
 
 @dataclass(frozen=True)
 class Step:
-    """`send` bytes, `pause` seconds, `await` an answer, `half-close`, `reset`, `leave` after seconds, be `deaf`."""
+    """`send` bytes, `pause` seconds, `await` an answer, `half-close`, `reset`, `leave` after seconds, or be `deaf`."""
 
     op: Op
     data: bytes = b""
@@ -23,7 +23,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """The steps of one connection; after the last one the client waits for the server to close."""
+    """The steps of one connection. After the last one the client waits for the server to close."""
 
     index: int
     kind: str
@@ -31,31 +31,31 @@ class Case:
 
     @property
     def data(self) -> bytes:
-        """All that is sent, in one piece."""
+        """Return all bytes to send."""
         return b"".join(step.data for step in self.steps)
 
     @property
     def is_cut_short(self) -> bool:
-        """The client may leave before it has seen everything."""
+        """Return whether the client may leave before all answers."""
         return any(step.op in ("reset", "leave", "deaf") for step in self.steps)
 
     @property
     def half_closes(self) -> bool:
-        """The client says that it sends no more."""
+        """Return whether the client closes its sending side."""
         return any(step.op == "half-close" for step in self.steps)
 
     def with_steps(self, steps: Sequence[Step]) -> Case:
-        """The same with other steps."""
+        """Return the case with other steps."""
         return replace(self, steps=tuple(steps))
 
     def to_json(self) -> dict[str, Any]:
-        """For a line of the file of failures."""
+        """Convert to a line of the file of failures."""
         steps = [[s.op, base64.b64encode(s.data).decode(), s.seconds] for s in self.steps]
         return {"index": self.index, "kind": self.kind, "steps": steps}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Case:
-        """What `to_json` wrote."""
+        """Parse the output of `to_json`."""
         steps = tuple(Step(op, base64.b64decode(data), seconds) for op, data, seconds in document["steps"])
         return cls(document["index"], document["kind"], steps)
 
@@ -65,7 +65,7 @@ WAIT = Step("await", seconds=2.0)
 
 
 def paced(rng: random.Random, parts: Sequence[Part]) -> list[Step]:
-    """Parts as steps, most of them in one piece, others cut anywhere and slowly."""
+    """Convert parts to steps, most in one piece, others cut at random positions and sent slowly."""
     steps: list[Step] = []
     pending: list[bytes] = []
     manner = rng.random()

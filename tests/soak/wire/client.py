@@ -1,4 +1,4 @@
-"""Plays cases against an address, and says what came back."""
+"""Runs cases against an address and returns the received bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.soak.wire.case import Case, Step
 from tests.soak.wire.judge import Outcome, Seen
 from tests.waiting import PATIENCE
 
-# Longer than every timeout of a server under test: after so long in silence a connection counts as left open.
+# Longer than every timeout of the tested server: a connection silent for so long counts as left open.
 SILENCE_SECONDS = 25.0
 LEAVE_SECONDS = 0.02
 LINGER_ZERO = struct.pack("ii", 1, 0)
@@ -43,10 +43,10 @@ class _Peer(asyncio.Protocol):
 
 
 async def play(case: Case, port: int, patience: float = SILENCE_SECONDS) -> Seen:
-    """One connection from its opening to its end.
+    """Run one connection from its opening to its end.
 
     Args:
-        patience: seconds without a byte from the server, after which the client gives up.
+        patience: Seconds without a byte from the server after which the client gives up.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -70,7 +70,7 @@ async def play(case: Case, port: int, patience: float = SILENCE_SECONDS) -> Seen
 
 
 async def _act(step: Step, transport: asyncio.Transport, peer: _Peer) -> bool:
-    """Take one step; False where it was the last."""
+    """Run one step. Return False if it was the last."""
     if step.op == "send":
         transport.write(step.data)
     elif step.op == "pause":
@@ -84,7 +84,7 @@ async def _act(step: Step, transport: asyncio.Transport, peer: _Peer) -> bool:
                     await peer.changed.wait()
     elif step.op == "half-close":
         if not transport.is_closing():
-            with suppress(OSError):  # the server has left, and the loop has not heard of it
+            with suppress(OSError):  # the server has closed, and the event loop does not know yet
                 transport.write_eof()
     elif step.op == "deaf":
         transport.pause_reading()
@@ -95,7 +95,7 @@ async def _act(step: Step, transport: asyncio.Transport, peer: _Peer) -> bool:
 
 
 async def _end(peer: _Peer, patience: float) -> None:
-    """Wait for the end as long as something still comes: a long pipeline on a busy machine takes its time."""
+    """Wait for the end while bytes arrive, because a long pipeline may take a while."""
     with suppress(TimeoutError):
         while not peer.ended.is_set():
             peer.changed.clear()
@@ -104,7 +104,7 @@ async def _end(peer: _Peer, patience: float) -> None:
 
 
 def _reset(transport: asyncio.Transport) -> None:
-    """End without a trace: a socket that waits out its time would block its port for a minute."""
+    """Reset the connection, because a socket in TIME_WAIT would block its port for a minute."""
     connection = transport.get_extra_info("socket")
     if connection is not None and not transport.is_closing():
         with suppress(OSError):

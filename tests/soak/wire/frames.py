@@ -1,4 +1,4 @@
-"""Live streams: handshakes good and bad, and frames with lies in them."""
+"""Live streams with valid and invalid handshakes and frames."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BAD_TEXTS = (
 
 
 def handshake(maker: Maker, *, path: bytes = b"/filter/stream", **replaced: bytes) -> bytes:
-    """A handshake; `version`, `key`, `upgrade`, `connection` and `method` may be others, `extra` is added."""
+    """Return a handshake. `extra` lines are added to it."""
     fields = [
         b"Connection: " + replaced.get("connection", b"Upgrade"),
         b"Upgrade: " + replaced.get("upgrade", b"websocket"),
@@ -83,7 +83,7 @@ def frame(
     is_masked: bool = True,
     width: int | None = None,
 ) -> bytes:
-    """A frame; `width` is the length's in bytes (0, 2 or 8), by default as small as can be."""
+    """Return a frame. `width` is that of its length in bytes (0, 2 or 8), by default the smallest."""
     size, mask = len(payload), maker.below(2**32).to_bytes(4, "big")
     if width is None:
         width = 0 if size < 126 else 2 if size < 65_536 else 8
@@ -95,7 +95,7 @@ def frame(
 
 
 def strange_handshake(maker: Maker) -> list[Part]:
-    """A handshake with something wrong, and frames behind it that a server might take for requests, or the reverse."""
+    """Return an invalid handshake followed by frames that a server might read as requests, or the reverse."""
     manner = maker.below(9)
     behind: bytes = frame(maker, FIRST_FRAME.encode()) + frame(maker, LAST_FRAME.encode())
     if manner == 0:
@@ -127,7 +127,7 @@ def strange_handshake(maker: Maker) -> list[Part]:
 
 
 def live_stream(maker: Maker) -> list[Part]:
-    """A stream of observations with perhaps one lie, ended in one of many ways."""
+    """Return a stream of observations with at most one error and a random end."""
     parts: list[Part] = [handshake(maker), WAIT]  # RFC 6455, 4.1: nothing before the answer
     series = maker.series()
     texts = [FIRST_FRAME.encode(), *(maker.truth.frame(series, k).encode() for k in range(maker.below(3)))]
@@ -145,7 +145,7 @@ def live_stream(maker: Maker) -> list[Part]:
 
 
 def _reported(maker: Maker, text: bytes) -> bytes:
-    """A message, whole or in legal fragments with pings between them."""
+    """Return a message, whole or in valid fragments with pings between them."""
     if maker.chance(0.75) or len(text) < 2:
         return frame(maker, text)
     cut = 1 + maker.below(len(text) - 1)
@@ -186,13 +186,13 @@ def _lie(maker: Maker) -> bytes:
         return frame(maker, maker.choose(BAD_TEXTS))
     if manner == 8:
         return frame(maker, text, BINARY)
-    if manner == 9:  # a length that lies
+    if manner == 9:  # a wrong length
         head = b"\x81" + maker.choose(
             (b"\xff" + b"\xff" * 8, b"\xff" + b"\x7f" + b"\xff" * 7, b"\xff\0\0\0\0\x10\0\0\0", b"\xfe\xff\xff")
         )
         return head + b"\0\0\0\0" + text
     if manner == 10:
-        return frame(maker, text, width=maker.choose((2, 8)))  # longer than it need be
+        return frame(maker, text, width=maker.choose((2, 8)))  # longer than necessary
     if manner == 11:
         return frame(maker, b"ping", PING) * maker.choose((1, 3, 40))
     if manner == 12:

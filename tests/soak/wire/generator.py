@@ -1,4 +1,4 @@
-"""One process that plays its share of the cases, beside victims, and judges what comes back."""
+"""A process that runs its share of the cases beside well-behaved clients, and judges the answers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ VICTIMS = 4
 
 @dataclass(frozen=True)
 class Task:
-    """What one process does.
+    """The work of one process.
 
     Attributes:
-        port: where the cases go; victims go there and to `direct_port`.
-        share: this process' number and how many there are: it takes every n-th case.
-        ends_at: on the monotonic clock; no case begins after it.
+        port: Port of the cases. Well-behaved clients use it and `direct_port`.
+        share: Number of this process, and number of processes: it runs every n-th case.
+        ends_at: Monotonic time after which no case begins.
     """
 
     seed: int
@@ -51,12 +51,12 @@ class Task:
 
 @dataclass
 class Report:
-    """What happened since the last report.
+    """Figures since the last report.
 
     Attributes:
-        problems: how often each happened.
-        cases: how many of each kind were played.
-        failures: documents of the first cases of each kind of problem.
+        problems: Count of each problem.
+        cases: Number of cases of each kind.
+        failures: Documents of the first cases of each kind of problem.
     """
 
     done: int = 0
@@ -69,7 +69,7 @@ class Report:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, other: Report) -> None:
-        """Take another's figures in."""
+        """Add the figures of another report."""
         self.done += other.done
         self.failing += other.failing
         for name in ("counts", "problems", "cases", "outcomes", "victims"):
@@ -78,7 +78,7 @@ class Report:
 
 
 def generate(task: Task, pipe: Connection) -> None:
-    """Play a share of the cases; reports go through the pipe, and None at the end."""
+    """Run a share of the cases. Reports are sent through the pipe, and None at the end."""
     uvloop.run(_Generator(task, pipe).run())
     pipe.send(None)
     pipe.close()
@@ -166,7 +166,7 @@ class _Generator:
 
 
 def unhurried_few(case: Case, found: Sequence[Reading]) -> Case:
-    """A case that would wait for a timeout of the server leaves before, but for one in twenty."""
+    """Let all but one in twenty cases that would wait for a timeout of the server leave earlier."""
     is_waiting = all(_is_open(case, reading) for reading in found)
     if not is_waiting or case.is_cut_short or case.half_closes or case.index % 20 == 0:
         return case
@@ -174,7 +174,7 @@ def unhurried_few(case: Case, found: Sequence[Reading]) -> Case:
 
 
 def _is_open(case: Case, reading: Reading) -> bool:
-    """Whether a server would wait for more."""
+    """Return whether a server would wait for more."""
     if reading.ending != "switched":
         return reading.ending in ("in head", "in body", "boundary")
     sent = read_frames(case.data[reading.at :], "client")
@@ -183,7 +183,7 @@ def _is_open(case: Case, reading: Reading) -> bool:
 
 
 def failure(case: Case, seen: Seen, verdict: Verdict) -> dict[str, Any]:
-    """A failing case as a line that `--replay` reads."""
+    """Return a failing case as a line for `--replay`."""
     return {
         **case.to_json(),
         "problems": [[problem.kind, problem.detail] for problem in verdict.problems],

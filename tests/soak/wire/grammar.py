@@ -1,8 +1,9 @@
-"""Streams of requests with framing lies, and honest requests around them.
+"""Streams of requests with invalid framing among valid requests.
 
-A case is a pure function of the seed and its number. Most are: some honest requests, one odd thing, some more honest
-requests of which the last says `Connection: close`, so that the server ends what it read as legal. Whether the odd
-thing is legal is not decided here: the reference parse says so.
+A case is a pure function of the seed and its number. Most have some valid requests, one oddity, and more valid
+requests,
+the last of which has `Connection: close`, so that the server closes after valid input. The reference parser decides
+whether the oddity is valid.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ FLOOD_PIECES = 40
 
 
 def methods(maker: Maker) -> list[Part]:
-    """Any method with and without a body."""
+    """Any method, with and without a body."""
     method = maker.choose(METHODS)
     target = maker.choose((b"/health", b"/nope", b"/filter", b"127.0.0.1:80", b"*"))
     body = maker.bait() if maker.chance(0.4) else b""
@@ -141,12 +142,12 @@ def methods(maker: Maker) -> list[Part]:
 
 
 def targets(maker: Maker) -> list[Part]:
-    """Every form of a target, right and wrong."""
+    """Every form of a target, valid and invalid."""
     return [maker.head(maker.choose((b"GET", b"GET", b"GET", b"OPTIONS", b"CONNECT")), maker.choose(TARGETS))]
 
 
 def versions(maker: Maker) -> list[Part]:
-    """Versions, some with a body or the wish to stay."""
+    """Versions, some with a body or keep-alive."""
     body = maker.series_body() if maker.chance(0.4) else b""
     fields = [b"Connection: keep-alive"] if maker.chance(0.5) else []
     if body:
@@ -159,7 +160,7 @@ def versions(maker: Maker) -> list[Part]:
 
 
 def lengths(maker: Maker) -> list[Part]:
-    """Content-Length, lying in every way."""
+    """Invalid and ambiguous Content-Length."""
     body = maker.chosen_body()
     fields = [b"Content-Length: " + maker.numeral(LENGTHS, len(body))]
     if maker.chance(0.25):
@@ -173,7 +174,7 @@ def lengths(maker: Maker) -> list[Part]:
 
 
 def codings(maker: Maker) -> list[Part]:
-    """Transfer-Encoding, lying in every way."""
+    """Invalid and ambiguous Transfer-Encoding."""
     fields = [maker.choose(CODING_NAMES) + b": " + maker.choose(CODINGS)]
     if maker.chance(0.2):
         fields.append(b"Transfer-Encoding: " + maker.choose(CODINGS))
@@ -198,7 +199,7 @@ def both(maker: Maker) -> list[Part]:
 
 
 def chunks(maker: Maker) -> list[Part]:
-    """Chunk sizes and line ends, lying."""
+    """Invalid chunk sizes and line ends."""
     body = maker.chosen_body()
     edges = sorted({0, len(body), *(maker.below(len(body)) for _ in range(maker.below(4)))})
     lie = maker.below(len(edges))
@@ -214,7 +215,7 @@ def chunks(maker: Maker) -> list[Part]:
 
 
 def trailers(maker: Maker) -> list[Part]:
-    """Fields behind the chunks: keys, framing, many, broken."""
+    """Trailers after the chunks: keys, framing, many, broken."""
     body = maker.chunked(maker.series_body())[:-2]
     lines = b"".join(maker.choose(TRAILERS) for _ in range(maker.choose((1, 1, 2, 3, 10))))
     if maker.chance(0.1):
@@ -226,7 +227,7 @@ def trailers(maker: Maker) -> list[Part]:
 
 
 def upgrades(maker: Maker) -> list[Part]:
-    """Another protocol offered, with a body that looks like requests."""
+    """Upgrade to another protocol, with a body that resembles requests."""
     body = maker.bait(is_slow=maker.chance(0.3), is_far=maker.chance(0.1)) + (
         maker.bait() if maker.chance(0.3) else b""
     )
@@ -255,7 +256,7 @@ def upgrades(maker: Maker) -> list[Part]:
 
 
 def expectations(maker: Maker) -> list[Part]:
-    """Expect, with and without waiting for leave."""
+    """Expect, with and without waiting for 100 Continue."""
     is_right = maker.chance(0.7)
     body = maker.series_body() if is_right else maker.bait()
     is_chunked = maker.chance(0.3)
@@ -270,7 +271,7 @@ def expectations(maker: Maker) -> list[Part]:
 
 
 def names(maker: Maker) -> list[Part]:
-    """Names of fields that are none."""
+    """Invalid names of fields."""
     name = maker.choose(BAD_NAMES) if maker.chance(0.7) else maker.choose(GOOD_NAMES)
     line = name + maker.choose((b": x", b":x", b":", b": x", b"x"))
     fields = [b"A: b", line] if maker.chance(0.5) else [line, b"A: b"]
@@ -278,13 +279,13 @@ def names(maker: Maker) -> list[Part]:
 
 
 def values(maker: Maker) -> list[Part]:
-    """Values of fields that are none, NUL and bare CR and LF."""
+    """Invalid values of fields, NUL, and bare CR and LF."""
     field = maker.choose((b"X-A", b"X-A", b"Accept", b"Cookie", b"X-Request-ID", b"Connection")) + b": "
     return [maker.head(b"GET", maker.path(), [field + maker.choose(BAD_VALUES)])]
 
 
 def line_ends(maker: Maker) -> list[Part]:
-    """Other ends of lines in a head."""
+    """Other line ends in a head."""
     end = maker.choose((b"\n", b"\r", b"\r\r\n", b"\n\r", b"\r\n\r\n"))
     head = maker.head(b"GET", maker.path(), [b"A: b"])
     lines = head.split(b"\r\n")
@@ -295,19 +296,19 @@ def line_ends(maker: Maker) -> list[Part]:
 
 
 def hosts(maker: Maker) -> list[Part]:
-    """No host, two, and wrong ones."""
+    """No host, two hosts, and wrong ones."""
     head = maker.head(b"GET", maker.path())
     lines = b"".join(b"Host: " + host + b"\r\n" for host in maker.choose(HOSTS))
     return [head.replace(maker.host + b"\r\n", lines, 1)]
 
 
 def garbage(maker: Maker) -> list[Part]:
-    """What is no HTTP at all, or nearly."""
+    """Bytes that are not HTTP, or nearly HTTP."""
     return [maker.choose(GARBAGE)]
 
 
 def large(maker: Maker) -> list[Part]:
-    """Heads far beyond the limit, in one field, in many, or in the target."""
+    """Heads far above the limit, in one field, in many, or in the target."""
     manner = maker.below(3)
     size = maker.choose((2_000, 70_000, 200_000))
     if manner == 0:
@@ -318,7 +319,7 @@ def large(maker: Maker) -> list[Part]:
 
 
 def mutated(maker: Maker) -> list[Part]:
-    """Honest requests of which some bytes are others, gone, twice there or elsewhere."""
+    """Valid requests with some bytes replaced, removed, repeated or moved."""
     data = bytearray(b"".join(maker.honest() for _ in range(1 + maker.below(3))))
     for _ in range(1 + maker.below(3)):
         place = maker.below(len(data))
@@ -342,18 +343,18 @@ def mutated(maker: Maker) -> list[Part]:
 
 
 def honest(maker: Maker) -> list[Part]:
-    """Nothing odd: a pipeline of honest requests."""
+    """A pipeline of valid requests."""
     return [maker.honest() for _ in range(1 + maker.below(4))]
 
 
 def long_pipeline(maker: Maker) -> list[Part]:
-    """More requests at once than may wait, or nearly so many."""
+    """About as many requests at once as may wait, or more."""
     count = maker.choose((50, 58, 90))
     return [maker.head(b"GET", b"/health", with_key=False) for _ in range(count)]
 
 
 def flood(maker: Maker) -> list[Part]:
-    """Trailers, or one chunk extension, without end: what no limit on heads or bodies counts."""
+    """Trailers or one chunk extension without end, which limits on heads and bodies do not count."""
     body = maker.chunked(maker.series_body())[:-2]
     if maker.chance(0.5):
         rest, tail = b"X-A: " + b"a" * 2_000 + b"\r\n", body
@@ -366,7 +367,7 @@ def flood(maker: Maker) -> list[Part]:
 
 
 Odd = Callable[[Maker], list[Part]]
-# What is odd, and how often.
+# The oddities and their frequency.
 ODDITIES: Mapping[Odd, int] = {
     honest: 10,
     methods: 5,
@@ -394,7 +395,7 @@ RARE: Mapping[Odd, float] = {long_pipeline: 0.002, flood: 0.0003}
 
 
 def make_case(seed: int, index: int, truth: Truth, *, is_proxied: bool = False) -> Case:
-    """The case of a number; always the same one."""
+    """Return the case of a number. It is always the same."""
     rng = random.Random(f"{seed}:{index}")
     maker = Maker(rng, seed, index, truth, is_proxied=is_proxied)
     odd = rng.choices(_KINDS, _WEIGHTS)[0]
@@ -411,7 +412,7 @@ def make_case(seed: int, index: int, truth: Truth, *, is_proxied: bool = False) 
 
 
 def _ended(rng: random.Random, steps: list[Step]) -> list[Step]:
-    """Most clients wait for the end; some say that they are done, some break off anywhere."""
+    """Most clients wait for the end. Some half-close, and some break off at any point."""
     manner = rng.random()
     if manner < 0.80:
         return steps

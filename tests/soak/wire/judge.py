@@ -1,4 +1,4 @@
-"""What a server sent, held against every permitted reading of what was sent to it."""
+"""Compare the bytes of a server with every permitted reading of the bytes sent to it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.soak.wire.rfc9112 import Reading, Request, readings
 
 Outcome = Literal["closed", "reset", "open", "left", "refused"]
 Kind = Literal[
-    "wrong client",  # an answer with the request id of somebody else
-    "smuggled",  # bytes of a body, or behind the end, were answered as a request
-    "another's numbers",  # a body with the posterior of other observations
+    "wrong client",  # an answer with the request id of another client
+    "smuggled",  # bytes of a body, or after the end, were answered as a request
+    "another's numbers",  # a body with the results of other observations
     "wrong content",
     "server error",
     "wrong status",
@@ -40,9 +40,9 @@ Kind = Literal[
     "unanswered",
     "unanswered after half-close",
     "extra answer",  # more answers than requests
-    "refusal lost",  # closed without a word, though something illegal came
-    "not closed",  # still open, though nothing may follow
-    "goes on",  # a refusal that does not say that it is the last
+    "refusal lost",  # closed without an answer to invalid input
+    "not closed",  # still open, although nothing may follow
+    "goes on",  # a rejection that does not announce the close
     "no request id",
     "wrong request id",
     "wrong interim",
@@ -62,13 +62,13 @@ HANDSHAKE_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 OVERLOAD = frozenset({429, 503})
 OVERLOAD_CODES = frozenset({"overloaded", "queue_full", "queue_timeout", "too_many_connections", "not_ready"})
 ANY_STEP = object()
-# To a client that does not answer the server's pings: this one never does.
+# For a client that does not answer the server's pings; this one never does.
 NO_PONG = 1011
 LONGEST_MESSAGE = 2 * 262_144
 
 
 class Problem(NamedTuple):
-    """Something that must not be."""
+    """A violation."""
 
     kind: Kind
     detail: str
@@ -76,10 +76,10 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What came back.
+    """The received bytes.
 
     Attributes:
-        outcome: how the connection ended, as the client saw it.
+        outcome: How the connection ended for the client.
     """
 
     received: bytes
@@ -88,7 +88,7 @@ class Seen:
 
 @dataclass
 class Verdict:
-    """Problems under the reading that explains most, and what was counted on the way."""
+    """Problems under the reading that explains most, and counts."""
 
     problems: list[Problem] = field(default_factory=list)
     answers: int = 0
@@ -98,16 +98,16 @@ class Verdict:
 
 
 def read_case(case: Case) -> list[Reading]:
-    """Every permitted reading of all that a case sends."""
+    """Return every permitted reading of all bytes of a case."""
     return list(readings(case.data, switches=switches))
 
 
 def judge(case: Case, seen: Seen, truth: Truth, found: Sequence[Reading], *, is_proxied: bool = False) -> Verdict:
-    """The verdict on one connection.
+    """Return the verdict on one connection.
 
     Args:
-        found: every permitted reading.
-        is_proxied: through a proxy, which refuses a part itself.
+        found: Every permitted reading.
+        is_proxied: Whether a proxy may reject a part itself.
     """
     if seen.outcome == "refused":
         return Verdict([Problem("not connected", "")])
@@ -125,7 +125,7 @@ def judge(case: Case, seen: Seen, truth: Truth, found: Sequence[Reading], *, is_
 
 
 class _Judge:
-    """The part that both ways have in common."""
+    """The common part of both ways."""
 
     def __init__(self, case: Case, seen: Seen, truth: Truth) -> None:
         self._case = case
@@ -140,7 +140,7 @@ class _Judge:
     def _read(self, at: int, method: bytes) -> Answer | None:
         answer = read_answer(self._data, at, method)
         if answer is not None and method == b"HEAD" and answer.closes and answer.status >= 400:
-            # Who refuses a head that cannot be read does not know that it says HEAD; nothing can follow.
+            # A server that cannot parse a head does not know that its method is HEAD; nothing can follow.
             with_body = read_answer(self._data, at, b"GET")
             answer = with_body if with_body is not None and with_body.end == len(self._data) else answer
         if answer is not None:
@@ -150,10 +150,10 @@ class _Judge:
         return answer
 
     def _check(self, answer: Answer, request: Request, expected: Expected) -> None:
-        """One answer against what its request may be told."""
+        """Compare one answer with the valid answers of its request."""
         is_refusal = answer.status >= 400 and (answer.closes or answer.status in OVERLOAD)
         self._check_id(answer, expected, is_refusal)
-        # To a client that has sent its last byte a 100 is a question whether it is still there (RFC 9110, 15.2).
+        # After the last byte of a client a 100 asks whether it is still there (RFC 9110, 15.2).
         may_be_asked = self._case.half_closes and request.version >= (1, 1)
         is_right = expected.may_continue and answer.interim == (100,)
         if not (is_right or not answer.interim or (may_be_asked and set(answer.interim) == {100})):
@@ -184,7 +184,7 @@ class _Judge:
         elif given == expected.nonce:
             return
         elif NONCE.fullmatch(given.encode("latin-1")):
-            mine = given.encode() in self._case.data  # also where a mutation made it
+            mine = given.encode() in self._case.data  # also after a mutation
             kind: Kind = "smuggled" if "-b-" in given else "extra answer" if mine else "wrong client"
             self._blame(kind, f"{given} instead of {expected.nonce}, {answer.status}")
         elif expected.nonce is not None and not (is_refusal and not expected.is_plain):
@@ -214,7 +214,7 @@ class _Judge:
             self._blame("handshake", f"{fields}")
 
     def _check_stream(self, sent: Frames, at: int) -> None:
-        """The frames of one live stream, both ways."""
+        """Check the frames of one live stream in both directions."""
         reported = read_frames(self._data[at:], "server", 1 << 24)
         if reported.faults:
             self._blame("wrong frames", f"the server's own: {reported.why}")
@@ -223,7 +223,7 @@ class _Judge:
         got = [_document(message) for message in reported.messages]
         is_cut = bool(sent.faults or sent.close or self._case.is_cut_short or self._case.half_closes)
         is_whole = not is_cut and reported.close is not None and reported.close[0] == code
-        if code is None and got[len(answers) :] in (["error"], ["done"]):  # the server waits no longer
+        if code is None and got[len(answers) :] in (["error"], ["done"]):  # the server stopped waiting
             code, got = reported.close[0] if reported.close else None, got[:-1]
         if not _agree(got, answers) or (is_whole and len(got) < len(answers)):
             self._blame("wrong frames", f"{len(got)} of {len(answers)}: {got[-1:]}, sent {sent.messages[-2:]}"[:300])
@@ -251,7 +251,7 @@ class _Judge:
             self._blame("wrong close code", f"{got}, expected {sorted(allowed)}; {sent.why}")
 
     def _session(self, sent: Frames) -> tuple[list[Any], int | None]:
-        """The documents that these messages have coming, and the close code behind them; None goes on."""
+        """Return the documents due for these messages, and the close code after them. None: the stream continues."""
         answers: list[Any] = []
         series: int | None = None
         is_recognised = True
@@ -277,7 +277,7 @@ class _Judge:
 
 
 class _Direct(_Judge):
-    """A server that is spoken to itself."""
+    """Judges a server without a proxy."""
 
     def __init__(self, case: Case, seen: Seen, truth: Truth, reading: Reading) -> None:
         super().__init__(case, seen, truth)
@@ -295,7 +295,7 @@ class _Direct(_Judge):
         return self._result
 
     def _due(self) -> int:
-        """Every request that is due, in order; the place behind the answers."""
+        """Return every request due, in order, and the position after the answers."""
         at = 0
         for request in self._reading.requests:
             expected = expect(request, self._truth)
@@ -314,13 +314,13 @@ class _Direct(_Judge):
         return at
 
     def _is_refused_with_others(self, answer: Answer, expected: Expected) -> bool:
-        """A legal request lost its answer to the refusal of what came behind it."""
+        """Return whether a valid request lost its answer to the rejection of later input."""
         is_refusal = answer.closes and answer.status in REFUSALS and answer.request_id != expected.nonce
         return is_refusal and answer.status not in expected.statuses
 
     def _missing(self, at: int, request: Request) -> None:
         self._is_over = True
-        # Who sends no more cannot want a WebSocket.
+        # A client that half-closes cannot want a WebSocket.
         if self._case.is_cut_short or (self._case.half_closes and is_handshake(request)):
             return
         kind: Kind = "unanswered after half-close" if self._case.half_closes else "unanswered"
@@ -328,7 +328,7 @@ class _Direct(_Judge):
         self._blame(kind, f"{place}, {self._seen.outcome}, {self._reading.ending}, left {self._data[at : at + 60]!r}")
 
     def _last(self, at: int) -> None:
-        """Nothing follows, and the connection ends."""
+        """Check that nothing follows and the connection ends."""
         self._is_over = True
         self._nothing_at(at)
         if self._seen.outcome == "open":
@@ -352,7 +352,7 @@ class _Direct(_Judge):
             self._blame("not closed", f"WebSocket: {sent.why or sent.close}")
 
     def _behind(self, at: int) -> None:
-        """What may follow the requests that are due."""
+        """Check the bytes after the due requests."""
         reading = self._reading
         if reading.ending in ("boundary", "closed", "switched"):
             self._nothing_at(at)
@@ -365,7 +365,7 @@ class _Direct(_Judge):
             self._blame("not closed", self._result.reading)
 
     def _unfinished(self, request: Request, at: int) -> None:
-        """A request whose body is wrong or missing: one answer at the most, before or instead."""
+        """Check a request with a wrong or missing body: at most one answer, before or instead."""
         expected = expect(request, self._truth, is_whole=False)
         answer = self._read(at, request.method)
         if answer is None:
@@ -375,13 +375,13 @@ class _Direct(_Judge):
             return
         self._result.refusals += answer.status >= 400
         allowed = expected.statuses | self._reading.statuses
-        if self._reading.ending == "illegal body":  # seen when it comes, and not when time is up
+        if self._reading.ending == "illegal body":  # detected on arrival rather than after a timeout
             allowed -= {408}
         self._check(answer, request, Expected(allowed, expected.nonce, None, False, expected.may_continue))
         self._nothing_at(answer.end)
 
     def _refused(self, at: int) -> None:
-        """A head that is illegal or never ends: one refusal, the last words."""
+        """Check an invalid or endless head: one rejection, and nothing after it."""
         answer = self._read(at, b"GET")
         if answer is None:
             if self._reading.ending == "illegal head" and not self._case.is_cut_short:
@@ -400,10 +400,11 @@ class _Direct(_Judge):
 
 
 class _Proxied(_Judge):
-    """Through a proxy, which refuses a part itself and reads much that it should refuse.
+    """Judges a server behind a proxy, which rejects some input itself and accepts much that it should reject.
 
-    What it believes to have asked stands in `X-Asked`: the server's answer must be to just that. Where the stream is
-    legal, the proxy may have asked nothing but what is due.
+    `X-Asked` has the id of the request that the proxy sent, and the answer must be to that request. If the stream is
+    valid,
+    the proxy may only have sent the requests due.
     """
 
     def __init__(self, case: Case, seen: Seen, truth: Truth, found: Sequence[Reading]) -> None:
@@ -412,7 +413,7 @@ class _Proxied(_Judge):
         self._is_legal = not any(reading.why for reading in found)
         self._result.reading = f"proxied, strictly {self._strict.ending} {self._strict.why}"
         self._is_refused = False  # by the proxy itself
-        # By id, then by place: a mutated stream may have an id twice.
+        # By id, then by position: a mutated stream may repeat an id.
         self._due: dict[str, dict[int, tuple[Request, Expected]]] = {}
         for reading in found:
             for request in reading.requests:
@@ -425,7 +426,7 @@ class _Proxied(_Judge):
             self._due.setdefault(expected.nonce, {}).setdefault(request.start, (request, expected))
 
     def _existing(self, asked: str, before: int) -> tuple[Request, Expected] | None:
-        """The request of an id that so many answers came to before."""
+        """Return the request with an id, after so many earlier answers to it."""
         places = self._due.get(asked)
         return places[sorted(places)[min(before, len(places) - 1)]] if places else None
 
@@ -447,7 +448,7 @@ class _Proxied(_Judge):
                     self._check_stream(read_frames(self._case.data[existing[0].end :], "client", LONGEST_MESSAGE), at)
                     return self._result
         except Malformed as error:
-            if self._is_legal:  # else it may be the proxy's answer to HTTP/0.9, or to a HEAD that nobody else sees
+            if self._is_legal:  # otherwise possibly the proxy's answer to HTTP/0.9, or to a HEAD
                 self._blame("malformed answer", str(error))
             return self._result
         self._check_leading(answered)
@@ -456,7 +457,7 @@ class _Proxied(_Judge):
         return self._result
 
     def _asked(self, at: int) -> str:
-        """The id that the proxy read in the request whose answer stands here."""
+        """Return the id that the proxy read in the request of the answer here."""
         while INTERIM.match(self._data, at):
             at = self._data.find(b"\r\n\r\n", at) + 4
         match = ASKED_FIELD.search(self._data, at, self._data.find(b"\r\n\r\n", at) + 4)
@@ -483,11 +484,11 @@ class _Proxied(_Judge):
                 self._blame("wrong status", self._reported(answer, request, expected))
 
     def _is_ambiguous(self, asked: str) -> bool:
-        """Whether an id stands in several places: a proxy that drops a spoilt line reads it in another head than we."""
+        """Return whether an id occurs several times: a proxy that drops a bad line may assign it to another head."""
         return len(re.findall(rb"\b%s\b" % re.escape(asked.encode()), self._case.data)) > 1
 
     def _check_leading(self, answered: Counter[str]) -> None:
-        """The plain requests before anything unusual have each their answer."""
+        """Check that each plain request before any oddity has its answer."""
         if self._case.is_cut_short or self._case.half_closes or self._is_refused:
             return
         for request in self._strict.requests:
@@ -500,14 +501,14 @@ class _Proxied(_Judge):
 
 
 def _is_simple(request: Request) -> bool:
-    """Whether a proxy hands a request on as it is."""
+    """Return whether a proxy forwards a request unchanged."""
     hops = (b"upgrade", b"te", b"expect", b"trailer", b"http2-settings")
     is_handed_on = request.method in (b"GET", b"HEAD", b"POST") and not request.target.startswith(b"/filter/stream")
     return is_handed_on and not any(name in hops for name, _ in request.fields) and not request.trailers
 
 
 def _code(answer: Answer) -> str | None:
-    """The code of an error in this server's one shape; None for anything else."""
+    """Return the code of an error in this server's one shape, otherwise None."""
     try:
         error = orjson.loads(answer.body)["error"]
         return str(error["code"]) if set(error) == {"message", "type", "param", "code"} else None
@@ -528,7 +529,7 @@ def _document(message: str | bytes) -> Any:
 
 
 def _agree(got: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether one is the beginning of the other, an error at the end aside: the server may have found one first."""
+    """Return whether one is a prefix of the other, except for a final error, which the server may have found first."""
     for mine, other in zip(got, expected, strict=False):
         if mine != other and not (other is ANY_STEP and isinstance(mine, dict) and "mean" in mine):
             return False

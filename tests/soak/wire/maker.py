@@ -1,4 +1,4 @@
-"""The parts that streams are put together from."""
+"""The parts of streams."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 from tests.soak.wire.application import KEY, Truth
 
 Item = TypeVar("Item")
-# Numbers that the lies name: what would wrap around 64 bits to the right length.
+# Wrong lengths, including those that wrap around 64 bits to the right length.
 _WRAP = 2**64
 
 
 class Maker:
-    """Makes the parts of one case; every request that it makes has a request id of its own.
+    """Makes the parts of one case. Every request has a unique request id.
 
-    Ids are `wSEED-KIND-CASE-NUMBER`: kind `h` may be answered, `b` lies in a body and must not be.
+    Ids are `wSEED-KIND-CASE-NUMBER`: kind `h` may be answered; `b` is in a body and must not be.
 
     Attributes:
-        host: the Host line of every request.
+        host: Host line of every request.
     """
 
     host = b"Host: 127.0.0.1"
@@ -32,28 +32,28 @@ class Maker:
         self._is_proxied = is_proxied
 
     def choose(self, items: Sequence[Item]) -> Item:
-        """One of some."""
+        """Choose an item."""
         return items[int(self._rng.random() * len(items))]
 
     def chance(self, share: float) -> bool:
-        """True so often."""
+        """Return True with this probability."""
         return self._rng.random() < share
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count` - 1; 0 where there is none."""
+        """Return a number from 0 to `count` - 1, or 0 if `count` is 0."""
         return int(self._rng.random() * count)
 
     def series(self) -> int:
-        """A series of the truth."""
+        """Choose a series."""
         return self.below(len(self._truth.observations))
 
     @property
     def truth(self) -> Truth:
-        """What the server must say of a series."""
+        """Return the expected results of a series."""
         return self._truth
 
     def nonce(self, kind: str = "h") -> bytes:
-        """A new request id."""
+        """Return a new request id."""
         self._count += 1
         return (self._id % (kind, self._count)).encode()
 
@@ -66,30 +66,30 @@ class Maker:
         with_key: bool = True,
         kind: str = "h",
     ) -> bytes:
-        """The head of a request."""
+        """Return the head of a request."""
         lines = [method + b" " + target + b" HTTP/1.1", self.host, b"X-Request-ID: " + self.nonce(kind)]
         if with_key:
             lines.append(b"X-API-Key: " + KEY.encode())
         return b"\r\n".join([*lines, *fields, b"", b""])
 
     def path(self) -> bytes:
-        """One that takes a body, or none."""
+        """Choose a path with or without a body."""
         return self.choose((b"/filter", b"/nope", b"/health"))
 
     def series_body(self) -> bytes:
-        """A body that the application takes, with numbers that nobody else asks for at the moment."""
+        """Return a valid body with numbers that no other request uses at the moment."""
         return self._truth.body(self.series(), 1 + self.below(2))
 
     def chosen_body(self) -> bytes:
-        """A legal body, or one that looks like requests."""
+        """Return a valid body, or one that resembles requests."""
         return self.series_body() if self.chance(0.5) else self.bait()
 
     def bait(self, *, is_slow: bool = False, is_far: bool = False) -> bytes:
-        """A request in a body, which must never be answered.
+        """Return a request for use in a body, which must never be answered.
 
         Args:
-            is_slow: its answer would take a while: long enough for a proxy to give its connection to somebody else.
-            is_far: empty lines before it, so that it does not come in one piece with the head of the outer request.
+            is_slow: Whether its answer takes so long that a proxy may reuse its connection.
+            is_far: Whether empty lines precede it, so that it arrives separately from the head of the outer request.
         """
         if is_far:
             return b"\r\n" * 160_000 + self.bait(is_slow=is_slow)
@@ -101,7 +101,7 @@ class Maker:
         return self.head(b"GET", self.choose((b"/health", b"/info", b"/nope")), kind="b")
 
     def chunked(self, body: bytes) -> bytes:
-        """A body in legal chunks, without trailers."""
+        """Encode a body in valid chunks without trailers."""
         pieces, at = [], 0
         while at < len(body):
             piece = body[at : at + 1 + self.below(len(body))]
@@ -111,7 +111,7 @@ class Maker:
         return b"".join(pieces) + b"0\r\n\r\n"
 
     def honest(self) -> bytes:
-        """A legal request whose answer is known."""
+        """Return a valid request with a known answer."""
         manner = self._rng.random()
         if manner < 0.55:
             return self.head(b"GET", b"/health", with_key=manner < 0.1)
@@ -127,7 +127,7 @@ class Maker:
         return self.head(b"POST", b"/filter", fields) + self.chunked(self.series_body())
 
     def last(self) -> bytes:
-        """An honest request that ends the connection."""
+        """Return a valid request that ends the connection."""
         fields = [self.choose((b"Connection: close", b"Connection: Close", b"connection:x, close"))]
         if self.chance(0.15):
             body = self.series_body()
@@ -136,7 +136,7 @@ class Maker:
         return self.head(b"GET", self.choose((b"/health", b"/nope")), fields)
 
     def numeral(self, templates: Sequence[str], n: int) -> bytes:
-        """A length, told truly or not."""
+        """Return a length in a correct or wrong form."""
         more, less, far = n + 1 + self.below(9), max(n - 1 - self.below(9), 0), n + 100_000
         template = self.choose(templates)
         wrap = str(_WRAP + n)[len("18446744073709551") :]

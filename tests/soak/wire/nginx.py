@@ -1,4 +1,4 @@
-"""A real nginx before the server, on 127.0.0.1, in a directory of its own."""
+"""Run nginx in front of the server, on 127.0.0.1, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE, wait_until
 
 Through = Literal["direct", "nginx", "nginx-common"]
 THROUGH = get_args(Through)
-# The file that the documentation offers, and the configuration that most have.
+# The documented file, and the usual configuration.
 SITES = {
     "nginx": Path(__file__).resolve().parents[3] / "docs" / "deploy" / "nginx.conf",
     "nginx-common": Path(__file__).with_name("nginx_common.conf"),
@@ -48,15 +48,15 @@ http {{
 
 
 class NginxError(RuntimeError):
-    """nginx is missing, or does not start."""
+    """nginx is missing or does not start."""
 
 
 @contextmanager
 def proxied(through: Through, port: int) -> Iterator[int]:
-    """The port to speak to: that of the server itself, or of an nginx before it until the block ends.
+    """Yield the port of the server, or of an nginx in front of it until the block ends.
 
     Raises:
-        NginxError: it is not installed, or does not come to listen; with its log.
+        NginxError: It is not installed, or does not listen; with its log.
     """
     if through == "direct":
         yield port
@@ -80,7 +80,7 @@ def proxied(through: Through, port: int) -> Iterator[int]:
 
 
 def _configure(folder: Path, site: str, own: int, port: int) -> None:
-    """Write a site with other ports and short timeouts, and what is around it."""
+    """Write a site with other ports and short timeouts, and its surroundings."""
     for expected, given in ((r"listen 80;", f"listen 127.0.0.1:{own};"), (r"127\.0\.0\.1:8000;", f"127.0.0.1:{port};")):
         site, count = re.subn(expected, given, site)
         if count != 1:

@@ -1,6 +1,6 @@
-"""The frames in a stream of bytes, by the letter of RFC 6455, without extensions.
+"""Parse the frames in a stream of bytes by RFC 6455, without extensions.
 
-`read_frames` reads what a client sends (masked) or what a server sends (bare), up to the first fault of framing.
+`read_frames` reads the frames of a client (masked) or of a server (unmasked), up to the first framing error.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ PROTOCOL_ERROR, INVALID_DATA, TOO_BIG, POLICY = 1002, 1007, 1009, 1008
 
 @dataclass
 class Frames:
-    """What a stream of frames says.
+    """The contents of a stream of frames.
 
     Attributes:
-        messages: complete ones, text as str.
-        close: code and reason of the close frame; 1005 where it has no code.
-        faults: close codes of which a server may choose one; empty where the stream is legal.
-        choices: codes that a server may close with though it need not: a length longer than it must be, a close frame
-            in the middle of a message.
-        why: the fault in words.
-        is_inside: the stream ends in the middle of a frame or a fragmented message.
+        messages: Complete messages; text as str.
+        close: Code and reason of the close frame. 1005: without a code.
+        faults: Valid close codes for the error, empty for a valid stream.
+        choices: Codes with which a server may close without an error: a length longer than necessary, or a close frame
+            within a message.
+        why: Description of the error.
+        is_inside: Whether the stream ends within a frame or a fragmented message.
     """
 
     messages: list[str | bytes] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Frames:
 
 
 class _Fault(Exception):
-    """`is_unfinished`: the frame is not all there, and a server may wait for the rest of it before it looks."""
+    """`is_unfinished`: the frame is incomplete, and a server may wait for its rest before it checks."""
 
     def __init__(self, why: str, *codes: int) -> None:
         super().__init__(why)
@@ -58,11 +58,11 @@ class _Frame:
 
 
 def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
-    """Read frames up to the end, the close frame or the first fault.
+    """Read frames up to the end, the close frame or the first error.
 
     Args:
-        side: who sent them.
-        largest: bytes of a message; a larger one is a fault, code 1009.
+        side: The sender.
+        largest: Bytes of a message. A larger one is an error, code 1009.
     """
     reported = Frames()
     at = 0
@@ -106,7 +106,7 @@ def read_frames(data: bytes, side: Side, largest: int = 1 << 20) -> Frames:
 
 
 def _frame(data: bytes, at: int, side: Side, largest: int) -> tuple[_Frame, int] | None:
-    """The frame at a place and the place behind it; None where the stream ends first."""
+    """Return the frame at a position and the position after it, or None if the stream ends first."""
     if len(data) - at < 2:
         return None
     first, second = data[at], data[at + 1]
@@ -167,7 +167,7 @@ def _closing(payload: bytes) -> tuple[int, str]:
     (code,) = struct.unpack("!H", payload[:2])
     try:
         reason = payload[2:].decode()
-    except UnicodeDecodeError:  # whatever the code: either of the two may be seen first
+    except UnicodeDecodeError:  # either error may be detected first, whatever the code
         raise _Fault("a reason that is not UTF-8", INVALID_DATA, PROTOCOL_ERROR) from None
     if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
         raise _Fault("a close code that nobody may send")
@@ -175,9 +175,9 @@ def _closing(payload: bytes) -> tuple[int, str]:
 
 
 def _take_message(reported: Frames, kind: int, payload: bytes) -> None:
-    """A message; behind one that is not UTF-8 only pings and further faults count.
+    """Add a message. After one that is not UTF-8 only pings and further errors count.
 
-    A server may take apart all frames that came at once before it reads the text in them.
+    A server may parse all frames of a read before it decodes their text.
     """
     if kind == BINARY:
         message: str | bytes = payload
@@ -192,6 +192,6 @@ def _take_message(reported: Frames, kind: int, payload: bytes) -> None:
 
 
 def unmask(payload: bytes, mask: bytes) -> bytes:
-    """A payload masked or unmasked (5.3)."""
+    """Mask or unmask a payload (5.3)."""
     repeated = (mask * (len(payload) // 4 + 1))[: len(payload)]
     return (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(len(payload), "big")

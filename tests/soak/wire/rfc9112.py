@@ -1,10 +1,10 @@
-"""The requests in a stream of bytes, by the letter of RFC 9110 and RFC 9112.
+"""Parse the requests in a stream of bytes by RFC 9110 and RFC 9112.
 
     readings(data) -> every reading that the RFCs permit
 
-Where an RFC leaves a choice ("MAY", "reject or replace"), the stream has several permitted readings: one in which the
-server takes up the offer and one in which it refuses. A `Leniency` names such a choice; a server makes it alike for
-all requests of a connection. Slow and small on purpose: nothing here is incremental.
+If an RFC leaves a choice ("MAY", "reject or replace"), the stream has several permitted readings: one that accepts the
+input and one that rejects it. A `Leniency` names such a choice, which a server makes equally for all requests of a
+connection. The parser favours clarity over speed and is not incremental.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Leniency = Literal[
 ]
 Ending = Literal[
     "boundary",  # every byte belongs to a complete request
-    "in head",  # in the middle of a head
-    "in body",  # in the middle of the body of `unfinished`
+    "in head",  # within a head
+    "in body",  # within the body of `unfinished`
     "illegal head",
-    "illegal body",  # of `unfinished`, whose head was legal
-    "closed",  # the last request was the last of the connection; what follows is nobody's
-    "switched",  # what follows is another protocol's
+    "illegal body",  # of `unfinished`, whose head was valid
+    "closed",  # the last request ended the connection; the rest is ignored
+    "switched",  # the rest belongs to another protocol
 ]
 
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -73,11 +73,11 @@ OWS = b" \t"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server must take, and from where on it must refuse; in between it may do either.
+    """Sizes that a server must accept, and sizes from which it must reject. Between them it may do either.
 
     Attributes:
-        head: bytes of a request line with its fields; `trailers` likewise.
-        pipelined: requests that may wait for their answers at the least.
+        head: Bytes of a request line with its fields; `trailers` likewise.
+        pipelined: Minimum number of requests that may wait for their answers.
     """
 
     head: tuple[int, int] = (16_384, 40_000)
@@ -93,8 +93,8 @@ class Request:
     """One request; names of fields are in lower case.
 
     Attributes:
-        notes: what is unusual about it, though its framing is clear; leniencies that it needed included.
-        start, end: its place in the stream.
+        notes: Oddities without effect on the framing, including the leniencies that it needed.
+        start, end: Its position in the stream.
     """
 
     method: bytes
@@ -108,25 +108,25 @@ class Request:
     notes: set[str] = field(default_factory=set)
 
     def values(self, name: bytes) -> list[bytes]:
-        """The values of a field, line by line."""
+        """Return the values of a field by line."""
         return [value for existing, value in self.fields if existing == name]
 
     def tokens(self, name: bytes) -> list[bytes]:
-        """The elements of a field that is a list, in lower case."""
+        """Return the elements of a list field in lower case."""
         elements = b",".join(self.values(name)).lower().split(b",")
         return [element.strip(OWS) for element in elements if element.strip(OWS)]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One permitted way to read a stream.
+    """One permitted reading of a stream.
 
     Attributes:
-        requests: the complete legal ones: each has an answer due.
-        unfinished: a request with a legal head whose body is illegal, or not there yet.
-        why: the fault in words; "" where there is none.
-        statuses: of the refusal, where the stream is illegal.
-        at: where reading stopped.
+        requests: Complete valid requests: each has an answer due.
+        unfinished: A request with a valid head and an invalid or incomplete body.
+        why: Description of the error, or "".
+        statuses: Statuses of the rejection of an invalid stream.
+        at: The position where reading stopped.
     """
 
     requests: tuple[Request, ...]
@@ -149,7 +149,7 @@ class _Incomplete(Exception):
 
 
 def never(_: Request) -> Literal["no"]:
-    """No other protocol is spoken."""
+    """Never switch the protocol."""
     return "no"
 
 
@@ -158,10 +158,10 @@ def readings(
     limits: Limits = Limits(),
     switches: Callable[[Request], Literal["no", "may", "yes"]] = never,
 ) -> Iterator[Reading]:
-    """Every permitted reading, the strictest first.
+    """Return every permitted reading, the strictest first.
 
     Args:
-        switches: whether the server changes to another protocol after a request.
+        switches: Returns whether the server switches the protocol after a request.
     """
     waiting: list[frozenset[Leniency]] = [frozenset()]
     seen = set(waiting)
@@ -217,7 +217,7 @@ class _Reader:
                 return self._reading(requests, "closed", self._at)
 
     def _ending_of_illegal_head(self, begin: int) -> Ending:
-        """A server may look at a head when it is complete, and not at each of its lines."""
+        """A server may check a complete head rather than each of its lines."""
         rest = self._data[begin : begin + self._limits.head[1] + 1]
         return "illegal head" if END_OF_HEAD.search(rest) or len(rest) > self._limits.head[1] else "in head"
 
@@ -242,14 +242,14 @@ class _Reader:
         return False
 
     def _need(self, leniency: Leniency, *statuses: int) -> None:
-        """Refuse unless the leniency is granted."""
+        """Reject unless the leniency is granted."""
         if not self._may(leniency):
             raise _Illegal(f"not granted: {leniency}", *statuses)
 
     # Lines.
 
     def _line(self, *, is_framing: bool = False) -> bytes:
-        """The next line without its end; in the framing of a body only CRLF ends one."""
+        """Return the next line without its end. In the framing of a body only CRLF ends a line."""
         end = self._data.find(b"\n", self._at)
         if end < 0:
             if is_framing and len(self._data) - self._at > self._limits.head[1]:
@@ -266,14 +266,14 @@ class _Reader:
         return line
 
     def _safe(self, line: bytes) -> bytes:
-        """A line of a head without what may not be in one."""
+        """Return a line of a head without forbidden characters."""
         if b"\r" in line:
             self._need("bare CR is a space")
             line = line.replace(b"\r", b" ")
         return line
 
     def _field_lines(self, limit: tuple[int, int], large: Leniency) -> list[tuple[bytes, bytes]]:
-        """Fields up to the empty line behind them."""
+        """Return the fields up to the empty line after them."""
         begin = self._at
         fields: list[tuple[bytes, bytes]] = []
         is_first = True
@@ -386,7 +386,7 @@ class _Reader:
     # The body (9112, 6.3).
 
     def _check_framing(self, request: Request) -> None:
-        """Refuse a head that does not say clearly where its body ends."""
+        """Reject a head that does not define the end of its body."""
         codings, lengths = request.values(b"transfer-encoding"), request.values(b"content-length")
         if codings and lengths:
             raise _Illegal("Content-Length beside Transfer-Encoding")

@@ -1,4 +1,4 @@
-"""The server under test: a real `rfa serve`, its log watched as it is written, its gauges and its memory."""
+"""The tested server: a real `rfa serve` with its log, gauges and memory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ LOG_PIECE = 1 << 20
 
 
 class LogWatch:
-    """Reads the log as it is written, keeps what is suspicious, and forgets the rest.
+    """Reads the log while it is written and keeps suspicious lines.
 
     Attributes:
-        baits: case numbers whose bait has a line in the log: a request that lay in a body was served.
-        levels: how many lines of each level.
+        baits: Case numbers whose bait has a line in the log: a request within a body was served.
+        levels: Number of lines of each level.
     """
 
     def __init__(self, pipe: Path) -> None:
@@ -60,10 +60,10 @@ class LogWatch:
 
 
 class Served(Server):
-    """A server of the bundle `linear` whose log is watched.
+    """A server of the bundle `linear` with a watched log.
 
     Attributes:
-        pids: of its processes at the beginning.
+        pids: Process ids at the start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +80,7 @@ class Served(Server):
         self.pids = sorted(self.children())
 
     def resident(self) -> list[int]:
-        """Bytes of each server process in memory."""
+        """Return the resident bytes of each server process."""
         sizes = []
         for pid in self.children():
             with suppress(psutil.NoSuchProcess):
@@ -88,13 +88,13 @@ class Served(Server):
         return sizes
 
     def gauges(self) -> dict[str, float]:
-        """What is held now, summed over the processes; the connection that asks is not counted."""
+        """Return the held resources, summed over the processes, without the connection of the request."""
         totals = {f"rfa_{name}": sum(self.gauge(name).values()) for name in GAUGES}
         totals["rfa_open_connections"] -= 1
         return totals
 
     def settled(self) -> dict[str, float]:
-        """The gauges once all are 0, or when that is not to be expected any more."""
+        """Return the gauges once all are 0, or after a timeout."""
         with suppress(TooLate):
             wait_until(lambda: not any(self.gauges().values()))
         return self.gauges()
@@ -102,7 +102,7 @@ class Served(Server):
 
 @contextmanager
 def serving() -> Iterator[Served]:
-    """A server until the block ends."""
+    """Run a server until the block ends."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Served(Path(folder)) as served:
         yield served
         served.end()

@@ -1,4 +1,4 @@
-"""Honest clients beside the fuzzed connections: kept alive, unhurried, and sure of what they must be told."""
+"""Well-behaved clients beside the fuzzed connections, which must get the expected answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_BYTES = 65_536
 
 
 class Victim:
-    """One honest client on a connection that it keeps."""
+    """A client on a connection that it keeps alive."""
 
     def __init__(self, name: str, port: int, truth: Truth, seed: int, report: Callable[[Problem], None]) -> None:
         self._rng = random.Random(f"{seed}:{name}")
@@ -29,7 +29,7 @@ class Victim:
         self.tally: Counter[str] = Counter()
 
     async def live(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         try:
             while True:
                 await self._ask()
