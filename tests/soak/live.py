@@ -267,8 +267,7 @@ def _come_first() -> None:
     """Get priority over the server and the attacker if the system allows it, as if on another machine.
 
     This needs another scheduler: with autogroup, niceness counts only within a session, and these clients waited for up
-    to
-    half a second.
+    to half a second.
     """
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

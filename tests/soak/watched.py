@@ -22,8 +22,7 @@ class WatchedFilter:
     """A runtime that wraps the real one.
 
     The mark of a user is written when it gets its slot, into a field that the runtime does not know. It is checked
-    before
-    and after every use of the slot. An acquired slot must be empty.
+    before and after every use of the slot. An acquired slot must be empty.
 
     Attributes:
         acquired: Number of acquired slots.

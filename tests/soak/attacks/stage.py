@@ -413,8 +413,7 @@ def push(stage: Stage, wire: Wire, opening: bytes, piece: bytes, most: int, clai
     """Send an opening and then a piece repeatedly. The server must end it after so many bytes and a delay.
 
     During the delay a server that has answered reads and discards, so that its answer arrives. If it accepts more,
-    continue
-    until the time is over to measure the cost.
+    continue until the time is over to measure the cost.
 
     Returns:
         Whether the server ended it in time.

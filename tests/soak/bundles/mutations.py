@@ -1,8 +1,7 @@
 """Bundles with one changed field and a matching manifest, as made by an attacker who knows the format.
 
 A value in one of the files gets another type, length, sign or size. Hashes, sizes and the canonical form are updated,
-so
-that only a check of the content can reject it. The catalogue is the same in every run.
+so that only a check of the content can reject it. The catalogue is the same in every run.
 """
 
 from __future__ import annotations

@@ -133,8 +133,7 @@ def _gather(plan: StormPlan, port: int, progress: Callable[[], None]) -> list[so
     """Open the clients in the order in which they leave: both kinds mixed, newest replies first.
 
     Live streams are opened last, because they answer no pings and would be closed. Most replies wait in the queue; if
-    the
-    running ones left first, others would start to run, which is not tested here.
+    the running ones left first, others would start to run, which is not tested here.
     """
     replies = []
     for _ in range(plan.clients - plan.live):

@@ -1,9 +1,8 @@
 """Streams of requests with invalid framing among valid requests.
 
 A case is a pure function of the seed and its number. Most have some valid requests, one oddity, and more valid
-requests,
-the last of which has `Connection: close`, so that the server closes after valid input. The reference parser decides
-whether the oddity is valid.
+requests, the last of which has `Connection: close`, so that the server closes after valid input. The reference parser
+decides whether the oddity is valid.
 """
 
 from __future__ import annotations

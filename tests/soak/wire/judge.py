@@ -403,8 +403,7 @@ class _Proxied(_Judge):
     """Judges a server behind a proxy, which rejects some input itself and accepts much that it should reject.
 
     `X-Asked` has the id of the request that the proxy sent, and the answer must be to that request. If the stream is
-    valid,
-    the proxy may only have sent the requests due.
+    valid, the proxy may only have sent the requests due.
     """
 
     def __init__(self, case: Case, seen: Seen, truth: Truth, found: Sequence[Reading]) -> None:
