@@ -32,7 +32,7 @@ class Job:
 
 
 def make_job(streams: int, steps: int, seed: int = 0) -> Job:
-    """Return a constant velocity in the plane, observed in position. One in twenty observations is ten times noisier."""
+    """Return a constant velocity in the plane, observed in position. One in twenty is ten times noisier."""
     eye, zero = np.eye(2), np.zeros((2, 2))
     f = np.block([[eye, STEP * eye], [zero, eye]])
     q = PROCESS * np.block([[eye * STEP**3 / 3, eye * STEP**2 / 2], [eye * STEP**2 / 2, eye * STEP]])

@@ -146,7 +146,7 @@ class StreamClient:
         return {**question, "return_state": True, "state_every": 1 if plan.keeping == "token" else None}
 
     def _is_ready(self, frame: dict[str, Any]) -> bool:
-        """Return whether the stream may continue. The server's report of the state must match the acknowledged steps."""
+        """Return whether the stream may continue. The server's state must match the acknowledged steps."""
         if "error" in frame:
             # A session without an answered step may not exist.
             if frame["error"].get("code") == "session_not_found" and self.acknowledged == 0:

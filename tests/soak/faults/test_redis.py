@@ -22,7 +22,7 @@ REPORTED = "told sessions_unavailable"
 async def go_through(
     server: Server, redis_server: RedisProcess, truths: Truths, findings: Findings, break_it: Act, mend_it: Act
 ) -> None:
-    """Break Redis once every client works, repair it after a client has received an error, and check that all resume."""
+    """Break Redis once every client works, repair it after a client's error, and check that all resume."""
     stop = asyncio.Event()
     clients = stream_clients(6, ("session", "token"), lambda: server.url, truths, findings)
     work = [asyncio.create_task(client.survive(stop)) for client in clients]

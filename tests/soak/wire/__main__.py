@@ -122,7 +122,7 @@ def fuzz(
 
 
 def is_met(document: dict[str, Any]) -> bool:
-    """Return whether every answer is right, no process died, no resource is held, and the log has nothing unexpected."""
+    """Return whether every answer is right, no process died, no resource is held, and the log is as expected."""
     return (
         not document["problems"]
         and not document["served_baits"]
