@@ -1,4 +1,4 @@
-"""Compiles what the tests will need, beside those that need nothing of it."""
+"""Compiles kernels that tests need, in parallel with tests that need none."""
 
 from __future__ import annotations
 

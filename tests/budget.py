@@ -1,7 +1,7 @@
-"""`python -m tests.budget DURATIONS`: tests and files that take longer than they may.
+"""`python -m tests.budget DURATIONS`: list tests and files that exceed their time limits.
 
 DURATIONS is the output of `make test PYTEST_FLAGS="--durations=0 --durations-min=0.01"`. A test may take 1 s and a file
-10 s, on two cores with nothing compiled. tests/budget.json has the files that need more: all of their seconds, and why.
+10 s, on two cores without compiled kernels. tests/budget.json has the exceptions, with their seconds and reasons.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 BUDGET = Path(__file__).with_name("budget.json")
 TEST_SECONDS, FILE_SECONDS = 1.0, 10.0
-# Another machine, or one that others use, is not a reason to fail.
+# A tolerance for other and busy machines.
 TOLERANCE = 1.5
 LINE = re.compile(r"^\s*([\d.]+)s (?:setup|call|teardown)\s+(\S+\.py)(::.*)$")
 
 
 def seconds(durations: str) -> tuple[Counter[str], Counter[str]]:
-    """Seconds of each test and of each file, set-up included."""
+    """Return the seconds of each test and of each file, including set-up."""
     tests: Counter[str] = Counter()
     files: Counter[str] = Counter()
     for line in durations.splitlines():
@@ -34,7 +34,7 @@ def seconds(durations: str) -> tuple[Counter[str], Counter[str]]:
 
 
 def findings(durations: str, budget: dict[str, Any]) -> list[str]:
-    """What takes longer than it may, and files of the budget that were not run."""
+    """Return tests and files above their limits, and files of the budget that were not run."""
     tests, files = seconds(durations)
     found = [f"{file}: in the budget, but not in the durations" for file in budget if file not in files]
     for file, took in files.items():
@@ -49,7 +49,7 @@ def findings(durations: str, budget: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """1 where something takes longer than it may."""
+    """Return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(prog="python -m tests.budget", description=__doc__)
     parser.add_argument("durations", type=Path, help="output of pytest with --durations=0")
     found = findings(parser.parse_args().durations.read_text(), json.loads(BUDGET.read_text()))

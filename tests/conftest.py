@@ -1,4 +1,4 @@
-"""What every test runs under: fixed seeds, one thread, and memory that shows when it was never written."""
+"""Settings of all tests: fixed seeds, one thread, and uninitialised memory filled with NaN."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before numpy and torch read them.
+# Set before numpy and torch read them.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "agg")
-# Triton's kernels run in its interpreter where there is no GPU; it must know before a kernel is defined.
+# Triton runs kernels in its interpreter without a GPU, and reads this variable when a kernel is defined.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -34,27 +34,29 @@ from tests.selection import LONG, mark_slow
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(1)
-# What torch's exporter makes by the million stays: the collector would go through it a thousand times.
+# Exclude the millions of objects of torch's exporter from garbage collection.
 gc.set_threshold(100_000, 50, 50)
-# Every client of HTTP makes one, reading all authorities of the world for 30 ms; the tests talk to 127.0.0.1.
+# Every HTTP client loads all certificate authorities, which takes 30 ms; the tests use 127.0.0.1.
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
-# Fixed examples: a failure is a fact about the code, not about the day. No deadline: workers share cores.
+# Fixed examples, so that failures are reproducible. No deadline, because workers share cores.
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
-# It would draw constants of whatever modules are loaded: other examples in the company of other tests.
+# Constants drawn from loaded modules would make examples depend on other tests.
 providers._get_local_constants = lambda: providers._local_constants
 
 
 def _filled(make):
-    """`make` (a torch constructor of uninitialised memory), filled with NaN or the largest integer."""
+    """Return `make` (a torch constructor of uninitialised memory) with its result filled with NaN or the largest
+    integer.
+    """
 
     def filled(*args, **kwargs):
         out = make(*args, **kwargs)
         if out.device.type == "meta" or torch.compiler.is_compiling():
             return out
-        memory = out.detach()  # of a leaf that wants a gradient too
+        memory = out.detach()  # also for a leaf that requires a gradient
         if out.is_floating_point() or out.is_complex():
             memory.fill_(float("nan"))
         else:
@@ -65,13 +67,13 @@ def _filled(make):
 
 
 COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
-# Files of half a minute and more go first: a process that began one of them last would keep the others waiting. Those
-# that wait for servers stand between those that compute.
+# Files of more than half a minute run first, so that no worker starts one last. Files that wait for servers alternate
+# with files that compute.
 LONGEST = (
     "tests/runtime/filters/test_dense_numba.py",
     "tests/runtime/bundle/test_stored_kernels.py",
     "tests/model/test_triton_ops.py",
-    "tests/test_docs.py",  # needs what is compiled meanwhile
+    "tests/test_docs.py",  # needs kernels that are compiled meanwhile
     "tests/soak/faults/test_sigterm.py",
     "tests/ptx/test_ptx_kernels.py",
     "tests/ptx/test_ptx_ragged.py",
@@ -99,19 +101,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile before the workers have collected the tests: each would wait for the compiler."""
+    """Compile before the workers collect the tests, because each would wait for the compiler."""
     if session.config.getoption("numprocesses", None):
         command = [sys.executable, "-m", "tests.ahead"]
         COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of which `make test` runs nothing are not imported either: each worker would take seconds."""
+    """Do not import files without tests for `make test`, which would cost each worker seconds."""
     place = str(collection_path.relative_to(ROOT)) + ("/" if collection_path.is_dir() else "")
     return True if config.getoption("markexpr") == "not slow" and place in LONG else None
 
 
-# Before pytest itself leaves out what is slow.
+# Before pytest deselects slow tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_slow(items)
@@ -125,7 +127,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Here the tests of the kernels have imported Triton, if any was collected."""
+    """At this point the tests of kernels have imported Triton, if any were collected."""
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
         from tests.interpreter import put_off, quicken
 
@@ -136,15 +138,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def what_stays_is_frozen() -> None:
-    """What was imported and made for other files: the collector, which many tests call, would go through all of it for
-    0.3 s each time."""
+    """Freeze imported objects, because many tests call the garbage collector, which would traverse them for 0.3 s each
+    time.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read of memory that nothing wrote shows up as NaN instead of passing by luck."""
+    """Fill uninitialised memory with NaN, so that reading it fails."""
     for name in ("empty", "empty_like", "empty_strided"):
         monkeypatch.setattr(torch, name, _filled(getattr(torch, name)))
     for name in ("new_empty", "new_empty_strided"):
@@ -153,7 +156,7 @@ def uninitialised_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[*(pytest.param(side, marks=pytest.mark.slow) for side in ("up", "down")), "either"])
 def functions_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run as on a processor whose functions are one ulp off, and whose sums of products go backwards."""
+    """Run kernels as on a processor with functions one ulp off and reversed sums of products."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("a GPU's functions are its own")
     from tests.interpreter import put_off
@@ -163,14 +166,14 @@ def functions_off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def on_the_gpu() -> Iterator[None]:
-    """Where there is one, new tensors lie there."""
+    """Create new tensors on the GPU, if there is one."""
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         yield
 
 
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
-    """Every test starts from the same random state, whatever ran before it."""
+    """Start every test from the same random state."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - libraries under test may use the global generator
     torch.manual_seed(0)
@@ -178,7 +181,7 @@ def fixed_seeds() -> None:
 
 @pytest.fixture(scope="session")
 def bundle_cache() -> Path:
-    """A folder of bundles made by these sources: of all workers, and of a later run of the same sources."""
+    """A folder of bundles made by these sources, shared by all workers and by later runs of the same sources."""
     files = [file for name in ("export", "model", "runtime") for file in (ROOT / name).rglob("*.py")]
     sources = hashlib.sha256(torch.__version__.encode())
     for file in sorted([*files, *(ROOT / "tests").glob("small_*.py"), ROOT / "constraints.txt"]):
@@ -194,7 +197,7 @@ def bundle_cache() -> Path:
 
 @pytest.fixture(scope="session")
 def attention_bundle(bundle_cache: Path) -> Path:
-    """A small language model without slots, trained by nobody."""
+    """A small untrained language model without slots."""
     from tests.small_language import ATTENTION_ONLY, exported
 
     return exported(bundle_cache, "attention", {**ATTENTION_ONLY, "n_layers": 1}).path
@@ -202,7 +205,7 @@ def attention_bundle(bundle_cache: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def window_bundle(bundle_cache: Path) -> Path:
-    """A small language model whose slots have a window before them, trained by nobody."""
+    """A small untrained language model with slots and a window."""
     from tests.small_language import exported
 
     return exported(bundle_cache, "window", {"window": 4, "n_layers": 1}).path

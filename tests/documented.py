@@ -1,6 +1,6 @@
-"""Examples of documents, run as a reader would: a server, a folder, and a shell or an interpreter for each block.
+"""Runs the examples of documents with a server, a folder, and a shell or interpreter for each block.
 
-Interpreters are forked from one process that has imported what the examples import.
+Interpreters are forked from a process that has imported the packages of the examples.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTED_ADDRESS = "127.0.0.1:8000"
 START_SECONDS = 500
 BLOCK_SECONDS = 240
-# The mark of a block that takes too long for `make test`: it trains or compiles.
+# Marks a block that takes too long for `make test`, because it trains or compiles.
 SLOW = "slow: "
-# The mark of a Python block that goes on where the ones before it ended, as a cell of a notebook does.
+# Marks a Python block that continues the previous ones, like a cell of a notebook.
 GOES_ON = "goes on"
 IMPORTED = (
     "huggingface_hub", "matplotlib.figure", "numba", "openai", "pandas", "pyarrow", "rfa.fitting.search", "rfa.library",
@@ -42,7 +42,7 @@ BETWEEN = "-- the next cell --"
 
 
 def environment() -> dict[str, str]:
-    """What a reader has after `make test`: the commands of the environment first on the path."""
+    """Return the environment of a reader after `make test`, with its commands first on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ours = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     return {**ours, "PATH": path, "COLUMNS": "100"}
@@ -50,7 +50,7 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The address of a server of the default bundles."""
+    """Yield the address of a server of the default bundles."""
     command = ["rfa", "serve", "--port", "0"]
     log = ""
     with subprocess.Popen(
@@ -72,7 +72,7 @@ def serving() -> Iterator[str]:
             else:
                 raise AssertionError(f"the server did not start:\n{log}")
             timer.cancel()
-            # Nobody may leave a pipe full.
+            # Nothing may fill a pipe.
             threading.Thread(target=process.stderr.read, daemon=True).start()
             yield found[1]
         finally:
@@ -82,7 +82,7 @@ def serving() -> Iterator[str]:
 
 
 def furnish(folder: Path) -> None:
-    """Give a folder what commands of the documents read: the example series and the bundles of the checkout."""
+    """Provide the files that the documents read: the example series and the bundles of the checkout."""
     (folder / "docs").mkdir()
     for path in (ROOT / "docs").glob("*.csv"):
         (folder / "docs" / path.name).write_bytes(path.read_bytes())
@@ -91,17 +91,17 @@ def furnish(folder: Path) -> None:
 
 @dataclass
 class Outcome:
-    """What the replies of a document are: where they differ from what is shown, and what they should show."""
+    """Replies of a document: their differences from the shown replies, and the replies to show."""
 
     wrong: list[str]
     replies: list[str]
 
 
 def run_block(block: Block, address: str, folder: Path, cells: Sequence[Block] = ()) -> list[str]:
-    """Its output, and then those of the cells that go on where it ended.
+    """Return the output of a block and of the cells that continue it.
 
     Raises:
-        AssertionError: it failed.
+        AssertionError: It failed.
     """
     body = f"print({BETWEEN!r}, flush=True)\n".join(part.body for part in (block, *cells))
     run = run_python if block.language == "python" else run_shell
@@ -111,7 +111,7 @@ def run_block(block: Block, address: str, folder: Path, cells: Sequence[Block] =
 
 
 def run_shell(body: str, folder: Path) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
+    """Return exit code, standard output and standard error."""
     result = subprocess.run(
         ["bash", "-euo", "pipefail"], input=body, env=environment(), cwd=folder, capture_output=True, text=True,
         timeout=BLOCK_SECONDS,
@@ -120,7 +120,7 @@ def run_shell(body: str, folder: Path) -> tuple[int, str, str]:
 
 
 def run_python(body: str, folder: Path) -> tuple[int | None, str, str]:
-    """Exit code (None: it did not end in time), standard output and standard error."""
+    """Return exit code (None after a timeout), standard output and standard error."""
     with tempfile.TemporaryDirectory() as name:
         out, err = Path(name, "out"), Path(name, "err")
         process = PYTHONS.Process(target=execute, args=(body, folder, environment(), out, err))
@@ -131,7 +131,7 @@ def run_python(body: str, folder: Path) -> tuple[int | None, str, str]:
 
 
 def execute(body: str, folder: Path, variables: dict[str, str], out: Path, err: Path) -> None:
-    """Run code as a script, in a process of its own."""
+    """Run code as a script in a separate process."""
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     os.environ.clear()
@@ -141,14 +141,14 @@ def execute(body: str, folder: Path, variables: dict[str, str], out: Path, err: 
 
 
 def cells_after(blocks: Iterable[Block]) -> list[Block]:
-    """The cells that go on before anything else runs: one interpreter for them all, as a notebook has."""
+    """Return the cells that continue a block. All run in one interpreter, as in a notebook."""
     return list(takewhile(lambda block: block.mark == GOES_ON, (block for block in blocks if block.is_run)))
 
 
 def run_document(text: str, address: str, folder: Path, *, with_slow: bool) -> Outcome:
-    """Run the blocks of a document in order, and hold each reply that it shows to the real one.
+    """Run the blocks of a document in order, and compare each shown reply with the real one.
 
-    Without the slow ones their replies are taken as they are shown.
+    If slow blocks are skipped, their shown replies are kept.
     """
     output, outcome = None, Outcome([], [])
     blocks = parse_blocks(text)
@@ -179,7 +179,7 @@ def run_document(text: str, address: str, folder: Path, *, with_slow: bool) -> O
 
 
 def with_replies(text: str, replies: list[str]) -> str:
-    """The document with these replies, in order, in the places of those that it shows."""
+    """Return the document with its shown replies replaced by these, in order."""
     places = [block for block in parse_blocks(text) if block.is_reply]
     for block, body in reversed(list(zip(places, replies, strict=True))):
         text = text[: block.start] + body + text[block.end :]

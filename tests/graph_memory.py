@@ -1,4 +1,4 @@
-"""What stands for the graphs of a GPU where there is none."""
+"""A substitute for CUDA graphs on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LaunchedGraphs:
-    """A `GraphMemory` whose graphs launch anew what they were captured of, and leave it in the same places."""
+    """A `GraphMemory` whose graphs repeat the captured launches and write to the same memory."""
 
     def capture(self, compute: Callable[[], Any]) -> tuple[Any, Any]:
         """See `GraphMemory`."""

@@ -1,8 +1,9 @@
-"""Triton's interpreter without what it repeats, most of the time of every test of a kernel; and with worse functions.
+"""Triton's interpreter without its repeated work, which takes most of the time of kernel tests; and with worse
+functions.
 
-It puts its own functions in the place of those of `triton.language` before a kernel, and once more before every call of
-a function within it, by looking at every member of three modules; it makes a table of all types to look up one; and it
-describes the shape of every number that it computes, in objects of several layers.
+The interpreter patches `triton.language` before a kernel and before every call of a function in it, by inspecting every
+member of three modules. It builds a table of all types to look up one, and describes the shape of every number in
+nested objects.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HASH = np.uint32(2654435769)
 
 
 def quicken() -> None:
-    """Change the interpreter of this process; what it computes stays the same."""
+    """Speed up the interpreter of this process without changing its results."""
     interpreter._patch_lang = _patched_once(interpreter._patch_lang)
     interpreter._get_np_dtype = _looked_up_once(interpreter._get_np_dtype)
     tl.block_type.__init__ = _checked_once(tl.block_type.__init__)
@@ -31,7 +32,7 @@ def quicken() -> None:
 
 
 def _patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A kernel's own patch holds until it ends: a function within it, of the same modules, finds its work done."""
+    """Patch once per kernel: functions of the same modules within it are already patched."""
 
     @functools.cache
     def modules(function: Any) -> list[Any]:
@@ -60,7 +61,7 @@ def _looked_up_once(look_up: Callable[[Any], np.dtype[Any]]) -> Callable[[Any], 
 
 
 def _checked_once(check: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
-    """The constructor of a type of blocks: what it finds of an element and a shape is what it found before."""
+    """Return the constructor of a type of blocks with cached checks of element and shape."""
     existing: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], int, str]] = {}
 
     def init(self: Any, element_ty: Any, shape: Any) -> None:
@@ -76,7 +77,7 @@ def _checked_once(check: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any,
 
 
 def _with_existing_shape(self: Any, handle: Any, kind: Any) -> None:
-    """The constructor of a tensor of the language."""
+    """Return the constructor of a tensor of the language."""
     self.handle, self.type, self.dtype = handle, kind, kind.scalar
     self.numel, self.shape = _described(kind.shape if kind.is_block() else ())
 
@@ -87,12 +88,11 @@ def _described(shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def put_off(direction: Direction, replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Change the interpreter of this process to a processor with worse functions: one ulp off in float32, and sums of
-    products in the opposite order.
+    """Emulate a processor with worse functions: one ulp off in float32, and sums of products in the opposite order.
 
     Args:
-        direction: of the ulp; "either" is a hash of the argument, for a function errs alike wherever it is called.
-        replace: called with the class to change, the name of its attribute and the new one.
+        direction: Direction of the ulp. "either" is a hash of the argument, so that a function is deterministic.
+        replace: Called with a class, the name of its attribute, and the new attribute.
     """
     functions = (np.exp, np.exp2, np.log, np.log2, np.sin, np.cos)
     of_one, of_products = interpreter.InterpreterBuilder.unary_op, interpreter.InterpreterBuilder.create_dot
@@ -112,7 +112,7 @@ def put_off(direction: Direction, replace: Callable[[Any, str, Any], None] = set
 
 
 def _one_ulp_off(values: np.ndarray, arguments: np.ndarray, direction: Direction) -> np.ndarray:
-    """The float32 next to each of `values`; 0 and infinity stay."""
+    """Return the float32 next to each of `values`; 0 and infinity stay."""
     is_up = np.full(values.shape, direction == "up")
     if direction == "either":
         is_up = arguments.view(np.uint32) * HASH >> np.uint32(31) == 1

@@ -1,4 +1,4 @@
-"""Where the kernels of the tests run: in Triton's interpreter, or on the GPU that is here."""
+"""Where kernel tests run: in Triton's interpreter or on a GPU."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ interpreted = pytest.mark.skipif(not IS_INTERPRETED, reason="the kernels are def
 def assert_variants_agree(
     found: Mapping[str, Tensor], expected: Mapping[str, Tensor], allowed: Callable[[], Mapping[str, float]]
 ) -> None:
-    """What two variants of a kernel give, which are of the same operations but compiled each by itself.
+    """Check two separately compiled variants of a kernel with the same operations.
 
-    The same bits in the interpreter. A GPU's compiler joins products and sums in each of them as it likes: there either
-    may be off to its own side by what rounding explains.
+    The interpreter gives the same bits. A GPU compiler fuses products and sums differently in each, so there both may
+    differ by rounding.
 
     Args:
-        allowed: by name, `tests.rounding.allowed_errors` of one of them against what is exact.
+        allowed: By name, `tests.rounding.allowed_errors` of one of them relative to the exact result.
     """
     limits = {} if IS_INTERPRETED else allowed()
     for name, tensor in expected.items():

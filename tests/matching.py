@@ -1,4 +1,4 @@
-"""The comparison of a faster path of attention with the eager code."""
+"""Compares a faster implementation of attention with the eager code."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _outputs_and_gradients(
 def _eager(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, times: Tensor | None, **options: Any
 ) -> AttentionResult:
-    """The eager code in the precision of q.
+    """Run the eager code in the precision of q.
 
-    A faster path keeps 16 bits of what it reads and writes, in the rotating frame: so does its eager twin.
+    A faster implementation keeps 16 bits of its inputs and outputs in the rotating frame, so this does too.
     """
     if q.dtype not in (torch.float16, torch.bfloat16):
         return _reference(q, k, v, dynamics, times=times, **options)
@@ -66,16 +66,16 @@ def assert_matches_reference(
     kernel: str = "student_t",
     cu_seqlens: Tensor | None = None,
 ) -> None:
-    """Outputs, row statistics and every gradient of a faster path, in the dtype of `inputs`.
+    """Check outputs, row statistics and gradients of a faster implementation, in the dtype of `inputs`.
 
-    The error against float64 may be what rounding explains (`tests.rounding`).
+    The error against float64 may be that of rounding (`tests.rounding`).
 
     Args:
-        attention: called as `robust_filter_attention(q, k, v, dynamics, times=..., kernel=...)`, with cu_seqlens too
-            where there are any.
+        attention: Called as `robust_filter_attention(q, k, v, dynamics, times=..., kernel=...)`, with cu_seqlens if
+            given.
 
     Raises:
-        AssertionError: names the quantity, its error and what was allowed.
+        AssertionError: An error is too large. The message names the quantity, its error and the allowed error.
     """
     options: dict[str, Any] = {"kernel": kernel} | ({} if cu_seqlens is None else {"cu_seqlens": cu_seqlens})
     exact = _outputs_and_gradients(_reference, inputs.to(torch.float64), options)

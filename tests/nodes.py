@@ -1,4 +1,4 @@
-"""What a CUDA graph would record of some calls, counted on a CPU: kernels, copies and memsets."""
+"""Counts the kernels, copies and memsets that a CUDA graph would record, on a CPU."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from unittest import mock
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
-# They reserve memory, and leave it as it is.
+# They allocate memory without writing it.
 ALLOCATIONS = (
     "aten.empty.memory_format", "aten.new_empty.default", "aten.empty_strided.default", "aten.empty_like.default",
 )  # fmt: skip
 
 
 class Nodes(TorchDispatchMode):
-    """While it is entered: the operators of torch that are called, views and allocations left out, and the launches of
-    Triton's kernels, by name.
+    """Records torch operators, except views and allocations, and launches of Triton kernels by name.
 
-    An operator counts as one. Of products of matrices, concatenations and copies that is so on a GPU, but for products
-    whose sum the library cuts: it adds their parts in a second kernel.
+    An operator counts as one. This holds on a GPU for matrix products, concatenations and copies, except for products
+    whose
+    sum the library splits and completes in a second kernel.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Nodes(TorchDispatchMode):
         self._patch.stop()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call it, and note it."""
+        """Call and record it."""
         if not (self._is_within_kernel or function.is_view or str(function) in ALLOCATIONS):
             self.operators.append(str(function))
         return function(*args, **(kwargs or {}))

@@ -1,11 +1,11 @@
-"""README blocks: which there are, how they run, and how a shown reply is held to the real one.
+"""Parse the blocks of the README, and compare shown replies with real ones.
 
-Every `bash` and `python` block runs, in order, unless the line before it is a comment that says why not:
+Every `bash` and `python` block runs, in order, unless a comment on the line before it gives a reason:
 
     <!-- not run: it does not end -->
 
-A `json` or `text` block after `<!-- reply -->` is what the block before it printed. Numbers are compared to the digits
-that are worth showing, timings only by their presence. `RFA_UPDATE_DOCS=1` rewrites the replies.
+A `json` or `text` block after `<!-- reply -->` is the output of the previous block. Numbers are compared to the shown
+digits, timings only by their presence. `RFA_UPDATE_DOCS=1` rewrites the replies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `start` and `end` are where its body stands in the file."""
+    """A fenced block. `start` and `end` are the positions of its body in the file."""
 
     language: str
     mark: str
@@ -46,7 +46,7 @@ class Block:
 
 
 def parse_blocks(text: str) -> list[Block]:
-    """The fenced blocks of a Markdown text, in order."""
+    """Return the fenced blocks of a Markdown text in order."""
     return [
         Block(
             match["language"],
@@ -61,7 +61,7 @@ def parse_blocks(text: str) -> list[Block]:
 
 
 def rounded(value: Any) -> Any:
-    """A JSON value with its numbers cut to the digits that are shown."""
+    """Round the numbers of a JSON value to the shown digits."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -70,7 +70,7 @@ def rounded(value: Any) -> Any:
 
 
 def pretty(value: Any, indent: int = 0) -> str:
-    """JSON in filled lines: as many items on a line as fit."""
+    """Format JSON with as many items on a line as fit."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(flat) + indent <= WIDTH or not isinstance(value, dict | list) or not value:
         return flat
@@ -90,12 +90,12 @@ def pretty(value: Any, indent: int = 0) -> str:
 
 
 def shown_as(language: str, output: str) -> str:
-    """What the README shows of an output."""
+    """Return an output as the README shows it."""
     return pretty(rounded(json.loads(output))) + "\n" if language == "json" else output.rstrip("\n") + "\n"
 
 
 def differences(shown: Any, real: Any, path: str = "reply") -> list[str]:
-    """Where a shown JSON value is not the real one."""
+    """Return the places where a shown JSON value differs from the real one."""
     if isinstance(shown, bool) or isinstance(real, bool) or shown is None or real is None:
         return [] if shown is real else [f"{path}: shows {shown}, is {real}"]
     if isinstance(shown, int | float) and isinstance(real, int | float):

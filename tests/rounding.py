@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Runs of the eager code: they tell the deviation to a quarter.
+# Runs of the eager code, which determine the deviation to a quarter.
 DRAWS = 8
 # Bounds of |δ| in units of u.
 ARITHMETIC = 1.0
@@ -52,7 +52,7 @@ _PRODUCTS = (_aten.mm, _aten.bmm)
 
 
 class Rounding(TorchDispatchMode):
-    """While it is entered, every operation of torch is off by a draw of what its rounding may be; gradients too."""
+    """Context manager that perturbs every operation of torch, including gradients, within its rounding."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -60,14 +60,14 @@ class Rounding(TorchDispatchMode):
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def _uniform(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Draws within ± u."""
+        """Draw within ± u."""
         if like.device not in self._generators:
             self._generators[like.device] = torch.Generator(like.device).manual_seed(self._seed)
         draw = torch.rand(shape, generator=self._generators[like.device], dtype=like.dtype, device=like.device)
         return (draw - 0.5) * torch.finfo(like.dtype).eps
 
     def _off(self, result: Tensor, bound: Tensor, shared: float = 0.0) -> Tensor:
-        """`result`, off by up to `bound` and, all alike, up to `shared` of itself, in units of u; infinities stay."""
+        """Perturb `result` by up to `bound`, and in common by up to `shared`, in units of u. Infinities stay."""
         error = bound * self._uniform(result, tuple(result.shape))
         if shared:
             error += result * (shared * self._uniform(result, ()))
@@ -76,7 +76,7 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """The result of one operation, off by a draw."""
+        """Perturb the result of one operation."""
         kwargs = kwargs or {}
         operation = function.overloadpacket
         if operation is _aten.logsumexp:
@@ -98,23 +98,23 @@ class Rounding(TorchDispatchMode):
 
 
 def _logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """Taken apart: what it rounds last is relative to its result, what comes before is absolute."""
+    """Perturb separately: the last rounding is relative to the result, earlier ones are absolute."""
     largest = x.amax(dim, keepdim=True)
     result = largest + (x - largest).exp().sum(dim, keepdim=True).log()
     return result if keepdim else result.squeeze(dim)
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """|actual - expected| / |expected|, a float64 tensor; 0 where both vanish (one token says nothing about decay)."""
+    """Return |actual - expected| / |expected| as float64, or 0 if both vanish (one token does not determine decay)."""
     error = float((actual.detach().double() - expected.detach()).norm())
     return error / float(expected.detach().norm()) if error else 0.0
 
 
 def allowed_errors(eager_errors: Callable[[], dict[str, float]], dtype: torch.dtype) -> dict[str, float]:
-    """Relative errors that a faster path may have, in the dtype that it hands out.
+    """Return the allowed relative errors of a faster implementation in its output dtype.
 
     Args:
-        eager_errors: runs the eager code and returns the relative error of every result, by name.
+        eager_errors: Runs the eager code and returns the relative error of every result by name.
     """
     draws: list[dict[str, float]] = []
     for seed in range(DRAWS):
@@ -124,7 +124,7 @@ def allowed_errors(eager_errors: Callable[[], dict[str, float]], dtype: torch.dt
 
 
 def allowed_error(draws: Sequence[float], dtype: torch.dtype) -> float:
-    """What a faster path may be off by, from what the eager code is off by in each draw of its rounding."""
+    """Return the allowed error, given the errors of the eager code under each perturbation."""
     errors = torch.tensor(draws, dtype=torch.float64)
     return 2 * float(errors.mean() + 3 * errors.std()) + torch.finfo(dtype).eps
 
@@ -132,10 +132,10 @@ def allowed_error(draws: Sequence[float], dtype: torch.dtype) -> float:
 def assert_within_rounding(
     errors: dict[str, float], eager_errors: Callable[[], dict[str, float]], dtype: torch.dtype
 ) -> None:
-    """Relative errors of a faster path, by name, against those that rounding explains (`allowed_errors`).
+    """Check the relative errors of a faster implementation, by name, against `allowed_errors`.
 
     Raises:
-        AssertionError: names the quantity, its error and what was allowed.
+        AssertionError: An error is too large. The message names the quantity, its error and the allowed error.
     """
     allowed = allowed_errors(eager_errors, dtype)
     for name, error in errors.items():

@@ -1,8 +1,9 @@
-"""What `make test` leaves to `make test-all`, beside the tests that are marked `slow` where they stand.
+"""The tests that run in `make test-all` only, in addition to tests marked `slow`.
 
-`make test` runs each law, endpoint and module in small. Left out are: folders and files of long runs; all but one small
-case of each kernel in Triton's interpreter, which is a thousand times slower than a GPU; and all but a few points of
-each grid of parameters, whose ends stay.
+`make test` runs each law, endpoint and module with small inputs. It leaves out files of long runs; all but one small
+case of each kernel in Triton's interpreter, which is a thousand times slower than a GPU; and most points of each grid
+of
+parameters, except its ends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 
 EMULATED = "the emulator of GPU code runs millions of instructions"
 INTERPRETED = "Triton's interpreter; the same law is tested on another path"
-# Folders, files and tests, and why.
+# Folders, files and tests with reasons.
 LONG = {
     "tests/benchmarks/": "what measures: changed seldom, and by itself",
     "tests/ptx/": EMULATED,
@@ -47,7 +48,7 @@ LONG = {
     "tests/service/test_fuzz.py": "thousands of random requests; test_boundary.py has the limits",
     "tests/service/test_wire_fuzz.py": "thousands of random requests",
 }
-# Of these files only the named tests, each in its first case.
+# Of these files only the named tests run, each with its first case.
 ONLY = {
     "tests/model/test_decoder_triton.py": "slots_of_a_layer what_is_done_to_rows cosine_and_sine "
     "what_the_kernels_refuse",
@@ -66,13 +67,13 @@ ONLY = {
     "bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once "
     "a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone",
 }
-# In these folders a test has so many cases at most; where requests and files are checked each case is one of its own.
+# Maximum number of cases of a test in these folders, except where each case is a different request or file.
 THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
 MOST_CASES = 4
 
 
 def mark_slow(items: Sequence[pytest.Item]) -> None:
-    """Mark what `make test` leaves out."""
+    """Mark the tests that `make test` leaves out."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow") is None:
@@ -83,7 +84,7 @@ def mark_slow(items: Sequence[pytest.Item]) -> None:
 
 
 def left_out(name: str, cases: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
-    """Which cases of the test `FILE::NAME` are left out."""
+    """Return which cases of the test `FILE::NAME` are left out."""
     file, _, test = name.partition("::")
     if any(name.startswith(place) for place in LONG):
         return cases
@@ -95,7 +96,7 @@ def left_out(name: str, cases: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
 
 
 def spread(count: int, most: int) -> frozenset[int]:
-    """At most `most` of `count` places, evenly apart, the first and the last among them."""
+    """Return at most `most` of `count` indices, evenly spaced, including the first and last."""
     if count <= most:
         return frozenset(range(count))
     return frozenset(round(k * (count - 1) / (most - 1)) for k in range(most))

@@ -1,7 +1,7 @@
-"""Part of the tests, and only files that have not passed: `make test-all SHARD=1/4`, again after an interruption.
+"""Run part of the tests, and only files that have not passed: `make test-all SHARD=1/4`, again after an interruption.
 
-A file that passed is written to build/test-all/COMMIT and not run again at that commit; with changes that are not
-committed every file runs. The list is read once, at the start, so that each worker leaves out the same files.
+A passed file is recorded in build/test-all/COMMIT and not run again at that commit. With uncommitted changes every file
+runs. The list is read once at the start, so that all workers leave out the same files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "test-all"
-# Workers get the list of the process that started them by this variable.
+# Passes the list to the workers.
 PASSED = "TESTS_PASSED_BEFORE"
 
 
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """I and N of I/N.
+    """Parse I and N of I/N.
 
     Raises:
         ValueError
@@ -41,17 +41,17 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def is_in_shard(file: str, index: int, count: int) -> bool:
-    """Whether it is one of the files of this shard; each file is in one."""
+    """Return whether a file is in this shard. Each file is in one."""
     return zlib.crc32(file.encode()) % count == index - 1
 
 
 def file_of(nodeid: str) -> str:
-    """The file of a test."""
+    """Return the file of a test."""
     return nodeid.partition("::")[0]
 
 
 def commit() -> str | None:
-    """That is checked out; None where files differ from it, or there is no repository."""
+    """Return the current commit, or None with uncommitted changes or without a repository."""
     found = subprocess.run(
         ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
         cwd=ROOT,
@@ -63,10 +63,10 @@ def commit() -> str | None:
 
 
 class Journal:
-    """Which files passed: all their tests ended, and none failed.
+    """Records passed files: all their tests ended and none failed.
 
     Args:
-        path: where files are added, one a line; None keeps nothing.
+        path: File to which passed files are added, one per line. None records nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -75,7 +75,7 @@ class Journal:
         self._failed: set[str] = set()
 
     def expect(self, nodeids: Sequence[str]) -> None:
-        """Each worker collects the same tests: they are counted once."""
+        """Count the tests once, because each worker collects the same tests."""
         if not self._open:
             self._open.update(map(file_of, nodeids))
 
@@ -123,6 +123,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_part(config: pytest.Config) -> bool:
-    """Whether files were left out."""
+    """Return whether files were left out."""
     is_resumed = config.getoption("unfinished", default=False) and os.environ[PASSED] != "[]"
     return is_resumed or config.getoption("shard", default=(1, 1)) != (1, 1)

@@ -1,4 +1,4 @@
-"""A small language bundle with compiled kernels, which take the compiler some seconds: made once for all tests."""
+"""A small language bundle with compiled kernels, made once for all tests because compiling takes seconds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ ARCHITECTURE = 80
 
 
 def with_kernels(home: Path) -> Bundle:
-    """The small model of both modes, with the kernels of its recurrent one for sm_80; its heads are too narrow for
-    those of attention.
+    """Return the small model of both modes with the kernels of its recurrent mode for sm_80. Its heads are too narrow
+    for
+    attention kernels.
 
     Args:
-        home: the fixture `bundle_cache`.
+        home: The fixture `bundle_cache`.
     """
     bundle = exported(home, "small", BOTH)
     return made_once(home, "small-kernels", lambda path: add_kernels(bundle.path, [ARCHITECTURE], path))

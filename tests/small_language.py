@@ -1,4 +1,4 @@
-"""Small language models, trained by nobody, as runs and as bundles: real files for the tests of export and service."""
+"""Small untrained language models as runs and bundles, for tests of export and service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
 SIZE: dict[str, Any] = {"d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 3, "mlp_ratio": 2}
 BOTH: dict[str, Any] = {"own_readout": True, "output_gate": True}
-# What takes the slots away, all of it that goes together with the Student-t kernel.
+# Options of a model without slots, with the Student-t kernel.
 ATTENTION_ONLY: dict[str, Any] = {
     "n_slots": 0, "prior": "additive", "rotate_values": False, "unit_norm": True, "learned_decay": True,
     "output_gate": True,
@@ -44,11 +44,11 @@ def _tokenizer() -> Tokenizer:
 
 
 def write_run(directory: Path, model: dict[str, Any], tokens: int = 2000) -> Path:
-    """A run directory as training leaves it; random weights, with learned-looking noises and norms.
+    """Write a run directory as training does, with random weights and non-trivial noises and norms.
 
     Args:
-        model: what its configuration changes of `SIZE`.
-        tokens: of the validation split.
+        model: Changes of the configuration `SIZE`.
+        tokens: Tokens of the validation split.
     """
     torch.manual_seed(0)
     directory.mkdir(parents=True)
@@ -80,18 +80,18 @@ def write_run(directory: Path, model: dict[str, Any], tokens: int = 2000) -> Pat
 
 
 def made_once(home: Path, name: str, make: Callable[[Path], Bundle]) -> Bundle:
-    """A bundle that takes longer to make than to test, made by the process that needs it first."""
+    """Return a bundle that is expensive to make. The first process that needs it makes it."""
     path = home / "exported" / name
     with (home / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back with the file, also by a process that dies
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, also if the process dies
         return open_bundle(path) if path.exists() else make(path)
 
 
 def exported(home: Path, name: str, model: dict[str, Any]) -> Bundle:
-    """The bundle of a small model.
+    """Export the bundle of a small model.
 
     Args:
-        home: the fixture `bundle_cache`.
+        home: The fixture `bundle_cache`.
     """
     run = home / "runs" / name
 

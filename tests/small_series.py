@@ -1,4 +1,4 @@
-"""A network of series, trained by nobody, as a bundle."""
+"""A small untrained series network as a bundle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = {
 
 
 def saved(run: Path) -> Path:
-    """A finished run of the network."""
+    """Save a finished run of the network."""
     torch.manual_seed(0)
     model = SeriesNetwork(SMALL).eval()
     with torch.no_grad():
@@ -36,7 +36,7 @@ def saved(run: Path) -> Path:
 
 
 def exported(folder: Path, name: str = "small") -> Bundle:
-    """Its bundle; made once."""
+    """Return its bundle, made once."""
     run = folder / f"{name}-run"
 
     def export(path: Path) -> Bundle:

@@ -1,4 +1,4 @@
-"""The layers: who may import whom, what loads without what, and what no file may contain."""
+"""The layers: permitted imports, modules that load without optional packages, and forbidden contents of files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "benchmarks": {"data", "runtime", "model", "fitting", "training", "export", "service", "library"},
     "cli": {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "benchmarks"},
 }
-# The one exception: what runs on a GPU runs the model's own kernels. It is imported only on request.
+# The one exception: the GPU runtime uses the kernels of the model. It is imported only on request.
 GPU_RUNTIME = ROOT / "runtime" / "gpu"
 NEEDS_NO_TORCH = ("data", "runtime", "fitting", "service", "library", "cli")
 
@@ -51,17 +51,17 @@ def module_name(path: Path) -> str:
 
 
 def layer_of(name: str) -> str | None:
-    """The layer of a module of ours; None for all others."""
+    """Return the layer of one of our modules, or None."""
     first, *rest = name.split(".")
     return rest[0] if first == "rfa" and rest and rest[0] in ARROWS else None
 
 
 @functools.cache
 def imported(path: Path, *, at_once: bool = False) -> frozenset[str]:
-    """Dotted names of all that a file imports, relative imports resolved.
+    """Return the dotted names of all imports of a file, with relative imports resolved.
 
     Args:
-        at_once: only what is imported with the file itself, not that of its functions.
+        at_once: Only imports at module level, not within functions.
     """
     name = module_name(path)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -124,14 +124,14 @@ def test_onnx_runtime_is_imported_where_its_reports_are_turned_off() -> None:
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE
     )
-    assert result.stdout.split() == ["1", "1"], result  # no thread of its own that would send anything
+    assert result.stdout.split() == ["1", "1"], result  # no thread that would send anything
 
 
-# What loads without what.
+# Modules that load without optional packages.
 
 
 def run_without(blocked: set[str], statement: str) -> subprocess.CompletedProcess[str]:
-    """Run a statement in a fresh interpreter in which some packages cannot be imported."""
+    """Run a statement in a new interpreter without some packages."""
     code = f"""
 import sys
 
@@ -150,12 +150,12 @@ sys.meta_path = [Remaining(finder) for finder in sys.meta_path]
 
 
 NOT_INSTALLED_FOR_SERVING = {"torch", "triton", "onnx", "onnxscript", "scipy", "matplotlib", "pandas", "polars"}
-# What serving a model on a CPU may not import, of ours.
+# Our modules that serving on a CPU may not import.
 NOT_FOR_SERVING = {"rfa.model", "rfa.training", "rfa.export", "rfa.fitting"}
 RUNTIME = "\n".join(
     f"import {module_name(path)}" for path in sources("runtime") if not path.is_relative_to(GPU_RUNTIME)
 )
-# Series and texts by the service, series by the command and by the library; of a drift with an eigenbasis and without.
+# Series and texts with the service, the command and the library; drifts with and without an eigenbasis.
 SERVING = """
 import tempfile
 from pathlib import Path
@@ -226,7 +226,7 @@ for mixer in ("afa", "radial_tangential"):
 """
 WITHOUT: dict[str, tuple[set[str], str]] = {
     "the package": ({"numpy", "torch", "numba", "pydantic"}, "import rfa"),
-    # It watches processes that compute and answers their probes: it starts at once, and takes no memory of a model.
+    # The supervisor must start at once and without the memory of a model.
     "the supervisor": (
         {"numpy", "onnxruntime", "tokenizers", "fastapi"},
         "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor",
@@ -254,7 +254,7 @@ def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra
     assert f"needs {missing}: pip install 'rfa-server[{extra}]'" in result.stderr.splitlines()[-1]
 
 
-# What no file may contain.
+# Forbidden contents of files.
 
 
 @pytest.mark.parametrize("layer", ARROWS)
@@ -283,7 +283,7 @@ def test_nobody_changes_the_import_path() -> None:
     assert not used
 
 
-# Benchmarks are scripts that share little: each folder of them is held by itself.
+# Benchmarks share little, so each folder is checked separately.
 @pytest.mark.parametrize(
     "folder",
     [*(layer for layer in ARROWS if layer != "benchmarks"),
@@ -309,7 +309,7 @@ def test_no_tracked_file_names_a_folder_of_somebodys_machine() -> None:
     assert not bad
 
 
-# Kernels, of which a file is as long as its equations.
+# A kernel file is as long as its equations.
 KERNELS = ("*_numba.py", "*_numba_learned.py", "triton_*.py")
 LONGEST_FILE = 450
 
@@ -320,14 +320,14 @@ def test_no_file_is_long_but_kernels(layer: str) -> None:
     assert [name for name in long if not any(Path(name).match(pattern) for pattern in KERNELS)] == []
 
 
-# What is shipped is called by what is shipped.
+# Shipped code must have callers in shipped code.
 
 SHIPPED = (*(layer for layer in ARROWS if layer != "benchmarks"), "rfa")
 HELD_TO_CALLERS = ("runtime", "model", "fitting", "export", "service", "library")
-# Decorators that give what they decorate to a framework, which calls it; and names that the application reads of each.
+# Decorators that register functions with a framework, and names that the application reads from modules.
 GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(")
 READ_OF_EACH = {"router"}
-# Modules that are started by their names.
+# Modules that are started by name.
 STARTED = {
     "rfa.service.process.__main__",  # `python -m rfa.service.process FD`, by the supervisor
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
@@ -336,7 +336,7 @@ STARTED = {
 
 
 def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
-    """Top-level names and the statements that make them; those a framework is given by a decorator are called by it."""
+    """Return top-level names with their statements. Decorators of frameworks count as callers."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             is_given = any(ast.unparse(call).startswith(GIVEN_AWAY) for call in node.decorator_list)
@@ -348,7 +348,7 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def references(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(module, name) of everything of ours that a file takes from another: imported, by attribute, or named in text."""
+    """Return (module, name) of all our names that a file uses: imported, by attribute, or in text."""
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -366,7 +366,7 @@ def references(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def reads(tree: ast.AST) -> Counter[str]:
-    """How often each name is read."""
+    """Count the uses of each name."""
     return Counter(
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
     )
@@ -387,7 +387,7 @@ def test_what_is_shipped_has_a_caller_that_is_shipped() -> None:
             f"{module}:{name}"
             for name, home in definitions(tree)
             if not name.startswith("__") and name not in READ_OF_EACH
-            # What only calls itself has no caller.
+            # A function that only calls itself has no caller.
             if (module, name) not in taken and read[name] == reads(home)[name]
         }
     assert not uncalled

@@ -1,4 +1,4 @@
-"""The documents: every example does what its page says, every link leads somewhere, every formula cited is there."""
+"""The documents: examples run as shown, links resolve, and cited formulas exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 READ = [ROOT / "README.md", *PAGES]
 LINKING = [*READ, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "export" / "README.md"]
-# Commands of the stack stand where `tests/deploy` looks for them.
+# `tests/deploy` expects the commands of the stack here.
 OPERATED = DOCS / "deploy" / "README.md"
 
 
@@ -32,7 +32,7 @@ def name_of(page: Path) -> str:
 
 
 def examples() -> list[object]:
-    """A page with its quick blocks, and where it has others once more with all."""
+    """Return a page with its quick blocks, and again with all blocks if it has slow ones."""
     found: list[object] = []
     for page in READ:
         blocks = [block for block in parse_blocks(page.read_text(encoding="utf-8")) if block.is_run]
@@ -118,7 +118,7 @@ def test_what_is_not_run_says_why(page: Path) -> None:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What the headings of a page are called in links, as GitHub and Sphinx do."""
+    """Return the anchors of the headings of a page, as in GitHub and Sphinx."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings)

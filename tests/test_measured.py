@@ -1,4 +1,4 @@
-"""Results: where they come from, and that they are written as a whole."""
+"""Results have an origin and are written atomically."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What pip installs, what CI runs, and that the pins are whole."""
+"""The contents of the wheel, the commands of CI, and the completeness of pinned versions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_direct_dependency_is_pinned_inside_its_range() -> None:
 def test_everything_that_the_dependencies_need_is_pinned() -> None:
     pinned = pins()
     installed = {canonicalize_name(found.metadata["Name"]): found for found in distributions()}
-    # triton comes with the GPU extra only; where it is absent its own needs are not looked at.
+    # triton comes with the GPU extra only. Where it is absent, its dependencies are not checked.
     queue = [(canonicalize_name(r.name), frozenset(r.extras)) for r in requirements()]
     seen = set()
     while queue:
@@ -80,7 +80,7 @@ def test_the_makefile_and_the_pins_name_the_same_torch() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the tracked files alone, the way a release is, and unpacked."""
+    """Build the wheel from the tracked files, as for a release, and unpack it."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
@@ -118,7 +118,7 @@ def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp
     command = [sys.executable, "-m", "rfa", "filter", "series.csv", "--bundle", "auto", "--json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     environment["PYTHONPATH"] = str(wheel)
-    environment["NUMBA_DISABLE_JIT"] = "1"  # what was compiled is kept by folder, and this one is new
+    environment["NUMBA_DISABLE_JIT"] = "1"  # compiled kernels are cached by folder, and this one is new
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert len(json.loads(result.stdout.splitlines()[-1])["steps"]) == 3

@@ -1,4 +1,4 @@
-"""What the README has, and how blocks of documents are read; `test_docs.py` runs them."""
+"""The contents of the README and the parser of document blocks; `test_docs.py` runs the blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of results is made from results/, and the measurements there obey their own laws."""
+"""The results page is generated from results/, and the measurements are consistent."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_all_tests_left_out_and_reached_adds_up() -> None:
     document = DOCUMENTS["tests"]
     assert document["tests"]["passed"] > document["tests"]["skipped"] == sum(document["skips"].values())
     assert all(reason and count > 0 for reason, count in document["skips"].items())
-    # The folders are those of the commit that was measured.
+    # The folders of the measured commit.
     assert {"rfa", "model", "service"} <= set(document["coverage"])
     for layer in document["coverage"].values():
         assert 0 < layer["lines_reached"] <= layer["lines"]

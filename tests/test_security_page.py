@@ -1,4 +1,4 @@
-"""docs/SECURITY.md names tests, settings and files that are there, and is found from where people look."""
+"""docs/SECURITY.md names existing tests, settings and files, and is linked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINKED_FROM = ("README.md", "CONTRIBUTING.md", "docs/deploy/README.md")
 
 
 def named_tests(page: str) -> list[tuple[str, str]]:
-    """File, from the folder of tests, and name of each; a name without a file is in the file named before."""
+    """Return file and name of each named test. A name without a file belongs to the previous file."""
     found: list[tuple[str, str]] = []
     for file, name in re.findall(r"`([\w./-]*)::(\w+)`", page):
         found.append((file or found[-1][0], name))
@@ -29,7 +29,7 @@ def named_tests(page: str) -> list[tuple[str, str]]:
 
 @cache
 def defined_in(file: str) -> frozenset[str]:
-    """What is defined in a file of tests; nothing where there is no such file."""
+    """Return the definitions of a test file, or nothing if it does not exist."""
     path = ROOT / "tests" / file
     if not path.is_file():
         return frozenset()

@@ -1,4 +1,4 @@
-"""What `make test` leaves out: all of it by a name that exists, and no grid without its ends."""
+"""The tests left out by `make test` exist, and every grid keeps its ends."""
 
 from pathlib import Path
 

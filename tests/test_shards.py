@@ -1,4 +1,4 @@
-"""`make test-all` in parts: each file in one of them, and none again that passed."""
+"""`make test-all` in shards: each file is in one, and passed files are not repeated."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What is awaited and never comes is named."""
+"""A timeout names the awaited condition."""
 
 from __future__ import annotations
 

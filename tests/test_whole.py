@@ -1,4 +1,4 @@
-"""What a run of all tests says at its end, on a small suite of its own."""
+"""The summary at the end of a run of all tests, on a small suite."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LAYERS = {
 
 @pytest.fixture
 def suite(pytester: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A folder with a small suite, where the plugin can be found."""
+    """A folder with a small suite that finds the plugin."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\ntestpaths = .")
     pytester.makepyfile(test_suite=SUITE, test_left_out=LEFT_OUT)
@@ -83,7 +83,7 @@ def test_every_reason_is_reported_with_its_count(suite: Any, processes: tuple[st
     assert found["command"] == "make test-all" and found["hardware"]["cores"] > 0 and found["commit"]
 
 
-@pytest.mark.slow  # as the one above, which stays for `make test`
+@pytest.mark.slow  # like the one above, which stays in `make test`
 def test_a_run_that_failed_is_no_measurement(suite: Any) -> None:
     suite.makepyfile(test_wrong="def test_wrong():\n    assert False\n")
     run(suite).stdout.fnmatch_lines(["5 skipped"])
