@@ -18,8 +18,7 @@ class Nodes(TorchDispatchMode):
     """Records torch operators, except views and allocations, and launches of Triton kernels by name.
 
     An operator counts as one. This holds on a GPU for matrix products, concatenations and copies, except for products
-    whose
-    sum the library splits and completes in a second kernel.
+    whose sum the library splits and completes in a second kernel.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,7 @@
 
 `make test` runs each law, endpoint and module with small inputs. It leaves out files of long runs; all but one small
 case of each kernel in Triton's interpreter, which is a thousand times slower than a GPU; and most points of each grid
-of
-parameters, except its ends.
+of parameters, except its ends.
 """
 
 from __future__ import annotations

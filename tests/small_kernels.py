@@ -13,8 +13,7 @@ ARCHITECTURE = 80
 
 def with_kernels(home: Path) -> Bundle:
     """Return the small model of both modes with the kernels of its recurrent mode for sm_80. Its heads are too narrow
-    for
-    attention kernels.
+    for attention kernels.
 
     Args:
         home: The fixture `bundle_cache`.
