@@ -39,8 +39,8 @@ MARKS = [
     pytest.mark.timeout(2_400),
 ]
 
-# Puts the files of the image under a root of their own that nothing can write to, as Kubernetes and compose do, and
-# becomes the server there: the same process id all along.
+# Mounts the files of the image read-only, as Kubernetes and compose do, and becomes the server there with the same
+# process id.
 ENTER = """
 root=$1 secrets=$2; shift 2
 mount --bind "$root" "$root"
@@ -55,7 +55,7 @@ UNPRIVILEGED = ("--clear-groups", "--no-new-privs", "--bounding-set=-all", "--in
 
 
 def buildah(*arguments: str) -> str:
-    """Standard output of a buildah command that must succeed."""
+    """Return the standard output of a buildah command that must succeed."""
     run = subprocess.run([*BUILDAH, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=2_000)
     assert run.returncode == 0, run.stderr[-4_000:]
     return run.stdout.strip()
@@ -70,11 +70,11 @@ class Image:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Return the bytes of all its files."""
         return sum(path.lstat().st_size for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
 
     def command(self, *arguments: str, override: list[str] | None = None, **environment: str) -> list[str]:
-        """The image's entry point with arguments, or the `override` command instead, as its user."""
+        """Return the entry point of the image with arguments, or the `override` command, as its user."""
         user, group = self.config["User"].split(":")
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in environment.items())]
         identity = ("setpriv", f"--reuid={user}", f"--regid={group}", *UNPRIVILEGED)
@@ -85,7 +85,7 @@ class Image:
 
 @contextmanager
 def built(target: str) -> Iterator[Image]:
-    """The image of a target; gone in the end."""
+    """Build the image of a target. It is removed at the end."""
     name = f"localhost/rfa-server-test-{target}"
     options = ["--isolation", "chroot", "--format", "docker", "--target", target, "--tag", name]
     if BASE != "1":
@@ -107,7 +107,7 @@ def built(target: str) -> Iterator[Image]:
 
 
 def keys_for(image: Image, folder: Path) -> Path:
-    """What is mounted at /run: the secrets, readable by the image's user only."""
+    """Return the contents of /run: the secrets, readable by the image's user only."""
     secrets = folder / "run" / "secrets"
     secrets.mkdir(parents=True)
     file = secrets / "api_keys"
@@ -120,7 +120,7 @@ def keys_for(image: Image, folder: Path) -> Path:
 
 @contextmanager
 def inside(image: Image, secrets: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs inside the image, the process being the command's own; killed if it is still there after."""
+    """Yield a running command inside the image. It is killed at the end of the block."""
     shell = ["unshare", "--mount", "--propagation=private", "sh", "-ec", ENTER, "sh", str(image.root), str(secrets)]
     with subprocess.Popen([*shell, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -130,7 +130,7 @@ def inside(image: Image, secrets: Path, command: list[str]) -> Iterator[subproce
 
 
 def ask(port: int, path: str, body: dict[str, Any] | None = None, key: str | None = KEY) -> tuple[int, Any]:
-    """Status and JSON of an answer."""
+    """Return status and JSON of an answer."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", content, headers)
@@ -143,7 +143,7 @@ def ask(port: int, path: str, body: dict[str, Any] | None = None, key: str | Non
 
 @contextmanager
 def serving(image: Image, secrets: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server of the image on a free port of this machine, ready by the image's own health check."""
+    """Run a server of the image on a free local port, until its own health check passes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment: dict[str, Any] = {
@@ -151,7 +151,7 @@ def serving(image: Image, secrets: Path) -> Iterator[tuple[subprocess.Popen[str]
         "RFA_PROCESSES": "2",
         "RFA_PORT": str(port),
     }
-    # The last --host counts: a test listens for this machine only.
+    # The last --host counts: a test listens on this machine only.
     with inside(image, secrets, image.command("--host", "127.0.0.1", **environment)) as server:
         wait_until(lambda: server.poll() is not None or is_healthy(image, secrets, port))
         assert server.poll() is None, server.communicate()
@@ -159,7 +159,7 @@ def serving(image: Image, secrets: Path) -> Iterator[tuple[subprocess.Popen[str]
 
 
 def is_healthy(image: Image, secrets: Path, port: int) -> bool:
-    """What the image's own health check says."""
+    """Return the result of the image's own health check."""
     check = image.config["Healthcheck"]["Test"][1:]
     with inside(image, secrets, image.command(override=check, RFA_PORT=str(port))) as process:
         return process.wait(timeout=PATIENCE) == 0

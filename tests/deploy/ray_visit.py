@@ -1,6 +1,6 @@
-"""Deploy the server on a Ray of this machine, ask it what a client would, and print the answers as one JSON document.
+"""Deploy the server on a local Ray, send requests like a client, and print the answers as one JSON document.
 
-A program of its own: Ray may live in another environment than the tests, and takes its processes with it when it ends.
+A separate program, because Ray may be in another environment than the tests, and its end stops Ray's processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILTER = {"model": "linear", "observations": [[1.0, 0.2], None, [0.7, 0.1]]}
 
 
 def ask(address: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-    """Status and text of the answer: POST with a body, GET without."""
+    """Return status and text of the answer: POST with a body, GET without."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address, content, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
@@ -31,13 +31,15 @@ def ask(address: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
 
 
 def generate(base: str, inputs: str, tokens: int, **more: Any) -> dict[str, Any]:
-    """The reply to a generation."""
+    """Return the reply to a generation."""
     _, text = ask(f"{base}/generate", {"inputs": inputs, "parameters": {"max_new_tokens": tokens, "seed": 7}, **more})
     return json.loads(text)
 
 
 def resumed(base: str) -> list[str]:
-    """One text whole, then cut after each of its tokens and continued from a state by whichever replica is free."""
+    """Generate a text whole, then interrupt it after each of its tokens and continue from the state on any free
+    replica.
+    """
     texts = [generate(base, "It was the", TOKENS)["generated_text"]]
     for cut in range(1, TOKENS):
         head = generate(base, "It was the", cut, return_state=True)

@@ -24,13 +24,13 @@ SERVERS = ("server", "server-gpu")
 
 
 def seconds(duration: str) -> int:
-    """`30s` and `2m` as seconds."""
+    """Convert `30s` and `2m` to seconds."""
     count, unit = int(duration[:-1]), duration[-1]
     return count * {"s": 1, "m": 60}[unit]
 
 
 def server_settings(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What the server of a service reads from its environment."""
+    """Return the settings that the server of a service reads from its environment."""
     for name in [name for name in os.environ if name.startswith("RFA_")]:
         monkeypatch.delenv(name)
     for name, value in SERVICES[service]["environment"].items():
@@ -49,7 +49,7 @@ def test_every_container_has_least_privilege_and_a_limit(service: str) -> None:
     assert description["read_only"] is True
     assert description["cap_drop"] == ["ALL"]
     assert description["security_opt"] == ["no-new-privileges:true"]
-    # Root owns new volumes. Without a right beyond that, and without a network, it can do no more than fill them.
+    # Root owns new volumes. With this one capability and no network, the service can only fill them.
     is_root = description["user"].split(":")[0] == "0"
     assert is_root == (service == "secrets") == (description.get("network_mode") == "none")
     assert {"cpus", "memory", "pids"} <= set(description["deploy"]["resources"]["limits"])
@@ -61,7 +61,7 @@ def test_images_of_others_are_pinned_by_tag_and_digest(service: str) -> None:
 
 
 def interpolated(text: str) -> str:
-    """With the defaults of its variables, as compose reads it where none is set."""
+    """Replace variables by their defaults, as compose does if none is set."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
@@ -82,7 +82,7 @@ def test_up_alone_starts_the_server_and_what_it_needs() -> None:
         "prometheus": ["watch"], "grafana": ["watch"],
     }  # fmt: skip
     for name, description in SERVICES.items():
-        for other in description.get("depends_on", {}):  # compose starts nothing whose own needs are not in force
+        for other in description.get("depends_on", {}):  # compose starts a service only after its dependencies
             assert profiles[other] is None or profiles[other] == profiles[name]
 
 
@@ -116,7 +116,7 @@ def test_the_environment_is_one_that_the_server_reads(service: str, monkeypatch:
     assert ours <= {f"RFA_{name.upper()}" for name in FIELDS}
     settings = server_settings(service, monkeypatch)
     assert settings.state.sessions.startswith("redis://redis:")
-    # The limit on CPUs says how many processes there are (`rfa.service.machine`), but for a GPU, which takes one.
+    # The limit on CPUs sets the number of processes (`rfa.service.machine`). With a GPU it is one.
     assert "RFA_PROCESSES" not in SERVICES[service]["environment"]
     assert int(interpolated(SERVICES[service]["deploy"]["resources"]["limits"]["cpus"])) == 2
     assert settings.models.processes == 1 or settings.models.device != "cuda"
@@ -131,7 +131,7 @@ def test_a_server_is_given_time_and_sockets(service: str, monkeypatch: pytest.Mo
 
 
 def made(folder: Path) -> dict[str, dict[str, str]]:
-    """What the service `secrets` makes in a folder: of each volume the files and what is in them."""
+    """Run the service `secrets` in a folder. Return the files of each volume with their contents."""
     run = subprocess.run(
         ["sh", ROOT / "docs" / "deploy" / "secrets.sh", folder], capture_output=True, text=True, timeout=PATIENCE,
         check=False,
@@ -143,7 +143,7 @@ def made(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def mounted_secrets(service: str) -> str:
-    """The volume of secrets that a service reads, without its ending."""
+    """Return the volume of secrets of a service, without its suffix."""
     (volume,) = [line for line in SERVICES[service]["volumes"] if "/run/secrets" in line]
     assert re.fullmatch(r"\w+-secrets:/run/secrets:ro", volume)
     return volume.split("-")[0]
@@ -194,7 +194,7 @@ def test_secrets_are_long_and_no_two_alike_and_stay(tmp_path: Path) -> None:
 def test_what_was_lost_is_made_again_and_fits_what_is_left(tmp_path: Path) -> None:
     secrets = made(tmp_path)
     (tmp_path / "prometheus" / "metrics_key").unlink()
-    (tmp_path / "redis" / "redis_password").write_text("")  # the disk was full
+    (tmp_path / "redis" / "redis_password").write_text("")  # as if the disk was full
     again = made(tmp_path)
     assert again["server"]["state_keys"] == secrets["server"]["state_keys"]
     assert again["server"]["api_keys"] == secrets["server"]["api_keys"] + again["prometheus"]["metrics_key"]

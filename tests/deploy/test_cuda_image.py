@@ -1,4 +1,4 @@
-"""The images for GPUs, on a machine without one: what they hold, that they serve on its CPU, and what they refuse."""
+"""The images for GPUs on a machine without one: contents, serving on a CPU, and rejections."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.waiting import PATIENCE
 
 pytestmark = MARKS
 
-# What is missing here: a GPU, and CUDA itself where the index has torch without it.
+# Missing here: a GPU, and CUDA itself if the index has torch without it.
 LACKS = re.compile(r"needs (an NVIDIA GPU|torch with CUDA)")
-# What Triton does with the machine's compiler when a kernel first runs: a module of Python's, in C.
+# Triton compiles a Python module in C when a kernel first runs.
 LAUNCHER = """
 from triton.runtime.build import compile_module_from_src
 
@@ -44,7 +44,7 @@ def image(target: str) -> Iterator[Image]:
 
 
 def said(image: Image, folder: Path, *command: str, **environment: str) -> tuple[int, str]:
-    """Exit code and all that a command says in the image."""
+    """Return exit code and output of a command in the image."""
     with inside(image, keys_for(image, folder), image.command(override=list(command), **environment)) as process:
         out, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, out + errors

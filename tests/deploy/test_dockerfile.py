@@ -1,4 +1,4 @@
-"""The Dockerfile, without building it: built.py does that where buildah is."""
+"""The Dockerfile without building it; built.py builds it if buildah is available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Instruction = tuple[str, str]
 
 
 def instructions() -> list[Instruction]:
-    """Keyword and arguments of every instruction, comments left out and continued lines joined."""
+    """Return keyword and arguments of every instruction, without comments and with continued lines joined."""
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     pairs = (line.split(maxsplit=1) for line in joined.splitlines() if line.strip())
@@ -34,7 +34,7 @@ def instructions() -> list[Instruction]:
 
 
 def stages() -> dict[str, list[Instruction]]:
-    """Instructions by the name of their stage, in the file's order."""
+    """Return instructions by the name of their stage, in file order."""
     found: dict[str, list[Instruction]] = {}
     for keyword, arguments in instructions():
         if keyword == "FROM":
@@ -45,14 +45,14 @@ def stages() -> dict[str, list[Instruction]]:
 
 
 def argument_defaults() -> dict[str, str]:
-    """The build arguments that have a value, all of them before the first stage."""
+    """Return the build arguments with defaults, all before the first stage."""
     return dict(
         arguments.split("=", 1) for keyword, arguments in instructions() if keyword == "ARG" and "=" in arguments
     )
 
 
 def only(stage: str, keyword: str) -> str:
-    """The arguments of the one instruction of that kind in a stage."""
+    """Return the arguments of the only instruction of that kind in a stage."""
     (arguments,) = [arguments for name, arguments in stages()[stage] if name == keyword]
     return arguments
 
@@ -72,7 +72,7 @@ def test_every_base_is_a_pinned_argument() -> None:
 
 
 def lock() -> dict[str, tuple[str, int]]:
-    """Version and number of digests of every package that the CPU image installs."""
+    """Return version and number of digests of every package in the CPU image."""
     text = (DEPLOY / "requirements.lock").read_text().replace("\\\n", "")
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     pins = {canonicalize_name(line[0].partition("==")[0]): line for line in lines}
@@ -80,7 +80,7 @@ def lock() -> dict[str, tuple[str, int]]:
 
 
 def asked_for() -> list[Requirement]:
-    """What the CPU image is to serve with, by pyproject.toml."""
+    """Return the packages of pyproject.toml for serving on a CPU."""
     extras = re.search(r"^IMAGE_EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)
     command = [sys.executable, str(DEPLOY / "requirements.py"), extras]
     run = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=True)
@@ -95,7 +95,7 @@ def test_the_cpu_image_installs_what_the_lock_names_and_nothing_without_a_digest
     ]
     text = (DEPLOY / "requirements.lock").read_text()
     assert all(count for _, count in lock().values())
-    assert set(re.findall(r"--\w+", text)) == {"--hash"}  # no index, no file of the machine that made it
+    assert set(re.findall(r"--\w+", text)) == {"--hash"}  # no index and no local file
     assert not re.search(r"://|file:", text)
 
 
@@ -113,17 +113,17 @@ def test_the_lock_is_of_what_is_asked_for_in_the_versions_of_the_tests() -> None
 
 
 def test_nothing_that_serves_on_a_cpu_installs_torch() -> None:
-    assert {"redis", "numba"} <= set(lock())  # docker-compose.yml keeps sessions there; texts run in compiled code
+    assert {"redis", "numba"} <= set(lock())  # docker-compose.yml keeps sessions in Redis; texts run in compiled code
     assert not set(lock()) & {"torch", "triton", "onnx", "pytest"}
 
 
 def run_by(stage: str) -> str:
-    """All that a stage runs while it is built."""
+    """Return all commands that a stage runs."""
     return "\n".join(arguments for keyword, arguments in stages()[stage] if keyword == "RUN")
 
 
 def packages_of(stage: str) -> set[str]:
-    """What it installs with apt."""
+    """Return the packages that it installs with apt."""
     return {name for line in re.findall(r"apt-get install ([^&]*)", run_by(stage)) for name in line.split()}
 
 
@@ -131,7 +131,7 @@ def test_only_the_image_that_compiles_has_a_compiler() -> None:
     assert packages_of("cuda-jit") >= {"gcc", "libc6-dev", "python3-dev"}
     for stage in ("cuda-build", "cuda", "cpu"):
         assert packages_of(stage) <= {"--yes", "--no-install-recommends", "python3", "python3-venv"}
-    assert "python3-venv" not in packages_of("cuda")  # pip stays in the stage that has it
+    assert "python3-venv" not in packages_of("cuda")  # pip stays in the build stage
     assert [arguments for keyword, arguments in stages()["cuda"] if keyword == "COPY" and "--from" in arguments] == [
         "--from=cuda-build /opt/rfa /opt/rfa"
     ]
@@ -181,7 +181,7 @@ def test_the_build_context_holds_only_what_is_named() -> None:
 
 @contextmanager
 def answering(status: int) -> Iterator[int]:
-    """Port of a server that answers `status` to everything."""
+    """Yield the port of a server that answers `status` to everything."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -189,7 +189,7 @@ def answering(status: int) -> Iterator[int]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Do not log."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -203,7 +203,7 @@ def answering(status: int) -> Iterator[int]:
 
 def health_check(port: int) -> int:
     command = [sys.executable, str(DEPLOY / "healthcheck.py")]
-    # A proxy of the environment must not be asked for a server on this machine.
+    # A proxy of the environment must not be used for a local server.
     environment = {"RFA_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
     return subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE).returncode
 
@@ -222,6 +222,6 @@ def test_the_health_check_fails_where_nobody_answers() -> None:
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])
 def test_what_is_compiled_at_the_start_is_kept_where_a_read_only_root_can_be_written(stage: str) -> None:
-    """numba and Triton keep it at home."""
+    """numba and Triton cache in the home directory, which is writable even with a read-only root."""
     variables = " ".join(arguments for keyword, arguments in stages()[stage] if keyword == "ENV").split()
     assert "HOME=/tmp" in variables

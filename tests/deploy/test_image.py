@@ -1,4 +1,4 @@
-"""The CPU image, where it is asked for: `tests/deploy/built.py` builds and runs it."""
+"""The CPU image, if requested: `tests/deploy/built.py` builds and runs it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def secrets(tmp_path: Path, image: Image) -> Path:
 
 
 def kernels(folder: Path) -> dict[str, bytes]:
-    """The files that numba keeps there, of which there must be some: an index that is renewed has other bytes."""
+    """Return the cached files of numba. There must be some. A renewed index has other bytes."""
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.nb?")}
     assert found
     return found
 
 
 def ask_in_arrow(port: int) -> int:
-    """Rows of the answer to a series of two observations as an Arrow stream."""
+    """Return the rows of the answer to a series of two observations as an Arrow stream."""
     kind = "application/vnd.apache.arrow.stream"
     table, sink = pa.table({"t": [0.0, 1.0], "y": [1.0, 0.7]}), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:

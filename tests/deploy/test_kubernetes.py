@@ -20,13 +20,13 @@ from rfa.service.settings import FIELDS, Settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "deploy" / "kubernetes"
 DOCKERFILE = (FOLDER.parents[2] / "Dockerfile").read_text()
-# What asks for a GPU, by NVIDIA's device plugin.
+# The GPU resource of NVIDIA's device plugin.
 GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """A folder that `kubectl apply --kustomize` takes, and what the server in it reads."""
+    """A folder for `kubectl apply --kustomize`, and the settings of its server."""
 
     folder: Path
 
@@ -36,7 +36,7 @@ class Deployed:
 
     @cached_property
     def manifests(self) -> dict[str, dict[str, Any]]:
-        """By the names of their files."""
+        """Return the manifests by file name."""
         files = [path for path in self.folder.glob("*.yaml") if path.stem != "kustomization"]
         return {path.stem: yaml.safe_load(path.read_text()) for path in files}
 
@@ -58,7 +58,7 @@ class Deployed:
         return server
 
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
-        """What the server reads from the environment of its container."""
+        """Return the settings that the server reads from the environment of its container."""
         for name in [name for name in os.environ if name.startswith("RFA_")]:
             monkeypatch.delenv(name)
         for variable in self.server["env"]:
@@ -159,7 +159,7 @@ def test_a_pod_is_killed_only_after_it_has_drained(deployed: Deployed, monkeypat
 
 
 def seconds_of(probe: dict[str, Any]) -> int:
-    """How long a container may fail it before it is killed."""
+    """Return the time for which a container may fail the probe before it is killed."""
     return probe["periodSeconds"] * probe["failureThreshold"]
 
 
@@ -168,7 +168,7 @@ def test_probes_ask_the_right_question(deployed: Deployed) -> None:
     server = deployed.server
     paths = {name: server[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths == {"startupProbe": "/ready", "readinessProbe": "/ready", "livenessProbe": "/health"}
-    # A busy server that misses some probes is not killed for it.
+    # A busy server that misses some probes is not killed.
     assert seconds_of(server["livenessProbe"]) >= 60
 
 
@@ -194,7 +194,7 @@ def test_the_pod_has_least_privilege(pod: dict[str, Any], container: dict[str, A
 
 
 def written(pod: dict[str, Any], container: dict[str, Any]) -> dict[Path, dict[str, Any]]:
-    """Volumes by the places where they are mounted."""
+    """Return volumes by mount path."""
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     return {Path(mount["mountPath"]): volumes[mount["name"]] for mount in container["volumeMounts"]}
 
@@ -232,7 +232,7 @@ def test_what_needs_a_gpu_is_let_in_where_one_is(pod: dict[str, Any], container:
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     least = str(FUSED_CAPABILITY[0] - 1)
     assert term["matchExpressions"] == [{"key": f"{GPU}.compute.major", "operator": "Gt", "values": [least]}]
-    # Kernels that a bundle brings need no compiler; until all do, this image has one.
+    # Stored kernels need no compiler; until every bundle has them, this image has one.
     assert container["image"] == "rfa-server:cuda-jit" and " AS cuda-jit\n" in DOCKERFILE
 
 
@@ -250,7 +250,7 @@ def test_the_check_is_given_the_time_and_the_arguments_that_it_takes(monkeypatch
     assert CHECK["command"][0] == "rfa"
     said = typer.testing.CliRunner().invoke(app, CHECK["command"][1:])
     assert said.exit_code == 0, said.output
-    assert json.loads(said.output.splitlines()[-1])["parts"]  # what `kubectl logs` gives
+    assert json.loads(said.output.splitlines()[-1])["parts"]  # the output of `kubectl logs`
     assert "emptyDir" in written(JOB_POD, CHECK)[(Path(CHECK["workingDir"]) / asked[0]).parent]
     assert JOB["spec"]["activeDeadlineSeconds"] > gpu_check.LONGEST
     assert (JOB["spec"]["backoffLimit"], JOB_POD["restartPolicy"]) == (0, "Never")

@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask only for metrics that the server really exports, with labels that these really have."""
+"""Dashboard and alerts only use metrics and labels that the server exports."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DEPLOY = ROOT / "docs" / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "dashboards" / "rfa-server.json").read_text())
 KUBERNETES = DEPLOY / "kubernetes"
 RULES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"][0]["rules"]
-# What Prometheus adds to every series, in Kubernetes the last two as well, and the series that it makes itself.
+# Labels that Prometheus adds to every series (the last two in Kubernetes), and series that it makes itself.
 ADDED_LABELS = {"job", "instance", "namespace", "pod"}
 MADE_BY_PROMETHEUS = {"up": {"job", "instance"}, "ALERTS": {"alertname", "alertstate", "severity"}}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Where a query stands, and the query with Grafana's variables replaced by values of their kind."""
+    """Return the place of each query, and the query with Grafana's variables replaced by values of their kind."""
     panels = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
     annotations = [(item["name"], item["expr"]) for item in DASHBOARD["annotations"]["list"]]
     alerts = [(rule["alert"], rule["expr"]) for rule in RULES]
@@ -49,20 +49,20 @@ def expressions() -> list[tuple[str, str]]:
 
 
 def scaled_by() -> list[str]:
-    """The metrics that the autoscaler of the servers on GPUs asks the cluster for."""
+    """Return the metrics that the autoscaler of GPU servers requests from the cluster."""
     scaler = yaml.safe_load((KUBERNETES / "gpu" / "horizontalpodautoscaler.yaml").read_text())
     return [entry["pods"]["metric"]["name"] for entry in scaler["spec"]["metrics"]]
 
 
 def asked_by_the_autoscaler() -> list[tuple[str, str]]:
-    """What the adapter asks Prometheus then, for each metric."""
+    """Return the queries of the adapter to Prometheus for each metric."""
     (rule,) = yaml.safe_load((KUBERNETES / "monitoring" / "adapter-rules.yaml").read_text())["rules"]["custom"]
     filled = rule["metricsQuery"].replace("<<.GroupBy>>", "pod").replace("<<.LabelMatchers>>", 'namespace="rfa"')
     return [(name, filled.replace("<<.Series>>", name)) for name in scaled_by()]
 
 
 def selectors(text: str) -> list[promql_parser.VectorSelector]:
-    """Every vector selector of a query."""
+    """Return every vector selector of a query."""
     found: list[promql_parser.VectorSelector] = []
 
     def collect(node: Any) -> None:
@@ -81,7 +81,7 @@ def selectors(text: str) -> list[promql_parser.VectorSelector]:
 
 
 async def scrape() -> str:
-    """/metrics of a server that has answered, failed and refused."""
+    """Return /metrics of a server that has answered, failed and rejected requests."""
     models = fake_models(FakeLanguage(poison="poison"))
     app = create_app(Settings(bundles=(), processes=1), load=lambda _: models)
     async with app.router.lifespan_context(app):
@@ -95,7 +95,7 @@ async def scrape() -> str:
 
 
 def scrape_server() -> str:
-    """/metrics of `rfa serve` as it runs: names that only a whole server has."""
+    """Return /metrics of `rfa serve`, which has metrics that only a whole server has."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "rfa", "serve", "--port", str(port), "--bundle", "bundles/linear"]
@@ -108,7 +108,7 @@ def scrape_server() -> str:
 
 
 def when_it_answers(address: str, server: subprocess.Popen[bytes]) -> str:
-    """The first answer of a server that is on its way."""
+    """Return the first answer of a starting server."""
     answers: list[httpx.Response] = []
 
     def has_answered() -> bool:
@@ -123,7 +123,7 @@ def when_it_answers(address: str, server: subprocess.Popen[bytes]) -> str:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Labels by name of series; one that nothing has counted yet has its name and no labels."""
+    """Return labels by name of series. A series without counts has its name and no labels."""
     labels: dict[str, set[str]] = defaultdict(set)
     for text in (asyncio.run(scrape()), scrape_server()):
         for family in text_string_to_metric_families(text):
@@ -135,7 +135,7 @@ def exported() -> dict[str, set[str]]:
 
 
 def existing_labels(exported: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Of every series that Prometheus has of this server, or will have."""
+    """Return the labels of every series that Prometheus has or will have of this server."""
     return {name: labels | ADDED_LABELS for name, labels in exported.items()} | MADE_BY_PROMETHEUS
 
 
@@ -188,7 +188,7 @@ def test_prometheus_scrapes_the_services_of_the_compose_file() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     (job,) = prometheus["scrape_configs"]
     (discovery,) = job["dns_sd_configs"]
-    assert job["job_name"] == "rfa"  # the dashboard and the alerts ask for this job
+    assert job["job_name"] == "rfa"  # the dashboard and the alerts select this job
     assert set(discovery["names"]) == {name for name in services if name.startswith("server")}
     assert {discovery["port"]} == {int(services[name]["environment"]["RFA_HEALTH_PORT"]) for name in discovery["names"]}
     assert all("watch" in services[name]["networks"] for name in (*discovery["names"], "prometheus"))

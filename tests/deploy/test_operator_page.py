@@ -1,4 +1,4 @@
-"""docs/deploy/README.md says what is true of the files beside it."""
+"""docs/deploy/README.md agrees with the files beside it."""
 
 from __future__ import annotations
 

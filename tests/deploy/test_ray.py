@@ -1,4 +1,4 @@
-"""The Ray Serve deployment, on a real Ray: `RAY_PYTHON` names an interpreter that has it when this one has not."""
+"""The Ray Serve deployment on a real Ray. `RAY_PYTHON` names an interpreter that has Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYTHON = os.environ.get("RAY_PYTHON", sys.executable)
 
 
 def has_ray() -> bool:
-    """Whether that interpreter finds Ray, without importing it."""
+    """Return whether that interpreter finds Ray, without importing it."""
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ray') is None)"
     return subprocess.run([PYTHON, "-c", code], timeout=PATIENCE).returncode == 0
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
-    """Of a node that is set up for replicas, but for the changes; Ray keeps its files in `folder`."""
+    """Return the environment of a node for replicas, with changes. Ray keeps its files in `folder`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     return {
         **kept,
@@ -52,7 +52,7 @@ def test_two_replicas_answer_like_the_server(tmp_path: Path) -> None:
     answers = json.loads(run.stdout.splitlines()[-1])
     whole, *joined = answers.pop("resumed")
     assert len(joined) == 11
-    assert set(joined) == {whole}  # any replica goes on from a state of any other
+    assert set(joined) == {whole}  # any replica continues from a state of any other
     assert {status for status, _ in answers.values()} == {200}
     assert json.loads(answers["/ready"][1]) == {"status": "ready", "models": MODELS}
     assert [step["index"] for step in json.loads(answers["/filter"][1])["steps"]] == [0, 1, 2]
