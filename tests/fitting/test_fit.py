@@ -114,7 +114,7 @@ def test_models_go_to_a_file_and_back(fitted, tmp_path):
     again = Models.load(tmp_path / "models.json")
     assert dict(again) == dict(models) and again.fits == models.fits
     for text, message in (
-        ("[", "no JSON"),
+        ("[", "not a JSON document"),
         ("{}", "has no models"),
         ('{"series": {}}', "has no models"),
         ('{"series": {"a": {"A": 1}}}', r"bad\.json, series 'a': system\.A"),

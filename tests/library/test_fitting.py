@@ -167,7 +167,7 @@ def test_series_that_fail_are_named_and_cost_the_others_nothing(rows: pd.DataFra
 
 def test_what_cannot_be_written_is_found_before_the_work(rows: pd.DataFrame, tmp_path: Path) -> None:
     for out in (tmp_path, tmp_path / "nowhere" / "models.json"):
-        with pytest.raises(ValueError, match="may not be written"):
+        with pytest.raises(ValueError, match="cannot be written"):
             rfa.fit(rows, by="site", out=out)
     assert not list(tmp_path.iterdir())
 
