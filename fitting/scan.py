@@ -4,7 +4,7 @@
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
-w is the capped Student-t weight (docs/MATH.md, section 2, K passes), so this is the served filter, in float64. With
+w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the served filter, in float64. With
 1/nu = 0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. In these coordinates F is
 diagonal (`structural_model.py`): those of an oscillator rotate with it, and so does the sensor c. A step therefore
 takes two passes over P.

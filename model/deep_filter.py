@@ -211,7 +211,7 @@ class DeepFilter(StateFilter):
                 x, past.rows["keys"][:, :, i], past.rows["values"][:, :, i], lag, past.valid
             )
             x = mixed.out
-            # The recurrence continues from the last row of the batch pass (docs/MATH.md, section 2 c).
+            # The recurrence continues from the last row of the batch pass (docs/MATH.md §2 c).
             means.append(mixed.mean)
             precisions.append(mixed.precision)
             keys.append(key)

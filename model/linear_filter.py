@@ -7,8 +7,8 @@ filter. It agrees with `irkf_scan` for the isotropic model. A may be defective, 
 (`recurrence/modes.py`).
 
 Attention mode is the batch RFA estimate. Every earlier observation is transported to the present with covariance C F⁻¹
-Q F⁻ᵀ Cᵀ + R. The estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md, section
-7). It treats the process noises of observations as independent, with a discount for their shared part: optimal for Q =
+Q F⁻ᵀ Cᵀ + R. The estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md
+§7). It treats the process noises of observations as independent, with a discount for their shared part: optimal for Q =
 0, otherwise less accurate than the Kalman filter.
 """
 

@@ -1,6 +1,6 @@
 """Reweighting passes K of a filter, as requests may choose them.
 
-The robust weight of an observation is found in K passes (docs/MATH.md, section 4). Requests may choose fewer passes for
+The robust weight of an observation is found in K passes (docs/MATH.md §4). Requests may choose fewer passes for
 linear filters with the capped rule. The deep filter was trained with a fixed number, and the other rules have one.
 """
 

@@ -5,8 +5,8 @@
 Discretisation: `eigenpairs.py`, `modes.py`.
 
 Update. With S = C P Cᵀ + R of the d components present, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)). r is the
-innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w (docs/MATH.md,
-section 2, rule "capped"). The Joseph form keeps the covariance positive in float32.
+innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w (docs/MATH.md
+§2, rule "capped"). The Joseph form keeps the covariance positive in float32.
 
 Jump detection (`Suspicion`). A robust filter treats a true jump of the state as outliers and follows it late. It can
 track an alternative mean: the state after a jump to the last observation. Both predict the next observation. The log
