@@ -249,7 +249,7 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """See `Language`. The logits stay on the device, except those of rows whose options its kernels do not support."""
+        """See `Language`. The logits stay on the device, except for rows whose options its kernels do not support."""
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]
