@@ -336,6 +336,8 @@ def _run(
             f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
             'as "1/week", or a share of the rows, 0.001'
         )
+    if runtime.covariates:
+        runtime.check_input(rule, None, is_given=False)
     check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,

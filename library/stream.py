@@ -97,6 +97,8 @@ class Stream:
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
         self._rule = request.rule
+        if known:
+            self._runtime.check_input(self._rule, None, is_given=False)
         self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, request.readout)
         self._pool = StatePool(self._runtime.state_fields, 1)
         self._pool_slot = self._pool.acquire()
