@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterWarning
-from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions
 from rfa.service.engine import request_size
@@ -154,7 +153,7 @@ class Engine:
 
     def generate(self, model_name: str | None, options: GenerateOptions, lease: Lease | None = None) -> GenerateJob:
         """Queue a generation."""
-        model, names = self._language(model_name), options.names
+        model, names = self.language(model_name), options.names
         self._check_mode(model, options)
         if options.max_new_tokens > self._limits.max_new_tokens:
             message = f"{names.max_new_tokens} must be at most {self._limits.max_new_tokens} on this server."
@@ -177,14 +176,6 @@ class Engine:
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options, reader, lease, capacity))
 
-    def vocabulary(self, model_name: str | None) -> Vocabulary:
-        """The tokens of a language model. Raises NotFound."""
-        return self._language(model_name).vocabulary
-
-    def language_name(self, model_name: str | None) -> str:
-        """The name of a language model. Raises NotFound."""
-        return self._language(model_name).name
-
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
         """Estimated numbers per token of a reply.
 
@@ -194,7 +185,7 @@ class Engine:
         Raises:
             NotFound
         """
-        latent = math.prod(self._language(model_name).latent_shape) if with_latents else 0
+        latent = math.prod(self.language(model_name).latent_shape) if with_latents else 0
         return NUMBERS_PER_TOKEN + 2 * top + latent
 
     def check_has_state(self, model_name: str | None, param: str) -> None:
@@ -203,7 +194,7 @@ class Engine:
         Raises:
             InvalidRequest, NotFound
         """
-        model = self._language(model_name)
+        model = self.language(model_name)
         if "recurrent" not in model.modes:
             raise InvalidRequest(
                 f'{param}: a state is of decode "recurrent", and {model.name!r} decodes in "attention" only.',
@@ -213,12 +204,12 @@ class Engine:
 
     def language_state(self, model_name: str | None) -> StateKind:
         """Raises NotFound."""
-        model = self._language(model_name)
+        model = self.language(model_name)
         return StateKind(self._served.digests[model.name], "lm", largest_state(model.context_bytes))
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
         """Raises InvalidRequest if the state does not fit the model (`state_invalid`)."""
-        return LanguageState.unpack(payload, len(self._language(model_name).vocabulary))
+        return LanguageState.unpack(payload, len(self.language(model_name).vocabulary))
 
     async def resolve_filter(self, model_name: str | None, system: SystemRequest | None) -> ResolvedChoice:
         """The filter of a request, with the successor of a retired name.
@@ -346,7 +337,8 @@ class Engine:
     def _stages(self, choice: ModelChoice, model: FilterRuntime) -> FilterStages:
         return choice.stages if isinstance(choice, ServedSystem) else self._served.get_stages(model)
 
-    def _language(self, name: str | None) -> Language:
+    def language(self, name: str | None) -> Language:
+        """A language model. Raises NotFound."""
         model: Language = self._model(self.models.languages, name, "language model")
         return model
 

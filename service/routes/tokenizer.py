@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.body import StrictJSONRoute
 from rfa.service.encoding import Long
 from rfa.service.engine.text.prompt import PromptReader
@@ -44,7 +43,7 @@ BYTES_EACH = 32
 @router.post("/tokenize", response_model=TokenizeReply, responses=ERRORS)
 async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -> Response:
     """Tokenise a text as prompts are."""
-    vocabulary = engine.vocabulary(body.model)
+    vocabulary = engine.language(body.model).vocabulary
     size, limits = len(body.prompt.encode()), _limits(request)
     if size > limits.max_reply_numbers:
         message = f"prompt must have at most {limits.max_reply_numbers} bytes on this server."
@@ -63,7 +62,7 @@ async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -
 @router.post("/detokenize", response_model=DetokenizeReply, responses=ERRORS)
 async def detokenize(body: DetokenizeRequest, request: Request, engine: EngineDep) -> Response:
     """The text of tokens."""
-    vocabulary = engine.vocabulary(body.model)
+    vocabulary = engine.language(body.model).vocabulary
     if max(body.tokens, default=0) >= len(vocabulary):
         message = f"tokens must be token ids below {len(vocabulary)} for this model."
         raise InvalidRequest(message, param="tokens", code="unknown_token")
@@ -80,12 +79,13 @@ async def tokenizer_info(
     request: Request, engine: EngineDep, model: Annotated[str | None, Query(max_length=LONGEST_MODEL_NAME)] = None
 ) -> Response:
     """The tokenizer of a language model."""
-    vocabulary: Vocabulary = engine.vocabulary(model)
+    language = engine.language(model)
+    vocabulary = language.vocabulary
     end = vocabulary.end_of_text
     name = None if end is None else vocabulary.label(end)
     return json_response(
         TokenizerInfo(
-            "PreTrainedTokenizerFast", engine.language_name(model), len(vocabulary), name, name, name, end, False,
+            "PreTrainedTokenizerFast", language.name, len(vocabulary), name, name, name, end, False,
             CHAT_TEMPLATE, _limits(request).max_prompt_tokens,
         )
     )  # fmt: skip
