@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rfa.library.models import Filters
 
 OUTLIER = 0.999
-View = Literal["rows", "forecast", "alarms"]
+View = Literal["rows", "forecast", "alarms", "incidents"]
 # Messages of one kind that are printed.
 SHOWN = 8
 
@@ -67,6 +67,16 @@ Smooth = Annotated[bool, typer.Option("--smooth", help="Also estimate each row f
 Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this many later rows only.")]
 AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share such as 0.001.")]
 Rate = Annotated[str, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows such as 0.001.")]
+Mute = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Maintenance window, whose rows count as missing: 'sat 22:00-23:30', 'daily 03:00-03:10' or two times "
+        "joined by /, in the zone of --tz. Repeatable."
+    ),
+]
+Rows = Annotated[bool, typer.Option("--rows", help="Each row with an alarm, with its estimates, not each incident.")]
+MinDeviation = Annotated[float, typer.Option(min=0, help="Least distance of an alarm from the expected value.")]
+Direct = Annotated[str, typer.Option(help="Alarms above the expected value (up), below it (down), or both.")]
 Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]
 Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values nearer than an outlier.")]
 Digits = Annotated[
@@ -92,6 +102,7 @@ def filter_series(
     lag: Lag = None,
     alarm: AlarmRate = None,
     quiet: Quiet = 0,
+    mute: Mute = None,
     flag: Flag = OUTLIER,
     minimum: Minimum = None,
     maximum: Maximum = None,
@@ -109,9 +120,9 @@ def filter_series(
     """
     from rfa.cli.filter_run import Task, parse_alarm, parse_range
 
-    filters, rule = _load(data, bundle, system, out, plot), parse_alarm(alarm, quiet)
-    limits = parse_range(minimum, maximum)
-    task = Task(filters, lead or [], horizon, rule, flag, smooth=smooth or lag is not None, lag=lag, range=limits)
+    alarms, limits = parse_alarm(alarm, reading.zone, quiet=quiet, mute=mute or []), parse_range(minimum, maximum)
+    filters = _load(data, bundle, system, out, plot)
+    task = Task(filters, lead or [], horizon, alarms, flag, smooth=smooth or lag is not None, lag=lag, range=limits)
     _write(
         FilterBatch(data, source, reading, task, has_plot=plot is not None, digits=parse_digits(digits)),
         out,
@@ -160,6 +171,10 @@ def detect_series(
     *,
     rate: Rate = "0.001",
     quiet: Quiet = 0,
+    direction: Direct = "both",
+    min_deviation: MinDeviation = 0.0,
+    mute: Mute = None,
+    rows: Rows = False,
     bundle: Model = None,
     system: System = None,
     digits: Digits = "3",
@@ -169,14 +184,19 @@ def detect_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Print the rows of recorded series that are as rare as the rate says, given the rows before each."""
+    """Print the incidents of recorded series: alarms, as rare as the rate says, that belong together.
+
+    An alarm is an unusual value, a stretch of changed level or spread, a standstill, or a time without values.
+    """
     from rfa.cli.filter_run import Task, parse_alarm
 
-    filters, rule = _load(data, bundle, system, out, plot), parse_alarm(rate, quiet, "--rate")
-    task = Task(filters, [], None, rule, OUTLIER, smooth=False, lag=None, option="--rate")
-    batch = FilterBatch(
-        data, source, reading, task, has_plot=plot is not None, view="alarms", digits=parse_digits(digits)
+    alarms = parse_alarm(
+        rate, reading.zone, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation, mute=mute or []
     )
+    filters = _load(data, bundle, system, out, plot)
+    task = Task(filters, [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
+    view: View = "alarms" if rows else "incidents"
+    batch = FilterBatch(data, source, reading, task, has_plot=plot is not None, view=view, digits=parse_digits(digits))
     _write(batch, out, plot, as_json=as_json)
 
 
@@ -198,8 +218,8 @@ def plot_series(
     from rfa.data.source import display_name
 
     picture = out or Path(f"{'series' if data[0] == '-' else Path(display_name(data[0])).stem}_plot.png")
-    filters, rule = _load(data, bundle, system, None, picture, "--out"), parse_alarm(rate, 0, "--rate")
-    task = Task(filters, [], horizon or USUAL, rule, OUTLIER, smooth=False, lag=None, option="--rate")
+    alarms, filters = parse_alarm(rate, reading.zone, "--rate"), _load(data, bundle, system, None, picture, "--out")
+    task = Task(filters, [], horizon or USUAL, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
     _write(FilterBatch(data, source, reading, task, has_plot=True), None, picture, as_json=False)
 
 
@@ -237,7 +257,7 @@ class FilterBatch:
 
     Attributes:
         source: options of `rfa.data.load_table`.
-        view: the rows of the table: all with the forecast, only the forecast, or only alarms.
+        view: the rows of the table: all with the forecast, only the forecast, only alarms, or a row for each incident.
         digits: of CSV output; None: all.
         has_plot: all columns are drawn into one picture.
         has_keys: a file has several series.

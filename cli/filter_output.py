@@ -116,6 +116,9 @@ def _summary(batch: FilterBatch) -> str:
     if alarms := [result.checks.alarms for result in results if result.checks.alarms is not None]:
         raised, expected = sum(each.raised for each in alarms), sum(each.expected for each in alarms)
         parts.append(f"{_plural(raised, 'alarm')} of {expected:.2g} expected")
+        if batch.view == "incidents":
+            found = [result.sequence.incidents for result in results]
+            parts.append(_plural(sum(len(one.listed) + one.omitted for one in found), "incident"))
     if rows := sum(len(result.future_times) for result in results):
         parts.append(f"{_plural(rows, 'row')} ahead")
     if batch.has_one_result:
@@ -195,7 +198,12 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
 
     sequence, leads = result.sequence, len(result.leads)
     steps = [
-        {**vars(step), "forecast": [asdict(step.forecast[k]) for k in range(leads)], "samples": step.samples.tolist()}
+        {
+            **vars(step),
+            "raised": step.raised and asdict(step.raised),
+            "samples": step.samples.tolist(),
+            "forecast": [asdict(step.forecast[k]) for k in range(leads)],
+        }
         for step in sequence.steps
     ]
     smoothed, alarms = sequence.smoothed, result.checks.alarms
@@ -212,6 +220,7 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
         "calibration": asdict(result.checks),
         "warnings": [asdict(warning) for warning in result.warnings],
         "alarms": None if alarms is None else asdict(alarms),
+        "incidents": [asdict(incident) for incident in sequence.incidents.listed],
         "notes": list(result.series.notes),
     }
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rfa.data import future_times, key_name, usual_step
 from rfa.data.durations import SECONDS, duration
 from rfa.data.horizon import USUAL, parse_horizon
+from rfa.runtime.errors import InvalidInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,8 +128,10 @@ class Task:
         from rfa.library.models import with_covariates
         from rfa.runtime.uncertainty.alarms import is_most
 
-        if self.alarm.per_time and series.clock is None:
+        if self.alarm.needs_times == "rate" and series.clock is None:
             raise ValueError(f"{self.option} is per time, and {file} has no time column; give a share of the rows")
+        if self.alarm.needs_times and series.clock is None:
+            raise ValueError(f"--mute names times, and {file} has no time column")
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
                 f"{self.option} is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer "
@@ -190,8 +192,6 @@ class Task:
 @contextmanager
 def suggest_column_option() -> Iterator[None]:
     """Add `--column` to the error on too many columns."""
-    from rfa.runtime.errors import InvalidInput
-
     try:
         yield
     except InvalidInput as error:
@@ -347,27 +347,30 @@ def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
     return value_range(low, high, ("--min", "--max"))
 
 
-def parse_alarm(rate: str | None, quiet: int, option: str = "--alarm") -> Alarm:
-    """An alarm by its rate: a share of the rows, or a number per time.
+def parse_alarm(rate: str | None, tz: str, option: str = "--alarm", **options: Any) -> Alarm:
+    """The alarms of a rate, a share of the rows or a number per time, with other options of `alarm`.
 
     Raises:
-        ValueError: neither, or `--quiet` without a rate.
+        ValueError: If an option is invalid, or needs a rate.
     """
-    from rfa.runtime.uncertainty.alarms import LARGEST_RATE, NEVER, RATE_PATTERN, alarm
+    from rfa.runtime.uncertainty.alarms import NEVER, alarm_of
 
     if rate is None:
-        if quiet:
-            raise ValueError("--quiet needs --alarm with a rate, such as 1/day")
+        for name in ("quiet", "mute"):
+            if options.get(name):
+                raise ValueError(f"--{name} needs --alarm with a rate, such as 1/day")
         return NEVER
-    if re.match(RATE_PATTERN, rate):
-        return alarm(rate, quiet=quiet)
     try:
-        share = float(rate)
+        return alarm_of({"rate": float(rate) if _is_number(rate) else rate, **options}, tz)
+    except InvalidInput as error:
+        name, _, expected = error.message.partition(" must ")
+        name = option if name == "alarm.rate" else f"--{name.removeprefix('alarm.').partition('[')[0]}"
+        raise ValueError(f"{name.replace('_', '-')} must {expected}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
     except ValueError:
-        share = math.nan
-    if not 0 < share <= LARGEST_RATE:
-        raise ValueError(
-            f"{option} takes a share of the rows, above 0 and at most {LARGEST_RATE}, or a number per second, minute, "
-            f"hour, day or week such as 1/day, got {rate!r}"
-        )
-    return alarm(share, quiet=quiet)
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rfa.cli.digits import round_estimates, round_score
@@ -10,6 +11,7 @@ from rfa.cli.filter_run import WIDE, Filtered
 from rfa.data import Frame, Table, write_clock
 from rfa.data.table import unique_names
 from rfa.library.filtering import SCORES, rename_row_outputs
+from rfa.library.frames import concatenated
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +38,7 @@ def as_table(
 
     Args:
         parts: the results of one series; several if its columns were filtered separately, each with its own scores.
-        view: "forecast" has only the forecast, "alarms" only the rows with alarms.
+        view: "forecast" has only the forecast, "alarms" only the rows with alarms, "incidents" a row for each.
         has_file: the first column is the file name.
         has_forecast: the forecast is appended, and a column marks its rows.
         digits: see `round_estimates`; None: all.
@@ -44,8 +46,11 @@ def as_table(
     import pyarrow as pa
 
     table, by, first = frame.table, frame.by, parts[0]
-    blocks = []
-    if view != "forecast":
+    blocks: list[tuple[dict[str, Any], dict[str, Any], str]] = []
+    if view == "incidents":
+        count = sum(len(part.sequence.incidents.listed) for part in parts)
+        blocks.append((_keys(table, first, by, count), _incident_columns(table, parts, digits), "incident"))
+    elif view != "forecast":
         blocks.append((_source_columns(table, parts, by), _result_columns(parts, digits), "estimate"))
     if has_forecast:
         # Rows with estimates have no median.
@@ -71,6 +76,22 @@ def as_table(
         promote_options="default",
     )
     return _alarms(found, [renamed[name] for name in results if name.endswith("alarm")]) if view == "alarms" else found
+
+
+def _incident_columns(table: Table, parts: Sequence[Filtered], digits: int | None) -> dict[str, Any]:
+    import numpy as np
+
+    from rfa.library.incidents import incident_columns
+
+    found = [
+        incident_columns(part.series, part.sequence.incidents.listed, partial(write_clock, table, part.series))
+        for part in parts
+    ]
+    joined = {name: concatenated([columns[name] for columns in found]) for name in found[0]}
+    value, expected = np.asarray(joined["value"]), np.asarray(joined["expected"])
+    rounded = round_estimates({"std": np.abs(value - expected), "expected": expected}, digits)
+    probability = round_score(np.asarray(joined["probability"]), digits)
+    return {**joined, "expected": numbers(rounded["expected"]), "probability": probability}
 
 
 def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Final, Generic, SupportsIndex, TypeVar
+from typing import Any, Final, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 
 from rfa.data import Key, Series, usual_step
+from rfa.data.table import unique_names
 from rfa.library.frames import Clock, Column, New, concatenated
+from rfa.library.incidents import Detection, incident_columns
 from rfa.library.models import Filters, covariate_inputs, filters, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
@@ -20,11 +21,12 @@ from rfa.library.spans import Span, as_written
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.uncertainty.alarms import count_alarms, is_most
+from rfa.runtime.uncertainty.alarms import SHARES, count_alarms, is_most
 from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, level_name
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions
+from rfa.runtime.uncertainty.mute import Window
 
 Frame = TypeVar("Frame")
 # Share of rows inside the gate, where the filter is right.
@@ -83,7 +85,7 @@ def filter(
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
-    request = OutputOptions.of(levels, (), alarm, limits=(minimum, maximum))
+    request = OutputOptions.of(levels, (), alarm, limits=(minimum, maximum), tz=tz)
     table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
     work = functools.partial(_filter_series, table, filters(model, table.columns, system), request, smooth)
     with notify_on_compile():
@@ -177,33 +179,6 @@ def _forecast_columns(series: Series, found: Ahead, levels: Sequence[float]) -> 
     return new
 
 
-@dataclass(frozen=True, repr=False)
-class Detection(Generic[Frame]):
-    """The result of `rfa.detect`.
-
-    Attributes:
-        rows: the alarms: the data's columns; for each column x its forecast `x_expected`, with `x_expected_low90` and
-            `x_expected_high90` (a pair per level); and `anomaly`, 1 minus the probability of so unusual a row. Columns
-            with models of their own each have `x_anomaly` and `x_alarm`, whether this column raised it.
-        raised: the number of alarms.
-        expected: the number of alarms that the rate gives for these rows.
-        observations: rows that could raise an alarm.
-        bound: 95 % bounds of the rate by these rows, as shares of the observations; None without observations.
-    """
-
-    rows: Frame
-    raised: int
-    expected: float
-    observations: int
-    bound: tuple[float, float] | None
-
-    def __str__(self) -> str:
-        return f"{self.observations:,} observations, {self.raised} of them alarms, {self.expected:.3g} expected"
-
-    def __repr__(self) -> str:
-        return f"{self}\n{self.rows!r}"
-
-
 def detect(
     data: Frame,
     rate: float | str = 0.001,
@@ -212,6 +187,8 @@ def detect(
     direction: str = "both",
     min_deviation: float = 0.0,
     range: tuple[float | None, float | None] | None = None,
+    rules: Sequence[str] = tuple(SHARES),
+    mute: Sequence[Window] = (),
     time: Any = None,
     columns: Sequence[str] | str = (),
     by: Sequence[str] | str = (),
@@ -227,21 +204,31 @@ def detect(
     """Find the rows that are as rare on their series as a rate says, given the rows before each.
 
     Args:
-        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day or week: "1/day". It holds
-            for series whose behaviour does not change.
+        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day, week or month: "1/day". It
+            holds for series whose behaviour does not change.
         quiet: for this many rows after an alarm only a much rarer row raises another.
         direction: "up" above the forecast, "down" below it, or "both".
         min_deviation: the least distance from the forecast of an alarm.
         range: lowest and highest value, None for no limit: a value outside is an alarm, however common.
+        rules: what may be an alarm, with a share of the rate each: an unusual "value"; a "stretch" of changed level or
+            spread; a "standstill"; and a "gap" without values, at the row that ends it.
+        mute: maintenance windows in `tz`, whose rows count as missing: "sat 22:00-23:30", "mon-fri 02:00-03:00",
+            "2026-03-01T22:00/2026-03-02T01:00", or two times in seconds since 1970.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing, known: see `rfa.filter`.
 
     Raises:
         ValueError: If an argument, column or row is invalid; the message names it and says what to do.
         FileNotFoundError: there is no such bundle.
     """
-    rule = {"rate": rate, "quiet": quiet, "direction": direction, "min_deviation": float(min_deviation)}
+    alarm: dict[str, Any] = {
+        "rate": rate,
+        "quiet": quiet,
+        "direction": direction,
+        "min_deviation": float(min_deviation),
+    }
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
-    request = OutputOptions.of(levels, (), {**rule, "range": limits})
+    alarm |= {"range": limits, "rules": list(rules), "mute": list(mute)}
+    request = OutputOptions.of(levels, (), alarm, tz=tz)
     table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
     work = functools.partial(_detect_series, table, filters(model, table.columns, system), request)
     with notify_on_compile():
@@ -249,10 +236,17 @@ def detect(
     return _detection(table, found)
 
 
-def _detect_series(
-    table: Table, filters_of: Filters, request: OutputOptions, key: Key, series: Series
-) -> tuple[np.ndarray, New, np.ndarray]:
-    """Rows of the alarms, new columns of these, and the tally of the series."""
+class _Detected(NamedTuple):
+    """Rows of the alarms of a series, new columns of these, and its tally; and of its incidents a row and columns."""
+
+    rows: np.ndarray
+    new: New
+    tally: np.ndarray
+    incident_rows: np.ndarray
+    incidents: New
+
+
+def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, key: Key, series: Series) -> _Detected:
     step = usual_step(series) or 1.0
     options = request.with_horizon([step])
     parts = [(part, _run(table, runtime, key, part, options)) for part, runtime in filters_of(key, series)]
@@ -263,18 +257,31 @@ def _detect_series(
         expected = _expected_columns(part, one, step, alarms, request.levels)
         named = {**expected, "alarm": one["alarm"][alarms] == 1}
         new |= expected if len(parts) == 1 else rename_row_outputs(part.names[0], named)
-    return _rows(series)[alarms], new, np.sum([result.tally for _, result in parts], axis=0)
+    incidents = [
+        incident_columns(part, result.incidents.listed, functools.partial(table.clock, series))
+        for part, result in parts
+    ]
+    listed = {name: concatenated([columns[name] for columns in incidents]) for name in incidents[0]}
+    count = sum(len(result.incidents.listed) for _, result in parts)
+    tally = np.sum([result.tally for _, result in parts], axis=0)
+    return _Detected(_rows(series)[alarms], new, tally, np.repeat(_rows(series)[:1], count), listed)
 
 
-def _detection(table: Table, found: Sequence[tuple[np.ndarray, New, np.ndarray]]) -> Detection[Any]:
-    """The detection of all series, from rows, new columns and tallies of each."""
-    rows = np.concatenate([rows for rows, _, _ in found])
-    new = {name: np.concatenate([outputs[name] for _, outputs, _ in found]) for name in found[0][1]}
+def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
+    """The detection of all series."""
+    rows = np.concatenate([one.rows for one in found])
+    new = {name: np.concatenate([one.new[name] for one in found]) for name in found[0].new}
     order = np.argsort(rows, kind="stable")
-    sums = np.sum([tally for _, _, tally in found], axis=0)
+    incidents = {name: concatenated([one.incidents[name] for one in found]) for name in found[0].incidents}
+    names = unique_names([*table.by, *incidents])[len(table.by) :]
+    sums = np.sum([one.tally for one in found], axis=0)
     checks = count_alarms(sums[ASKED], sums[EXPECTED], sums[ALARMS])
     return Detection(
         table.data.joined({name: values[order] for name, values in new.items()}, rows[order]),
+        table.data.made(
+            table.by, np.concatenate([one.incident_rows for one in found]), {},
+            dict(zip(names, incidents.values(), strict=True)),
+        ),
         int(sums[ALARMS]), float(sums[EXPECTED]), int(sums[ASKED]), None if checks is None else checks.bound,
     )  # fmt: skip
 
@@ -324,24 +331,23 @@ def _run(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
     smooth: bool = False,
 ) -> FilteredSequence:  # fmt: skip
-    rule = request.rule
-    if rule.per_time and series.clock is None:
-        raise ValueError(
-            "the rate of alarms is per time, and the data have no time column: give a share of the rows, 0.001"
-        )
+    alarms = request.alarms
+    if alarms.needs_times and series.clock is None:
+        needs = "the rate of alarms is per time" if alarms.needs_times == "rate" else "mute names times"
+        raise ValueError(f"{needs}, and the data have no time column: give a share of the rows, 0.001")
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {_rows(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")
-    if is_most(rule, step := usual_step(series)):
+    if is_most(alarms, step := usual_step(series)):
         raise ValueError(
             f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
             'as "1/week", or a share of the rows, 0.001'
         )
     if runtime.covariates:
-        runtime.check_input(rule, None, is_given=False)
+        runtime.check_input(alarms, None, is_given=False)
     check_sizes(series)
     options = FilterOptions(
         series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
-        alarm=rule, smooth=smooth, range=request.range, inputs=covariate_inputs(series, request.horizon),
+        alarm=alarms, smooth=smooth, range=request.range, inputs=covariate_inputs(series, request.horizon),
         utc_offsets=series.utc_offsets,
     )  # fmt: skip
     result = FilteredSequence.collect(runtime.work(options))

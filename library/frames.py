@@ -213,7 +213,12 @@ class PandasData:
         if levels := [level for level in self._levels if level in columns]:
             frame = frame.set_index(levels)
             frame.index.names = [names[self._levels[level]] for level in levels]
-        elif not (clock.keys() & self._labels.keys()) and not keys and isinstance(self._frame.index, pandas.RangeIndex):
+        elif (
+            clock
+            and not (clock.keys() & self._labels.keys())
+            and not keys
+            and isinstance(self._frame.index, pandas.RangeIndex)
+        ):
             frame = frame.set_index(list(clock)).rename_axis(names[0])
         return frame
 

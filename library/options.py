@@ -9,7 +9,7 @@ from typing import Any
 from rfa.data.clock import get_zone
 from rfa.data.utc_offsets import UtcOffsets
 from rfa.library.spans import Span, leads_of
-from rfa.runtime.uncertainty.alarms import NEVER, Alarm, alarm
+from rfa.runtime.uncertainty.alarms import Alarm, alarm_of
 from rfa.runtime.uncertainty.input import (
     LARGEST_HORIZON,
     LARGEST_SEED,
@@ -23,7 +23,6 @@ from rfa.runtime.uncertainty.interface import ReadoutOptions
 LEVELS = (0.5, 0.9)
 # A rate, or the fields of the server's `alarm`.
 AlarmRule = float | str | Mapping[str, Any]
-_ALARM_DEFAULTS: Mapping[str, Any] = {"direction": "both", "min_deviation": 0.0, "range": None, "quiet": 0}
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,7 @@ class OutputOptions:
         """
         rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
         low, high = limits
-        options = cls(
-            _numbers(levels), leads_of(horizon), None if rule is None else {**_ALARM_DEFAULTS, **rule}, samples,
-            (low, high), weights, tz,
-        )  # fmt: skip
+        options = cls(_numbers(levels), leads_of(horizon), rule, samples, (low, high), weights, tz)
         options.check()
         return options
 
@@ -93,13 +89,9 @@ class OutputOptions:
         return replace(self, horizon=tuple(horizon))
 
     @property
-    def rule(self) -> Alarm:
-        """The alarm of the filter."""
-        if self.alarm is None:
-            return NEVER
-        fields = dict(self.alarm)
-        limits = fields.pop("range")
-        return alarm(fields.pop("rate"), within=(None, None) if limits is None else tuple(limits), **fields)
+    def alarms(self) -> Alarm:
+        """The alarms for the filter."""
+        return alarm_of(self.alarm, self.tz)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -110,7 +102,7 @@ class OutputOptions:
     def readout(self) -> ReadoutOptions:
         """The options for the filter."""
         utc_offsets = UtcOffsets.of_zone(self.tz)
-        return ReadoutOptions(alarm=self.rule, range=self.range, weights=self.weights, utc_offsets=utc_offsets)
+        return ReadoutOptions(alarm=self.alarms, range=self.range, weights=self.weights, utc_offsets=utc_offsets)
 
     def check(self) -> None:
         """Check the bounds.
@@ -131,13 +123,6 @@ class OutputOptions:
                 if not is_inside:
                     raise ValueError(f"{name}[{i}] must be above 0 and {end}, got {value!r}")
         check_whole("samples", self.samples, MOST_SAMPLES)
-        unknown = set(self.alarm or ()) - {"rate", *_ALARM_DEFAULTS}
-        if unknown:
-            raise ValueError(
-                f"alarm.{min(unknown)} is no field of an alarm; these are rate, {', '.join(_ALARM_DEFAULTS)}"
-            )
-        if self.alarm is not None and "rate" not in self.alarm:
-            raise ValueError('alarm.rate is needed: a share of the observations, or a number per time such as "1/day"')
         get_zone(self.tz)
         _ = self.readout
 

@@ -96,9 +96,9 @@ class Stream:
         self._covariates = tuple(known)
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
-        self._rule = request.rule
+        self._alarms = request.alarms
         if known:
-            self._runtime.check_input(self._rule, None, is_given=False)
+            self._runtime.check_input(self._alarms, None, is_given=False)
         self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, request.readout)
         self._pool = StatePool(self._runtime.state_fields, 1)
         self._pool_slot = self._pool.acquire()
@@ -339,8 +339,8 @@ class Stream:
 
     def _check_time(self, t: Time | None) -> float:
         if t is None:
-            if self._rule.per_time:
-                raise ValueError("t (in seconds) is required if the alarm rate is per unit of time")
+            if needs := self._alarms.needs_times:
+                raise ValueError(f"t (in seconds) is required by alarm.{needs}")
             time = float(self._count)
         else:
             time = t if type(t) is float else _seconds(t)

@@ -15,6 +15,8 @@ import numpy as np
 WarningCode = Literal[
     "low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms", "retired_model"
 ]
+# The rule of an alarm; "range" is a value beyond the limits.
+RaisedBy = Literal["value", "stretch", "standstill", "gap", "range"]
 Intervals = dict[str, list[list[float]]]  # by level: lower and upper end of each component
 
 
@@ -27,6 +29,48 @@ class ForecastPoint:
     median: list[float]
     std: list[float]
     interval: Intervals
+
+
+@dataclass
+class RaisedAlarm:
+    """How an observation became an alarm.
+
+    Attributes:
+        incident: the position of the first alarm of its incident.
+        component: the one that raised it, of several the rarest.
+        probability: tail probability of the observation by the rule.
+    """
+
+    rule: RaisedBy
+    incident: int
+    component: int
+    probability: float
+
+
+@dataclass
+class Incident:
+    """Alarms that belong together.
+
+    Attributes:
+        index: position of its first alarm.
+        begin, end: times of its first and last alarm.
+        alarms: their number.
+        rules: by which they were raised, that of the peak first.
+        t, component, value, expected, probability, direction: of its peak, the rarest alarm; expected and direction
+            are None for standstills and gaps.
+    """
+
+    index: int
+    begin: float
+    end: float
+    alarms: int
+    rules: list[RaisedBy]
+    component: int
+    t: float
+    value: float
+    expected: float | None
+    probability: float
+    direction: Literal["up", "down"] | None
 
 
 @dataclass
@@ -44,6 +88,7 @@ class FilterStep:
     nis: float | None
     anomaly: float | None
     alarm: bool | None
+    raised: RaisedAlarm | None
     interval: Intervals
     forecast: Sequence[ForecastPoint]  # a list, or what is made block by block
     samples: np.ndarray  # [samples, P]

@@ -44,6 +44,7 @@ from rfa.runtime.uncertainty.interface import (
     Row,
     Stepped,
 )
+from rfa.runtime.uncertainty.rules import alarm_fields
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw, limit_outputs
 
@@ -110,6 +111,7 @@ class FilterRuntime(FilterStates):
         self._calibration, self.steps, self._driven = calibration, steps, driven
         self.levels: tuple[float, ...] = calibration["recurrent"].levels
         adaptive = {**horizons.fields(self.observation_size, len(self.levels), sides), **baseline_fields()}
+        adaptive |= alarm_fields(self.observation_size)
         adaptive |= {} if driven is None else driven.fields
         super().__init__(steps.magic, steps.initial, steps.fields, adaptive)
         # Through a proxy: a cache that holds `self` would keep it until the next garbage collection.
@@ -237,6 +239,7 @@ class FilterRuntime(FilterStates):
         Args:
             inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
         """
+        batch = batch._replace(values=readout.hide_muted(batch.times, batch.values))
         response = None if self._driven is None else self._driven.respond(pool, batch, inputs, readout.horizon)
         if response is not None:
             batch = batch._replace(values=response.hide(batch.values))
@@ -307,7 +310,7 @@ class FilterRuntime(FilterStates):
         Raises:
             InvalidInput: One is not supported. `param` is its field.
         """
-        has_range = (alarm.low, alarm.high) != (NEVER.low, NEVER.high)
+        has_range = (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high)
         if has_range and (is_given or self.covariates or _was_driven(state)):
             driven = "known" if self.covariates else "input" if is_given else "a state that had an input"
             message = f"alarm.range cannot be combined with {driven}: omit one of them."

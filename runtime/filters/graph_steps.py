@@ -82,7 +82,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x0a"
+    magic = b"RFAF\x0b"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Horizons) -> None:

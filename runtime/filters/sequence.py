@@ -16,6 +16,7 @@ from rfa.runtime.outputs import FilterStep, SmoothedStep
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.columns import Columns
 from rfa.runtime.uncertainty.forecast_checks import no_checks
+from rfa.runtime.uncertainty.incidents import Incidents
 from rfa.runtime.uncertainty.input import (
     check_lag,
     check_mode,
@@ -50,6 +51,7 @@ class FilterResult:
     state: FilterState
     smoothed: list[SmoothedStep] | None
     tally: Array
+    incidents: Incidents
     is_cut: bool
 
 
@@ -111,13 +113,18 @@ def run_sequence(
     memory = Memory(cast("GraphSteps", runtime.steps).cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
     traces: list[Traces] = []
-    total, sums = 0.0, no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size)
+    incidents, total, sums = (
+        Incidents.empty(),
+        0.0,
+        no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size),
+    )
     done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < count and time.monotonic() <= deadline:
         piece = runtime.cut(pool, series.part(slice(done, done + most)), most)
         end = done + len(piece.times)
         steps, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
         total, sums = steps.add_to(total, sums)
+        incidents.add(piece.times, piece.values, steps.outputs)
         steps, done = steps.without_tally, done + len(steps)
         if options.smooth:
             pieces.append(steps)
@@ -135,7 +142,7 @@ def run_sequence(
         for steps in pieces:
             part, paths = paths[: len(steps)], paths[len(steps) :]
             yield replace(steps, samples=part or None)
-    return FilterResult(total, runtime.get(pool, slot, options.seed), smoothed, sums, is_cut)
+    return FilterResult(total, runtime.get(pool, slot, options.seed), smoothed, sums, incidents, is_cut)
 
 
 def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:

@@ -18,6 +18,8 @@ from rfa.runtime.uncertainty.adaptive import FIELDS, ConformalState
 from rfa.runtime.uncertainty.baseline import FIELD as NORMAL
 from rfa.runtime.uncertainty.copy_arrays import copy1, copy2, copy3
 from rfa.runtime.uncertainty.learned_tail import FIELD as TAIL
+from rfa.runtime.uncertainty.rules import FIELDS as ALARM_FIELDS
+from rfa.runtime.uncertainty.rules import AlarmState
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, StepOutputs, StreamStates
 from rfa.runtime.uncertainty.steps import Readout
 
@@ -150,5 +152,6 @@ def streams_of(pool: StatePool) -> StreamStates:
     arrays = pool.arrays
     return StreamStates(
         arrays["clock.time"], arrays["clock.count"], arrays["clock.surprise"], arrays["clock.step"],
-        arrays[NORMAL], arrays[TAIL], ConformalState(*(arrays[name] for name in FIELDS)),
+        arrays[NORMAL], arrays[TAIL], AlarmState(*(arrays[name] for name in ALARM_FIELDS)),
+        ConformalState(*(arrays[name] for name in FIELDS)),
     )  # fmt: skip

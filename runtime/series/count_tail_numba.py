@@ -3,7 +3,7 @@
 The quantiles of such a stream lie arbitrarily close together, so a score by its distribution cannot tell 1 from 8. The
 probability of a count y after n others is its share, and beyond the largest one M so far a conservative guess:
 
-    p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) (y + 1)),  y > M
+    p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) y),  y > M
 
 It never decreases with y. Counts from 32 on are compared by the quarter of their octave.
 """
@@ -40,7 +40,7 @@ def count_tail(numbers, value):
         return np.nan
     largest = numbers[at.LARGEST_OF_ALL]
     if value > largest:
-        return (largest + 1) / ((counted + 1) * (value + 1))
+        return (largest + 1) / ((counted + 1) * value)
     beyond = 0.0
     for k in range(_bin(value), at.COUNT_BINS):
         beyond += numbers[at.COUNT + k]

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final, Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from rfa.runtime.errors import InvalidInput
-from rfa.runtime.outputs import AlarmChecks
+from rfa.runtime.outputs import AlarmChecks, RaisedBy
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
+from rfa.runtime.uncertainty.mute import Mute, Window
 
 Direction = Literal["both", "up", "down"]
-SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+Rule = Literal["value", "stretch", "standstill", "gap"]
+# By code, see rules.py; "range" is a value beyond the limits.
+RULE_NAMES: Final[tuple[RaisedBy, ...]] = get_args(RaisedBy)
+# Share of the rate of each rule.
+SHARES: Final[dict[Rule, float]] = {"value": 0.7, "stretch": 0.1, "standstill": 0.1, "gap": 0.1}
+# A month is a twelfth of a year.
+SECONDS: Final = {
+    "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016,
+}  # fmt: skip
 # "1/day", "0.5/hour", "12 / week"; not 0, which would raise no alarm, not even for a range.
 _ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
 RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
 # As a share of the observations.
 LARGEST_RATE: Final = 0.5
+RATE_FORM: Final = (
+    f'a share of the observations, above 0 and at most {LARGEST_RATE}, or a number per time such as "1/day"'
+)
 MOST_QUIET: Final = 1_000_000
 # Quantile of the normal for a 95 % interval.
 _Z = 1.96
 
 
-class Alarm(NamedTuple):
-    """When an observation is an alarm.
+class AlarmRule(NamedTuple):
+    """When an observation is an alarm, as numbers for compiled code.
 
     Attributes:
         rate, per_time: the expected alarms per observation and per unit of time since the one before; both 0: none.
@@ -31,6 +44,7 @@ class Alarm(NamedTuple):
         deviation: least distance from the forecast, in units of the observation.
         low, high: an observation outside is an alarm, however frequent.
         quiet: for so many observations after an alarm, only much rarer ones are alarms.
+        shares: of the rate, by the rules of SHARES in order.
     """
 
     rate: float = 0.0
@@ -40,6 +54,19 @@ class Alarm(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     quiet: int = 0
+    shares: tuple[float, float, float, float] = (0.7, 0.1, 0.1, 0.1)
+
+
+class Alarm(NamedTuple):
+    """The alarms of a request: their rule, and windows without any."""
+
+    rule: AlarmRule = AlarmRule()
+    mute: Mute = Mute()
+
+    @property
+    def needs_times(self) -> str | None:
+        """The option that needs times in seconds; None: none does."""
+        return "rate" if self.rule.per_time else "mute" if self.mute else None
 
 
 NEVER: Final = Alarm()
@@ -50,56 +77,94 @@ def alarm(
     *,
     direction: Direction = "both",
     min_deviation: float = 0.0,
-    within: tuple[float | None, float | None] = (None, None),
+    range: Sequence[float | None] | None = None,
     quiet: int = 0,
+    rules: Sequence[Rule] = tuple(SHARES),
+    mute: Sequence[Window] = (),
+    tz: str = "UTC",
 ) -> Alarm:
-    """An alarm at a rate: a share of the observations, or a text that matches RATE_PATTERN, for times in seconds.
+    """The alarms of a request. These are its options, wherever they are given.
 
     Args:
-        within: every observation outside these limits is an alarm.
+        rate: a share of the observations, or a text that matches RATE_PATTERN, for times in seconds.
+        direction, min_deviation: above the forecast, below it or both, and by at least so much. Standstills and gaps
+            have neither, and are no alarms with these options.
+        range: lowest and highest value, None for no limit; every observation outside is an alarm.
+        quiet: observations after an alarm in which only much rarer ones are alarms.
+        rules: those that may raise an alarm; they share the rate.
+        mute: maintenance windows, see `Mute.of`.
+        tz: zone of the windows.
 
     Raises:
-        InvalidInput: If a field of `alarm` is invalid; the message names it.
+        InvalidInput: If an option is invalid; the message names it.
     """
-    _check(rate, direction, min_deviation, within, quiet)
+    _check(rate, direction, min_deviation, range, quiet, rules)
     per_time = 0.0
     if isinstance(rate, str):
         count, unit = rate.replace(" ", "").split("/")
         rate, per_time = 0.0, float(count) / SECONDS[unit]
-    low, high = within
-    return Alarm(
+    low, high = range or (None, None)
+    asked = sum(SHARES[rule] for rule in dict.fromkeys(rules))
+    first, second, third, fourth = (share / asked if rule in rules else 0.0 for rule, share in SHARES.items())
+    rule = AlarmRule(
         float(rate), per_time, {"both": 0, "up": 1, "down": -1}[direction], float(min_deviation),
         -math.inf if low is None else float(low), math.inf if high is None else float(high), quiet,
+        (first, second, third, fourth),
     )  # fmt: skip
+    return Alarm(rule, Mute.of(mute, tz))
+
+
+OPTIONS: Final = ("rate", "direction", "min_deviation", "range", "quiet", "rules", "mute")
+
+
+def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
+    """`alarm` of options by name, in a time zone; None is no alarms.
+
+    Raises:
+        InvalidInput: If an option is unknown, missing or invalid; the message names it.
+    """
+    if options is None:
+        return NEVER
+    if unknown := set(options) - set(OPTIONS):
+        name = f"alarm.{min(unknown)}"
+        message = f"{name} is no field of an alarm; these are {', '.join(OPTIONS)}"
+        raise InvalidInput(message, param=name, code="extra_forbidden")
+    if "rate" not in options:
+        raise InvalidInput(f"alarm.rate is needed: {RATE_FORM}", param="alarm.rate", code="missing")
+    return alarm(**options, tz=tz)
 
 
 def _check(
-    rate: float | str, direction: str, min_deviation: float, within: tuple[float | None, float | None], quiet: int
+    rate: float | str, direction: str, min_deviation: float, limits: Any, quiet: int, rules: Sequence[str]
 ) -> None:
     if isinstance(rate, str):
         is_rate = re.fullmatch(RATE_PATTERN, rate) is not None
     else:
         is_rate = isinstance(rate, int | float) and 0 < rate <= LARGEST_RATE
-    low, high = within if len(within) == 2 else (math.nan, math.nan)
-    limits = [limit for limit in (low, high) if limit is not None]
+    low, high = (None, None) if limits is None else limits if len(limits) == 2 else (math.nan, math.nan)
+    numbers = [limit for limit in (low, high) if limit is not None]
     checks = {
-        "rate": (is_rate, 'be a share of the observations, at most 0.5, or a number per time such as "1/day"'),
+        "rate": (is_rate, f"be {RATE_FORM}"),
         "direction": (direction in get_args(Direction), "be up, down or both"),
         "min_deviation": (0 <= min_deviation <= LARGEST_OBSERVATION, f"be from 0 to {LARGEST_OBSERVATION:g}"),
         "range": (
-            limits == sorted(limits) and all(abs(limit) <= LARGEST_OBSERVATION for limit in limits),
+            numbers == sorted(numbers) and all(abs(limit) <= LARGEST_OBSERVATION for limit in numbers),
             "be the lower limit and the upper one",
         ),
         "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be a whole number from 0 to {MOST_QUIET}"),
+        "rules": (
+            not isinstance(rules, str) and bool(rules) and set(rules) <= set(SHARES),
+            f"be some of {', '.join(SHARES)}",
+        ),
     }
     for field, (is_good, expected) in checks.items():
         if not is_good:
             raise InvalidInput(f"alarm.{field} must {expected}", param=f"alarm.{field}", code="out_of_range")
 
 
-def is_most(rule: Alarm, step: float) -> bool:
+def is_most(alarms: Alarm, step: float) -> bool:
     """Whether a rate per time, at this typical lag, exceeds the largest share of rows."""
-    return rule.per_time * step > LARGEST_RATE
+    return alarms.rule.per_time * step > LARGEST_RATE
 
 
 def count_alarms(observations: float, expected: float, raised: float) -> AlarmChecks | None:

@@ -13,6 +13,7 @@ from rfa.runtime.filters.observed import PRECISION
 from rfa.runtime.uncertainty import learned_tail
 from rfa.runtime.uncertainty.baseline import LEVEL, SPREAD, interpolate, learn, share_below, size_of_one, standard
 from rfa.runtime.uncertainty.learned_tail import BODY, HELD, QUIET, learn_tail_probability
+from rfa.runtime.uncertainty.rules import GAP, RANGE, RULES, STRETCH, VALUE
 
 # A variance that rounding took to zero or below.
 LEAST_VARIANCE = 1e-300
@@ -48,12 +49,15 @@ def _tail_probability(scorer, stream, learns, seen, nis):
 
 
 @source_inline_jit
-def score_anomaly(scorer, stream, seen, nis):
-    """Tail probability, the running novelty after the observation, and how many columns of `work.tail` are set."""
+def score_anomaly(scorer, stream, seen, nis, is_new):
+    """Tail probability, the running novelty after the observation, and how many columns of `work.tail` are set.
+
+    is_new: whether the observation is no recurring one, which teaches nothing.
+    """
     work = scorer.work
     learns = False
     for a in range(len(work.is_scored)):
-        learns = learns or work.is_scored[a]
+        learns = learns or (is_new and work.is_scored[a])
     p, z, count = _tail_probability(scorer, stream, learns, seen, nis)
     novelty = scorer.streams.novelty[stream]
     if seen > 0:
@@ -63,8 +67,28 @@ def score_anomaly(scorer, stream, seen, nis):
 
 
 @inline_jit
-def decide_alarm(rule, p, expected, value, innovation, tail):
-    """Whether an observation of tail probability `p` is an alarm at the rate `expected`; `tail` learns of it."""
+def _raised_by(alarm, tails, least, expected, usual, is_there):
+    """The rule that raises an alarm; -1: none. A rule that cannot leaves its share of the rate to that of the value."""
+    found, share = -1, 1.0
+    for k in range(STRETCH, RULES):
+        rate = alarm.shares[k] * (usual if k == GAP else expected)
+        if alarm.shares[k] > 0 and least[k] <= rate:
+            share -= alarm.shares[k]
+            # Standstills and gaps have no direction and no size.
+            is_asked = is_there if k == STRETCH else alarm.direction == 0 and alarm.deviation == 0
+            if is_asked and tails[k] <= rate:
+                found = k
+    return VALUE if alarm.shares[VALUE] > 0 and is_there and tails[VALUE] <= share * expected else found
+
+
+@inline_jit
+def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
+    """The rule by which an observation is an alarm; -1: it is none. `tail` learns of it.
+
+    Args:
+        tails, least: see `rules.update_rules`.
+        expected, usual: the rate of alarms for the time since the observation before, and for a typical lag.
+    """
     is_outside, is_there = False, False
     for a in range(len(value)):
         if value[a] == value[a]:
@@ -73,13 +97,16 @@ def decide_alarm(rule, p, expected, value, innovation, tail):
             if rule.direction == 0:
                 size = abs(size)
             is_there = is_there or (size > 0 and size >= rule.deviation)
-    is_alarm, evidence = (p <= expected and is_there) or is_outside, -np.log(p)
+    raised = _raised_by(rule, tails, least, expected, usual, is_there)
+    if raised != VALUE and is_outside:
+        raised = RANGE
+    evidence = -np.log(tails[raised if 0 <= raised < RULES else VALUE])
     if tail[QUIET] > 0:
-        is_alarm = is_alarm and evidence > NEWS * tail[HELD]
+        raised = raised if evidence > NEWS * tail[HELD] else -1
         tail[QUIET] -= 1
-    if is_alarm:
+    if raised >= 0:
         tail[QUIET], tail[HELD] = rule.quiet, evidence
-    return is_alarm
+    return raised
 
 
 @inline_jit

@@ -21,6 +21,7 @@ from rfa.runtime.compiling import cached_inline_jit, inline_jit
 from rfa.runtime.filters import observed
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, WEIGHT
 from rfa.runtime.filters.student import stretched
+from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.uncertainty import (
     adaptive,
     alarms,
@@ -31,8 +32,13 @@ from rfa.runtime.uncertainty import (
     forecast_checks,
     intervals,
     learned_tail,
+    lengths,
+    mute,
     pending,
+    recurrence,
+    rules,
     step_outputs,
+    stretch,
 )
 from rfa.runtime.uncertainty.adaptive import typical_step
 from rfa.runtime.uncertainty.anomaly import calibrated_precision, decide_alarm, score_anomaly
@@ -41,10 +47,23 @@ from rfa.runtime.uncertainty.copy_arrays import clear, copy2
 from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, OUTLIERS, outlier_gate, tally_horizons
 from rfa.runtime.uncertainty.intervals import check_step, forecast_intervals
 from rfa.runtime.uncertainty.pending import add_pending, load_shift, match_horizons, remove_arrived, score_pending
+from rfa.runtime.uncertainty.rules import (
+    COMPONENT,
+    FIRST_ALARM,
+    PROBABILITY,
+    RAISED_BY,
+    RAISED_NUMBERS,
+    RULES,
+    UNUSUAL,
+    VALUE,
+    explained_share,
+    update_incident,
+    update_rules,
+)
 
 _PARTS = (
-    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, learned_tail, observed,
-    pending, step_outputs, students_t,
+    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, learned_tail, lengths,
+    mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
 )  # fmt: skip
 # Modules that a kernel which scores is made of.
 SOURCES = (*_PARTS, sys.modules[__name__])
@@ -82,14 +101,19 @@ def _write_state(scorer, observation, posterior, out, row):
 
 
 @inline_jit
-def _write_alarm(scorer, lag, p, observation, innovation, sums):
-    """1 for an alarm, 0 for none, and its counts."""
-    rule = scorer.spec.alarm
-    expected = min(rule.rate + rule.per_time * lag, 1.0)
-    is_alarm = decide_alarm(rule, p, expected, observation.value, innovation, scorer.work.tail)
-    sums[ASKED], sums[EXPECTED] = 1, expected
-    sums[ALARMS] = 1 if is_alarm else 0
-    return sums[ALARMS]
+def _write_alarm(scorer, lag, step, observation, innovation, position, out, row):
+    """Whether an observation is an alarm, by which rule and of which incident; and its counts."""
+    rule, work, sums = scorer.spec.alarm, scorer.work, out.tally[row]
+    expected, usual = min(rule.rate + rule.per_time * lag, 1.0), min(rule.rate + rule.per_time * step, 1.0)
+    raised = decide_alarm(rule, work.tails, work.least, expected, usual, observation.value, innovation, work.tail)
+    is_alarm, is_unusual = raised >= 0, work.tails[VALUE] <= UNUSUAL
+    first = update_incident(scorer.streams.alarms.incident[observation.stream], position, is_unusual, is_alarm)
+    sums[ASKED], sums[EXPECTED], sums[ALARMS] = 1, expected, 1 if is_alarm else 0
+    out.alarm[row] = sums[ALARMS]
+    if is_alarm:
+        shown = raised if raised < RULES else VALUE
+        out.raised[row, RAISED_BY], out.raised[row, FIRST_ALARM] = raised, first
+        out.raised[row, PROBABILITY], out.raised[row, COMPONENT] = work.tails[shown], work.components[shown]
 
 
 @inline_jit
@@ -140,18 +164,18 @@ def score_observation(scorer, observation, posterior, is_finite, out, row):
     step = typical_step(streams.step[stream], lag, count)
     unit = _horizon_unit(scorer.horizons, step)
     seen, total = _write_state(scorer, observation, posterior, out, row)
-    p, novelty, tail_columns = score_anomaly(scorer, stream, seen, max(nis, 0.0))
+    local_time = observation.time + utc_offset(scorer.spec.utc_offsets, observation.time)
+    explained = explained_share(streams.alarms, observation, posterior, work.is_scored, local_time, step, work.periods)
+    p, novelty, tail_columns = score_anomaly(scorer, stream, seen, max(nis, 0.0), explained == 0)
     if posterior.tail[0] == posterior.tail[0]:
         p = posterior.tail[0]
-    out.anomaly[row], out.confidence[row] = 1 - p, interpolate(novelty, tables.novelty, tables.confidence)
+    out.anomaly[row] = 1 - max(p, explained)
+    out.confidence[row] = interpolate(novelty, tables.novelty, tables.confidence)
     precision = calibrated_precision(tables.precision, posterior, novelty)
     arrived = _check_forecasts(scorer, observation, lag, unit, posterior, sums)
     if count > 0 and seen > 0:
         sums[OUTLIERS] = 1 if nis > outlier_gate(seen) else 0
         tally_horizons(scorer.spec.horizon, step, lag, work.column, work.scored, sums)
-    out.alarm[row] = np.nan
-    if seen > 0 and (scorer.spec.alarm.rate > 0 or scorer.spec.alarm.per_time > 0):
-        out.alarm[row] = _write_alarm(scorer, lag, p, observation, posterior.innovation, sums)
     total += forecast_intervals(scorer, posterior, out.moments[row], out.bands[row])
     for k in range(baseline.COLUMNS):
         total += work.baseline[k]
@@ -163,6 +187,13 @@ def score_observation(scorer, observation, posterior, is_finite, out, row):
     out.weight[row], out.nis[row] = weight, nis
     if seen == 0:
         out.weight[row] = out.nis[row] = out.anomaly[row] = np.nan
+    update_rules(streams.alarms, observation, posterior, local_time, step, p, explained > 0, scorer.spec, work)
+    work.tails[VALUE] = max(p, explained)
+    out.alarm[row] = np.nan
+    for k in range(RAISED_NUMBERS):
+        out.raised[row, k] = np.nan
+    if seen > 0 and (scorer.spec.alarm.rate > 0 or scorer.spec.alarm.per_time > 0):
+        _write_alarm(scorer, lag, step, observation, posterior.innovation, count, out, row)
     if arrived > 0:
         remove_arrived(streams.conformal, stream, work)
     copy2(work.shift[0], streams.conformal.shift[stream, 0])

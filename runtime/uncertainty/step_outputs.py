@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rfa.runtime.uncertainty.adaptive import ConformalState, Horizons
-from rfa.runtime.uncertainty.alarms import Alarm
+from rfa.runtime.uncertainty.alarms import AlarmRule
 from rfa.runtime.uncertainty.baseline import COLUMNS
 from rfa.runtime.uncertainty.calibration import Tables
 from rfa.runtime.uncertainty.forecast_checks import columns
 from rfa.runtime.uncertainty.learned_tail import COLUMNS as TAIL_COLUMNS
+from rfa.runtime.uncertainty.rules import RAISED_NUMBERS, RULES, AlarmState
 
 if TYPE_CHECKING:
     from rfa.runtime.uncertainty.steps import Readout
@@ -31,6 +32,7 @@ class StreamStates(NamedTuple):
     step: Array
     baseline: Array
     tail: Array
+    alarms: AlarmState
     conformal: ConformalState
 
 
@@ -47,6 +49,7 @@ class OutputSpec(NamedTuple):
         squares: of the normal's quantiles at the levels, `[levels]`.
         scale: calibrated std of the forecasts per model std, `[H]`.
         utc_offsets: of local time, `[K, 2]`; see `local_time_numba.py`.
+        muted, muted_weekly, muted_offsets: maintenance windows, `[W, 2]` each; see mute.py.
     """
 
     state_scale: float
@@ -58,8 +61,11 @@ class OutputSpec(NamedTuple):
     weights: Array
     squares: Array
     scale: Array
-    alarm: Alarm
+    alarm: AlarmRule
     utc_offsets: Array
+    muted: Array
+    muted_weekly: Array
+    muted_offsets: Array
 
 
 class FilterOutput(NamedTuple):
@@ -100,6 +106,7 @@ class StepOutputs(NamedTuple):
         is_good: whether all of a row is finite; other rows are undefined.
         position: of the observation in its stream.
         alarm: 1 or 0; NaN unless requested.
+        raised: of an alarm its RAISED_BY, else NaN, `[R, 4]`; see rules.py.
         moments: mean, std and median of the forecasts, `[R, H, 3, P]`.
         bands: their intervals, `[R, H, levels, P, 2]`.
         tally: see forecast_checks.py.
@@ -117,6 +124,7 @@ class StepOutputs(NamedTuple):
     nis: Array
     anomaly: Array
     alarm: Array
+    raised: Array
     log_likelihood: Array
     interval: Array
     moments: Array
@@ -131,8 +139,9 @@ class StepOutputs(NamedTuple):
         wide, row = (rows, size), (rows,)
         return cls(
             np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row,
-            row, row, row, (rows, levels, size, 2), (rows, horizon, 3, size), (rows, horizon, levels, size, 2),
-            (rows, columns(calibrated, horizon, size)), (rows, horizon, size, len(readout.experts))))
+            row, row, (rows, RAISED_NUMBERS), row, (rows, levels, size, 2), (rows, horizon, 3, size),
+            (rows, horizon, levels, size, 2), (rows, columns(calibrated, horizon, size)),
+            (rows, horizon, size, len(readout.experts))))
         )  # fmt: skip
 
 
@@ -161,6 +170,10 @@ class Workspace(NamedTuple):
     horizon_index: Array
     column: Array
     scored: Array
+    periods: Array
+    tails: Array
+    least: Array
+    components: Array
 
     @classmethod
     def allocate(cls, state: ConformalState, readout: Readout) -> Workspace:
@@ -173,7 +186,8 @@ class Workspace(NamedTuple):
             np.empty((requested, size, state.radius.shape[3])), np.empty(levels), np.empty(levels),
             np.empty((size, levels)), np.empty((size, pit)), np.empty(size), np.empty(size, np.bool_),
             np.empty(size, np.bool_), np.empty(requested, np.int64), np.empty(horizons, np.int64),
-            np.empty((horizons, 1 + levels)),
+            np.empty((horizons, 1 + levels)), np.empty(size), np.empty(RULES), np.empty(RULES),
+            np.empty(RULES, np.int64),
         )  # fmt: skip
 
 

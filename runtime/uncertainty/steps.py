@@ -14,6 +14,7 @@ import numpy as np
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
 from rfa.runtime.outputs import FilterStep, ForecastPoint, WeightedStep
 from rfa.runtime.uncertainty.calibration import Calibration, normal_squares
+from rfa.runtime.uncertainty.incidents import raised_alarm
 from rfa.runtime.uncertainty.input import level_name
 from rfa.runtime.uncertainty.interface import UNLIMITED, ReadoutOptions
 from rfa.runtime.uncertainty.step_outputs import OutputSpec, StepOutputs
@@ -127,8 +128,9 @@ class Readout:
             weights,
             normal_squares(levels),
             calibration.forecast_scale(horizon),
-            options.alarm,
+            options.alarm.rule,
             options.utc_offsets.array(),
+            *options.alarm.mute.arrays(),
         )
 
     @property
@@ -139,6 +141,11 @@ class Readout:
     def weights_by_name(self, weights: Array) -> dict[str, Any] | None:
         """Weights `[…, experts]` by the names of the experts; None for a model without experts."""
         return {name: weights[..., k].tolist() for k, name in enumerate(self.experts)} or None
+
+    def hide_muted(self, times: Array, values: Array) -> Array:
+        """The values `[N, P]` of rows, missing in maintenance windows."""
+        mute = self.options.alarm.mute
+        return np.where(mute.covers(times)[:, None], np.nan, values) if mute else values
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
         """Bands by the names of their levels."""
@@ -220,6 +227,8 @@ class Steps:
             }
         else:
             columns |= {name: _none_for_nan(getattr(self.outputs, name)) for name in STEP_FIELDS if name in selected}
+            if "raised" in selected:
+                columns["raised"] = [raised_alarm(row) for row in self.outputs.raised.tolist()]
             if "alarm" in selected:
                 columns["alarm"] = _flags(self.outputs.alarm)
             if "interval" in selected:
@@ -252,8 +261,8 @@ class Steps:
         samples = [NO_SAMPLES] * len(times) if self.samples is None else self.samples
         replies = (
             outputs.position.tolist(), times, outputs.mean.tolist(), outputs.std.tolist(), outputs.precision.tolist(),
-            outputs.confidence.tolist(), weights, innovations, nis, anomalies, _flags(outputs.alarm), intervals,
-            forecasts, samples,
+            outputs.confidence.tolist(), weights, innovations, nis, anomalies, _flags(outputs.alarm),
+            map(raised_alarm, outputs.raised.tolist()), intervals, forecasts, samples,
         )  # fmt: skip
         if readout.options.weights:
             return list(map(WeightedStep, *replies, map(readout.weights_by_name, outputs.weights)))

@@ -13,12 +13,12 @@ from typing import Final
 NUMBER: Final = 8
 JSON_NUMBER: Final = 26
 # Besides numbers: a step in the queues, a component, a level and an interval.
-STEP: Final = 3_400
+STEP: Final = 3_440
 STEP_COMPONENT: Final = 190
 STEP_LEVEL: Final = 160
 STEP_BAND: Final = 170
 # Names in JSON, of a step, a forecast and a level.
-JSON_STEP: Final = 420
+JSON_STEP: Final = 470
 JSON_FORECAST: Final = 76
 JSON_LEVEL: Final = 28
 # A weight of an expert, in lists.
@@ -32,7 +32,9 @@ PART: Final = 8_000
 # A horizon, in the options of the filter and of the job.
 LEAD: Final = 100
 # Columns of a filtered series beyond the reply: checks of its forecasts, and of those of each horizon.
-TALLIED_COLUMNS, TALLIED_OF_HORIZON = 40, 8
+TALLIED_COLUMNS, TALLIED_OF_HORIZON = 44, 8
+# An incident, and its JSON.
+INCIDENT: Final = 1_600
 # A step of a smoothed sequence besides numbers.
 SMOOTHED_STEP: Final = 1_600
 SMOOTHED_COMPONENT: Final = 80

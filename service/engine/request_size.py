@@ -9,9 +9,13 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling_rules import rules_bytes
 from rfa.runtime.text.scores import score_bytes
+from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.incidents import MOST_INCIDENTS
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions, reply_rows
+from rfa.runtime.uncertainty.rules import ENDS_AFTER
 from rfa.service.engine.filter.stream import FilterStreamOptions
 from rfa.service.engine.reply_size import (
+    INCIDENT,
     LEAD,
     PART,
     STATE_COPIES,
@@ -73,7 +77,8 @@ def _fixed_bytes(model: FilterRuntime, shape: StepShape, options: FilterOptions)
     has_state = options.wants_state or options.state is not None
     states = STATE_COPIES * model.state_bytes if has_state else 0
     inputs = 0 if options.inputs is None else options.inputs.nbytes
-    return model.own_bytes + states + inputs + ahead_bytes(shape, len(options.ahead))
+    incidents = 0 if options.alarm == NEVER else min(len(options.observations) // ENDS_AFTER + 1, MOST_INCIDENTS)
+    return model.own_bytes + states + inputs + ahead_bytes(shape, len(options.ahead)) + INCIDENT * incidents
 
 
 def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:

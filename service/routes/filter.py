@@ -141,6 +141,8 @@ class RunningFilter:
             smoothed=None if filtered.smoothed is None else Long(filtered.smoothed, numbers=SMOOTHED_NUMBERS),
             log_likelihood=filtered.log_likelihood,
             calibration=replace(calibration, leads=calibration.leads[: len(options.horizon) - options.followed]),
+            incidents=filtered.incidents.listed,
+            omitted_incidents=filtered.incidents.omitted,
             warnings=[*self.notes, *filtered.warnings],
             seed=options.seed,
             timings=filtered.timings,
@@ -183,7 +185,7 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         observations = as_array(body.observations or (), size, model.name)
     if body.bias is not None:
         observations = without_bias(observations, body.bias, model.name)
-    rule = NEVER if body.alarm is None else body.alarm.rule()
+    rule = NEVER if body.alarm is None else body.alarm.options(body.tz)
     model.check_input(rule, resumed, is_given=body.input is not None)
     times = _times(body, len(observations), resumed)
     ahead, followed_leads = _ahead(body, model, times, resumed)

@@ -156,7 +156,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
         None if exchange.opened is None else engine.read_filter_state(choice, exchange.opened.payload, request.size)
     )
     model = engine.filter_model(choice, request.size)
-    rule = NEVER if request.alarm is None else request.alarm.rule()
+    rule = NEVER if request.alarm is None else request.alarm.options(request.tz)
     model.check_input(rule, resumed, is_given=False)
     job = engine.filter_stream(
         choice,

@@ -97,10 +97,8 @@ class LiveStream:
             return None
         t, y, noise, control, bias, known = parse_observation(document)
         if t is None:
-            if self.job.options.alarm.per_time:
-                raise InvalidRequest(
-                    "t is needed where alarm.rate is per time, in seconds.", param="t", code="no_times"
-                )
+            if needs := self.job.options.alarm.needs_times:
+                raise InvalidRequest(f"t is needed by alarm.{needs}, in seconds.", param="t", code="no_times")
             t = float(self.index)
         if y is not None:
             self._check_columns(y)

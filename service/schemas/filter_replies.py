@@ -52,6 +52,49 @@ Forecasts = Annotated[
 ]
 
 
+AlarmProbability = Annotated[Probability, says("tail probability of the observation by the rule")]
+
+
+@dataclass
+class RaisedAlarm(Reply):
+    """How an observation became an alarm."""
+
+    rule: Annotated[
+        outputs.RaisedBy,
+        says(
+            "an unusual value, a stretch of changed level or spread, a standstill, a gap without values, or a value "
+            "outside `range`"
+        ),
+    ]
+    incident: Annotated[int, says("index of the first alarm of its incident")]
+    component: Annotated[int, says("the component, from 0; of several the rarest")]
+    probability: AlarmProbability
+
+
+@dataclass
+class Incident(Reply):
+    """Alarms that belong together: it ends after ten ordinary observations in a row."""
+
+    index: Annotated[int, says("index of its first alarm")]
+    begin: Annotated[float, says("time of its first alarm")]
+    end: Annotated[float, says("time of its last alarm")]
+    alarms: Annotated[int, says("number of its alarms")]
+    rules: Annotated[list[outputs.RaisedBy], says("rules that raised them, that of the peak first")]
+    component: Annotated[int, says("component of its peak, the rarest alarm")]
+    t: Annotated[float, says("time of the peak")]
+    value: Annotated[float, says("value at the peak")]
+    expected: Annotated[float | None, says("forecast of the value; null for standstills and gaps")]
+    probability: AlarmProbability
+    direction: Annotated[Literal["up", "down"] | None, says("of the deviation; null for standstills and gaps")]
+
+
+Incidents = Annotated[
+    Annotated[list[outputs.Incident], Json(list[Incident])],
+    says("alarms that belong together, at most the first 1,000; empty without `alarm`"),
+]
+OmittedIncidents = Annotated[int, says("further incidents, which are not listed")]
+
+
 @dataclass
 class FilterStepReply(Reply):
     """The state after one observation, in its units. With `fields`, only those and `index` and `t`."""
@@ -70,6 +113,10 @@ class FilterStepReply(Reply):
         float | None, says("1 - tail probability of the observation: above 0.999 for one in 1,000", ge=0, le=1)
     ]
     alarm: Annotated[bool | None, says("whether it is an alarm; null without `alarm` or an observation")]
+    raised: Annotated[
+        Annotated[outputs.RaisedAlarm | None, Json(RaisedAlarm | None)],
+        says("how it became an alarm; null if it is none"),
+    ]
     interval: Intervals
     forecast: Forecasts
     # Not lists: freeing those of 256 steps with 128 samples took 5 ms.
@@ -204,6 +251,8 @@ class FilterSummary(Reply):
     ]
     log_likelihood: Annotated[float, says("log likelihood of all processed observations")]
     calibration: Calibration
+    incidents: Incidents
+    omitted_incidents: OmittedIncidents
     warnings: Warnings
     seed: Annotated[int, says("repeats the samples for the same request")]
     timings: Annotated[FilterTimings, says("durations")]

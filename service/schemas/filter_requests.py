@@ -9,7 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipVal
 
 from rfa.data.clock import get_zone
 from rfa.runtime.choices import MergeMethod, Mode
-from rfa.runtime.uncertainty.alarms import LARGEST_RATE, MOST_QUIET, RATE_PATTERN, Alarm, Direction, alarm
 from rfa.runtime.uncertainty.input import (
     LARGEST_HORIZON,
     LARGEST_OBSERVATION,
@@ -22,7 +21,7 @@ from rfa.runtime.uncertainty.input import (
     MOST_NOISE,
     MOST_SAMPLES,
 )
-from rfa.service.neutral import OneOf
+from rfa.service.schemas.alarm_requests import Alarms
 from rfa.service.schemas.arrays import takes_arrays
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import (
@@ -83,14 +82,14 @@ Horizons = Annotated[
     ),
 ]
 StepField = Literal[
-    "mean", "std", "precision", "confidence", "weight", "innovation", "nis", "anomaly", "alarm", "interval",
+    "mean", "std", "precision", "confidence", "weight", "innovation", "nis", "anomaly", "alarm", "raised", "interval",
     "forecast", "samples", "weights",
 ]  # fmt: skip
 StepFields = Annotated[
     list[StepField] | None,
     Field(
         min_length=1,
-        max_length=13,
+        max_length=14,
         description="fields of each step in addition to index and t; null: all but `weights`. Fewer are faster",
     ),
 ]
@@ -146,53 +145,6 @@ def _named(values: Any) -> Any:
 NamedColumns = Annotated[
     dict[ColumnName, Column], BeforeValidator(_named, json_schema_input_type=dict[ColumnName, Column] | Column)
 ]
-
-
-class AlarmRequest(Request):
-    """Which observations are alarms: those as rare on their stream as the rate, and conditions on them.
-
-    The rate assumes that the stream does not change, because an observation is compared with the earlier ones.
-    """
-
-    rate: Annotated[
-        Annotated[float, Field(gt=0, le=LARGEST_RATE)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
-        OneOf('a share of the observations, above 0 and at most 0.5, or a number per time such as "1/day"'),
-    ] = Field(
-        description='share of the observations, or a number per second, minute, hour, day or week such as "1/day", if '
-        "times are in seconds"
-    )
-    direction: Direction = Field(default="both", description="above the expected value, below it, or both")
-    min_deviation: float = Field(
-        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="minimum deviation of an alarm from the expected value"
-    )
-    range: Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None = Field(
-        default=None,
-        description="lowest and highest value (null: no limit); any value outside is an alarm. Not with `input`",
-    )
-    quiet: int = Field(
-        default=0,
-        ge=0,
-        le=MOST_QUIET,
-        description="observations after an alarm in which only much rarer ones (a tenth more digits) are alarms",
-    )
-
-    @model_validator(mode="after")
-    def check_range(self) -> Self:
-        """The limits are in order."""
-        low, high = self.range or (None, None)
-        if low is not None and high is not None and low > high:
-            raise FieldError("alarm.range", "alarm.range must begin with its lower limit", "out_of_range")
-        return self
-
-    def rule(self) -> Alarm:
-        """The alarm for the filter."""
-        low, high = self.range or (None, None)
-        return alarm(
-            self.rate, direction=self.direction, min_deviation=self.min_deviation, within=(low, high), quiet=self.quiet
-        )
-
-
-Alarms = Annotated[AlarmRequest | None, Field(description="mark observations as alarms; null: none")]
 
 
 class FilterSeries(Request):
@@ -326,8 +278,8 @@ class FilterRequest(FilterSeries):
         if self.series is not None:
             return self.check_series()
         count = self.check_form()
-        if self.times is None and self.alarm is not None and isinstance(self.alarm.rate, str):
-            raise FieldError("alarm.rate", "alarm.rate per time needs times, in seconds", "no_times")
+        if self.times is None and self.alarm is not None and (needs := self.alarm.options(self.tz).needs_times):
+            raise FieldError(f"alarm.{needs}", f"alarm.{needs} needs times, in seconds", "no_times")
         for name in ("times", "noise", "input", "bias"):
             values = getattr(self, name)
             if values is not None and len(values) != count:

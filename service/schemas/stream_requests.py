@@ -7,13 +7,13 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rfa.runtime.uncertainty.input import MOST_COMPONENTS, MOST_COVARIATES
+from rfa.service.schemas.alarm_requests import Alarms
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import InitialState, ReturnState, Seed
 from rfa.service.schemas.filter_requests import (
     BIAS,
     COVARIATES,
     INPUT,
-    Alarms,
     Column,
     ColumnName,
     FilterModel,

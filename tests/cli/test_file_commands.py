@@ -87,13 +87,31 @@ def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Pat
     forecast = table_of(rfa("forecast", path, *AUTO, "--horizon", "6", "--digits", "full")[1])
     medians = [row.pop("y_median") for row in forecast]
     assert forecast == [{name: row[name] for name in forecast[0]} for row in whole[400:]]
-    detected = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--digits", "full")[1])
+    detected = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--rows", "--digits", "full")[1])
     assert detected == [{name: row[name] for name in detected[0]} for row in whole[:400] if row["alarm"] == "1"]
     assert any(row["y"] == "40" for row in detected)
     frame = library.forecast(path, 6, model="auto")
     assert frame["y_mean"].tolist() == [float(row["y_mean"]) for row in forecast]
     assert frame["y_median"].tolist() == [*map(float, medians)]
-    assert library.detect(path, 0.01, model="auto").raised == len(detected)
+    found = library.detect(path, 0.01, model="auto")
+    assert found.raised == len(detected)
+    incidents = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--digits", "full")[1])
+    assert [float(row["expected"]) for row in incidents] == found.incidents["expected"].tolist()
+    largest = next(row for row in incidents if row["value"] == "40")
+    assert (largest["column"], largest["direction"], largest["rule"].split("+")[0]) == ("y", "up", "value")
+    assert sum(int(row["alarms"]) for row in incidents) == len(detected)
+
+
+def test_rows_in_a_maintenance_window_are_no_alarms(tmp_path: Path) -> None:
+    values = [round(float(value), 3) for value in np.random.default_rng(2).normal(size=400)]
+    values[300] = 40.0
+    path = hourly(tmp_path / "y.csv", values)
+    day = np.datetime64(library.detect(path, 0.01, model="auto", rules=["value"]).rows["time"].iloc[-1], "s")
+    for mute in (f"{day}/{day + 1}", "daily 00:00-24:00"):
+        muted = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--mute", mute)[1])
+        assert all(row["value"] != "40" for row in muted)
+    code, _, error = rfa("detect", path, *AUTO, "--mute", "someday")
+    assert code == 1 and "--mute must be a weekly window" in error
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg", ".html"])

@@ -100,7 +100,7 @@ def test_python_takes_its_path(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["detect", "filter"])
 def test_alarms_are_rows_of_the_file(command: str) -> None:
-    rate = ["--rate", "1/day"] if command == "detect" else ["--alarm", "1/day"]
+    rate = ["--rate", "1/day", "--rows"] if command == "detect" else ["--alarm", "1/day"]
     path = str(EVERYDAY / "error_burst.csv")
     found = CliRunner().invoke(app, [command, path, *rate, "--bundle", "auto"])
     assert found.exit_code == 0, found.stderr

@@ -320,7 +320,7 @@ def test_what_is_rare_is_found_and_counted(server: TestClient) -> None:
     assert ((low < found.rows["temp_expected"]) & (found.rows["temp_expected"] < high)).all()
     assert (found.rows["temp"] > high).all()
     assert str(found) == f"296 observations, {found.raised} of them alarms, {found.expected:.3g} expected"
-    assert repr(found) == f"{found}\n{found.rows!r}"
+    assert repr(found) == f"{found}\n{found.incidents!r}"
 
 
 def test_limits_are_alarms_however_rare() -> None:

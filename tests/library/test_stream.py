@@ -232,7 +232,7 @@ def test_an_unknown_bundle_is_refused_with_the_names_of_others() -> None:
 
 
 def test_an_alarm_by_the_clock_needs_a_clock() -> None:
-    with pytest.raises(ValueError, match="is required if the alarm rate"):
+    with pytest.raises(ValueError, match=r"is required by alarm\.rate"):
         rfa.Stream(alarm="1/day").update(None, 1.0)
 
 

@@ -34,6 +34,7 @@ from rfa.runtime.uncertainty.forecast_checks import (
     WEIGHTED_NIS,
     no_checks,
 )
+from rfa.runtime.uncertainty.incidents import Incidents
 from rfa.runtime.uncertainty.input import level_name
 from rfa.runtime.uncertainty.interface import FilterOptions, ReadoutOptions, Row, Stepped
 from rfa.service.engine.models import Models
@@ -201,6 +202,7 @@ class Result:
     state: Means
     smoothed: list[dict[str, Any]] | None
     tally: np.ndarray
+    incidents: Incidents
     is_cut: bool = False
 
 
@@ -341,7 +343,7 @@ class FakeFilter:
             steps.append(step)
             yield step
         smoothed = [{"index": s.index, "t": s.t, "mean": s.mean, "std": s.std} for s in steps] if smooth else None
-        return Result(float(sum(y is not None for y in observations)), state, smoothed, sums)
+        return Result(float(sum(y is not None for y in observations)), state, smoothed, sums, Incidents.empty())
 
     def check_merges(self) -> None:
         """Means could be merged; no test does."""
@@ -375,7 +377,7 @@ class FakeFilter:
         interval = {level_name(level): [[value - level, value + level] for value in mean] for level in requested.levels}
         step = FilterStep(
             state.count, t, mean, [1.0] * len(mean), 1.0, 0.9, None if observation is None else 1.0,
-            observation if observation is None else list(observation), None, None, None, interval,
+            observation if observation is None else list(observation), None, None, None, None, interval,
             [ForecastPoint(t + h, mean, mean, [1.0] * len(mean), interval) for h in requested.horizon],
             np.array([mean] * requested.samples),
         )  # fmt: skip

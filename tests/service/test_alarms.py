@@ -27,7 +27,7 @@ def series() -> list[list[float] | None]:
 
 
 def asked(series: list[Any], **rule: Any) -> dict[str, Any]:
-    return {"model": "auto", "observations": series, "fields": ["anomaly", "alarm"], "seed": 1, "alarm": rule}
+    return {"model": "auto", "observations": series, "fields": ["anomaly", "alarm", "raised"], "seed": 1, "alarm": rule}
 
 
 async def raised(client: httpx.AsyncClient, series: list[Any], **rule: Any) -> list[int]:
@@ -54,8 +54,12 @@ async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]
     count = sum(flag is True for flag in flags[BURN_IN:])
     assert 28 / 1.5 - 21 <= count <= 1.5 * 28 + 21
     for step in found["steps"]:
-        if step["alarm"] is not None:
-            assert step["alarm"] == (1 - step["anomaly"] <= RATE)
+        raised_by = step["raised"]
+        assert (raised_by is not None) == (step["alarm"] is True)
+        assert raised_by is None or raised_by["probability"] <= RATE * (1.0 if raised_by["rule"] == "value" else 0.1)
+        assert step["alarm"] is not False or 1 - step["anomaly"] > 0.7 * RATE
+    assert sum(one["alarms"] for one in found["incidents"]) == outputs["raised"] and not found["omitted_incidents"]
+    assert set(SPIKES) & {one["index"] for one in found["incidents"]}
     assert {step["alarm"] for step in plain["steps"]} == {None} and plain["calibration"]["alarms"] is None
     assert [step["anomaly"] for step in plain["steps"]] == [step["anomaly"] for step in found["steps"]]
     for name, value in (("filter_alarms", outputs["raised"]), ("filter_alarm_observations", seen)):
@@ -96,7 +100,10 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]
     [
         ({"rate": 0}, "alarm.rate"),
         ({"rate": 0.51}, "alarm.rate"),
-        ({"rate": "1/month"}, "alarm.rate"),
+        ({"rate": "1/year"}, "alarm.rate"),
+        ({"rate": 0.1, "rules": ["value", "other"]}, "alarm.rules[1]"),
+        ({"rate": 0.1, "mute": ["sat 25:00-26:00"]}, "alarm.mute[0]"),
+        ({"rate": 0.1, "mute": ["sat 22:00-23:30"]}, "alarm.mute"),  # the times are not given
         ({"rate": "nan/day"}, "alarm.rate"),
         ({"rate": "1/day"}, "alarm.rate"),  # the times are not given
         ({"rate": True}, "alarm.rate"),
@@ -140,9 +147,11 @@ async def test_a_new_stream_does_not_begin_with_an_alarm() -> None:
 
 
 def test_a_rate_per_time_is_one_per_second() -> None:
-    assert Alarm() == NEVER and not NEVER.rate and not NEVER.per_time
-    assert alarm("1/day").per_time == pytest.approx(1 / 86_400) and alarm("0.5 / hour").per_time == 0.5 / 3600
-    assert alarm(0.01, within=(None, 3)).high == 3 and alarm(0.01, within=(None, 3)).low == -math.inf
+    assert Alarm() == NEVER and not NEVER.rule.rate and not NEVER.rule.per_time
+    assert alarm("1/day").rule.per_time == pytest.approx(1 / 86_400) and alarm("0.5 / hour").rule.per_time == 0.5 / 3600
+    assert alarm("2/month").rule.per_time == pytest.approx(24 / (365.28 * 86_400), rel=1e-3)
+    assert alarm(0.01, range=(None, 3)).rule.high == 3 and alarm(0.01, range=(None, 3)).rule.low == -math.inf
+    assert alarm(0.01, rules=["stretch", "gap"]).rule.shares == (0.0, 0.5, 0.0, 0.5)
 
 
 def test_the_bound_is_that_of_wilson() -> None:

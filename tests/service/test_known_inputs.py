@@ -17,7 +17,7 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.alarms import alarm
 from rfa.runtime.uncertainty.interface import MergeOptions, Row
 from tests.service.conftest import Live
 from tests.service.live import answer, serving
@@ -137,7 +137,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
     assert np.array_equal(np.concatenate([piece.outputs.mean for piece in rest.pieces]), whole["mean"][40:])
     with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that had an input"):
-        runtime.check_input(NEVER._replace(rate=0.01, low=0.0), first.state, is_given=False)
+        runtime.check_input(alarm(0.01, range=(0.0, None)), first.state, is_given=False)
 
 
 def test_a_merged_belief_has_the_response_in_it(bundles: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rfa.runtime.outputs import FilterWarning, ForecastChecks
 from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
+from rfa.runtime.uncertainty.incidents import Incidents
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
 from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.job import Job
@@ -34,6 +35,7 @@ class Filtered:
     smoothed: list[Any] | None
     log_likelihood: float
     calibration: ForecastChecks
+    incidents: Incidents
     warnings: list[FilterWarning]
     timings: FilterTimings
     state: PackedState | None
@@ -156,6 +158,7 @@ class FilterJob(RecurrentJob):
         super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
         self.options = options
         self.position = 0
+        self.incidents = Incidents.empty()
 
     @property
     def is_streamed(self) -> bool:
@@ -191,6 +194,7 @@ class FilterJob(RecurrentJob):
 
     def accept(self, stepped: Stepped) -> None:
         super().accept(stepped)
+        self.incidents.add_step(stepped.step, self.options.observations[self.position])
         self.position += 1
         self.emit(stepped.step)
 
@@ -208,6 +212,8 @@ class FilterJob(RecurrentJob):
         """Record the answers to the next observations."""
         if len(steps):
             self.log_likelihood, self._sums = steps.add_to(self.log_likelihood, self._sums)
+            rows = slice(self.position, self.position + len(steps))
+            self.incidents.add(self.options.times[rows], self.options.observations[rows], steps.outputs)
             self.position += len(steps)
             self.emit(steps.without_tally)
 
@@ -238,7 +244,9 @@ class FilterJob(RecurrentJob):
             checks, step=self.typical_lag(), ahead=self.options.ahead, is_whole=is_whole,
             followed=self.options.followed, names=self.options.names,
         )  # fmt: skip
-        self.finish(Filtered(None, self.log_likelihood, checks, warnings, timings, state, reason, ahead))
+        self.finish(
+            Filtered(None, self.log_likelihood, checks, self.incidents, warnings, timings, state, reason, ahead)
+        )
 
 
 def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:

@@ -242,7 +242,10 @@ class SequenceStage:
         reason: FilterFinishReason = "deadline" if result.is_cut else "complete"
         if not job.steps:
             job.emit(job.no_steps())
-        job.finish(Filtered(result.smoothed, result.log_likelihood, checks, warnings, timings, state, reason, ahead))
+        smoothed, incidents = result.smoothed, result.incidents
+        job.finish(
+            Filtered(smoothed, result.log_likelihood, checks, incidents, warnings, timings, state, reason, ahead)
+        )
 
 
 class _ForecastCounters:

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 import rfa
 from rfa.runtime.filters.auto import JOINT_NAME, NAME, AutoRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.uncertainty.alarms import Alarm
+from rfa.runtime.uncertainty.alarms import alarm
 from tests.library.conftest import server  # noqa: F401 - a fixture
 from tests.runtime.filters.test_auto import output
 
@@ -107,7 +107,7 @@ def test_alarms_come_at_their_rate(kind: str) -> None:
         "looks": looks(6000), "apart": draw.normal(size=(6000, 5)).cumsum(axis=0), "holes": with_holes(looks(6000)),
         "heavy": draw.standard_t(3, size=(6000, 3)),
     }[kind]  # fmt: skip
-    found = run(values, alarm=Alarm(rate=0.01))
+    found = run(values, alarm=alarm(0.01))
     alarms = output(found, "alarm")
     asked = np.isfinite(alarms).sum()
     expected = 0.01 * asked

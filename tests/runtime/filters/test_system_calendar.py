@@ -9,7 +9,7 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.calendar import Calendar, Days
 from rfa.runtime.filters.compiled_system import SystemRuntime
 from rfa.runtime.filters.system import InvalidSystem, System
-from rfa.runtime.uncertainty.alarms import NEVER
+from rfa.runtime.uncertainty.alarms import alarm
 
 PLAIN = {"preset": "level", "process_noise": 1e-4, "measurement_noise": 0.25}
 RNG = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_invalid_requests_are_refused():
         with pytest.raises(InvalidInput, match="seconds since 1970"):
             runtime.filter(times, [[0.0], [0.0]])
     with pytest.raises(InvalidInput, match=r"alarm\.range"):
-        runtime.check_input(NEVER._replace(high=3.0), None, is_given=False)
+        runtime.check_input(alarm(0.01, range=(None, 3.0)), None, is_given=False)
     with pytest.raises(InvalidInput, match="cannot be merged"):
         runtime.check_merges()
     for change, field in (

@@ -23,7 +23,7 @@ from rfa.runtime.series.mixture_numba import (
 )
 from rfa.runtime.series.mixture_values_numba import clock_season as inlined_clock_season
 from rfa.runtime.series.smoothing_numba import member_weights as inlined_member_weights
-from rfa.runtime.uncertainty.alarms import Alarm
+from rfa.runtime.uncertainty.alarms import alarm
 from tests.inlined import callable_from_python
 from tests.runtime.series import mixture_reference as reference
 from tests.runtime.series.test_series_runtime import decoder, network
@@ -256,6 +256,10 @@ def test_a_larger_count_never_has_a_larger_tail_probability():
                 assert (np.diff(tails) <= 0).all()
                 assert tails[1] == (1 + (values[:t] >= 1).sum()) / (t + 1) or values[:t].max() == 0
             driven.add(value, np.zeros(2))
+    zeros = Driven()
+    for _ in range(600):
+        zeros.add(0.0, np.zeros(2))
+    assert count_tail(zeros.numbers, 1.0) == 1 / 601
     assert np.isnan(count_tail(driven.numbers, 0.5)) and np.isnan(count_tail(driven.numbers, -1.0))
 
 
@@ -263,7 +267,7 @@ def test_a_burst_in_a_stream_of_zeros_is_an_alarm_and_a_lone_error_is_none(mixtu
     """The largest count by far of N rows is an alarm when N times the rate is at least one."""
     values, rate = RNG.poisson(0.05, 3_000).astype(float), 1 / 2_000
     values[2_500:2_510] = [5, 6, 4, 6, 8, 8, 8, 3, 8, 6]
-    found = mixture.filter(list(map(float, range(3_000))), values[:, None].tolist(), alarm=Alarm(rate=rate)).steps
+    found = mixture.filter(list(map(float, range(3_000))), values[:, None].tolist(), alarm=alarm(rate)).steps
     alarms = np.flatnonzero([step.alarm for step in found])
     assert {2_500, 2_501} <= set(alarms.tolist()) <= set(range(2_500, 2_510))
 

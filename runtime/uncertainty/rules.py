@@ -1,0 +1,229 @@
+"""Rules for alarms beside that of the value: a stretch, a standstill and a gap; and what recurs.
+
+Each rule gives a row a tail probability of its own, and has a share of the rate. A rule that cannot raise an alarm yet,
+for want of history, leaves its share to the rule of the value. Columns are separate, and share the rates equally.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.pool import StateField
+from rfa.runtime.uncertainty import learned_tail, lengths, recurrence, stretch
+from rfa.runtime.uncertainty.lengths import BIN, COUNT, LONGEST, add_length, least_tail, length_tail
+from rfa.runtime.uncertainty.mute import is_muted_between
+from rfa.runtime.uncertainty.recurrence import add_episode, comes_again, recurring_share
+from rfa.runtime.uncertainty.stretch import SIZE, stretch_tail
+
+Array = np.ndarray[Any, Any]
+
+# By the tail probabilities of rows; and by limits, which have none.
+VALUE, STRETCH, STANDSTILL, GAP, RANGE = range(5)
+RULES = 4
+# Of an alarm: its rule, the position of the first alarm of its incident, its tail probability, and its component.
+RAISED_BY, FIRST_ALARM, PROBABILITY, COMPONENT = range(4)
+RAISED_NUMBERS = 4
+# Of a column: time and value of the last row that had one, for how many rows it has been this value, the newest
+# episode, and time and period of the last deviation that recurred.
+TIME, LAST, RUN, NEWEST, RECURRED, PERIOD = range(6)
+# Kinds of length.
+RUNS, GAPS = 0, 1
+# Of a stream: the position of the first alarm of the present incident plus 1, 0 for none, and the ordinary rows since.
+INCIDENT, ORDINARY = 0, 1
+# A row at least as rare is unusual, and an incident ends after so many ordinary rows.
+UNUSUAL, ENDS_AFTER = 0.05, 10
+# Deviations at least as rare are kept for what recurs: one in 500 rows, or RARE_PER_DAY if times are in seconds, but at
+# most one in twenty. Of several columns those of at least half of the largest.
+RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
+# Deviations below so many typical ones are not looked up.
+ORDINARY_SIZE = 2.0
+# Rows from which a standstill can be told, and the largest share of repeated values.
+FEWEST, OFTEN = 100, 0.5
+# Typical lags up to which nothing is a gap.
+SHORTEST_GAP = 2.5
+
+
+class AlarmState(NamedTuple):
+    """What a stream keeps for its alarms, by stream index; see the modules of the parts.
+
+    Attributes:
+        incident: `[S, 2]`.
+        last: `[S, P, 6]`.
+        lengths: of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
+        stretch, tail: `[S, P, stretch.NUMBERS]` and `[S, P, learned_tail.COLUMNS]`.
+        begins, episodes: `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
+    """
+
+    incident: Array
+    last: Array
+    lengths: Array
+    stretch: Array
+    tail: Array
+    begins: Array
+    episodes: Array
+
+
+FIELDS = tuple(f"alarm.{name}" for name in AlarmState._fields)
+
+
+def alarm_fields(size: int) -> dict[str, StateField]:
+    """State fields of a stream of `size` components."""
+    shapes = (
+        (2,), (size, 6), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, learned_tail.COLUMNS),
+        (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
+    )  # fmt: skip
+    short = (FIELDS[-3], FIELDS[-1])
+    return {
+        name: StateField(shape, np.float32 if name in short else np.float64)
+        for name, shape in zip(FIELDS, shapes, strict=True)
+    }
+
+
+@inline_jit
+def _standard_deviation(posterior, a):
+    """That of the innovation of a component, by the filter."""
+    return np.sqrt(max(posterior.innovation_covariance[a, a], 1e-300))
+
+
+@inline_jit
+def _deviation(posterior, a):
+    """The innovation of a component in standard deviations."""
+    return posterior.innovation[a] / _standard_deviation(posterior, a)
+
+
+@inline_jit
+def _is_large(numbers, deviation):
+    """Whether a deviation is large for its column, whose typical one is known from `stretch_tail`."""
+    return abs(deviation) * np.sqrt(2 / np.pi) > ORDINARY_SIZE * numbers[SIZE]
+
+
+@inline_jit
+def explained_share(state, observation, posterior, is_scored, local_time, step, periods):
+    """The least tail probability of a row by what recurs: the least over its large deviations, 0 for none.
+
+    Args:
+        local_time: of the observation, whose days recur.
+        periods: set to the periods by which they recur, 0 for none, `[P]`.
+    """
+    least, large = 1.0, 0
+    for a in range(len(is_scored)):
+        periods[a] = 0.0
+        last = state.last[observation.stream, a]
+        if is_scored[a] and _is_large(state.stretch[observation.stream, a], _deviation(posterior, a)):
+            share, periods[a] = recurring_share(
+                state.begins[observation.stream, a], state.episodes[observation.stream, a], local_time,
+                posterior.innovation[a], step, last[RECURRED], last[PERIOD],
+            )  # fmt: skip
+            least, large = min(least, share), large + 1
+    return least if large > 0 else 0.0
+
+
+@inline_jit
+def _standstill(last, runs, value):
+    """The tail probability of the run of a value, which is counted; and the least that it can be, or infinity."""
+    if runs[COUNT] > 0 and value == last[LAST]:
+        last[RUN] += 1
+    else:
+        runs[LONGEST] = max(runs[LONGEST], last[RUN])
+        last[RUN] = 1.0
+    before = runs[COUNT] - (last[RUN] - 1)
+    repeats = before - runs[BIN]
+    p, least = length_tail(runs, last[RUN]), least_tail(runs)
+    add_length(runs, last[RUN])
+    if before < FEWEST or repeats > OFTEN * before or last[RUN] < 2:
+        p = 1.0
+    return p, least if before >= FEWEST and repeats <= OFTEN * before else np.inf
+
+
+@inline_jit
+def _gap(last, gaps, time, step, is_expected):
+    """The same of the time since the last value, in typical lags; an expected one is not counted."""
+    if is_expected or step <= 0:
+        return 1.0, np.inf
+    length = (time - last[TIME]) / step
+    p, least = length_tail(gaps, length), least_tail(gaps)
+    gaps[LONGEST] = max(gaps[LONGEST], length)
+    add_length(gaps, length)
+    return p if length > SHORTEST_GAP else 1.0, least
+
+
+@inline_jit
+def _take(work, rule, component, p, least):
+    """Take the tail probability of a component by a rule, if it is the least so far."""
+    if p < work.tails[rule]:
+        work.tails[rule], work.components[rule] = p, component
+    work.least[rule] = min(work.least[rule], least)
+
+
+@inline_jit
+def update_rules(state, observation, posterior, local_time, step, p, is_explained, spec, work):
+    """The tail probabilities of a row by each rule but that of the value; the row updates the state.
+
+    Args:
+        p: tail probability of the row by its value alone.
+        is_explained: whether it recurs; then it is no part of a stretch.
+        spec: `OutputSpec`, with the maintenance windows.
+        work: its is_scored tells whether a component has a value and a forecast, its periods are those of
+            `explained_share`. Its tails and least are set to the probability by each rule and the least that it can
+            be, its components to that which has it, `[RULES]`.
+    """
+    stream, value, size = observation.stream, observation.value, len(observation.value)
+    rare, largest = max(RARE, min(RARE_PER_DAY * step / 86_400, LEAST_RARE)), 0.0
+    for k in range(RULES):
+        work.tails[k], work.least[k], work.components[k] = 1.0, np.inf, 0
+    for a in range(size):
+        if work.is_scored[a] and abs(_deviation(posterior, a)) > largest:
+            largest, work.components[VALUE] = abs(_deviation(posterior, a)), a
+    for a in range(size):
+        if value[a] != value[a]:
+            continue
+        last, is_first = state.last[stream, a], state.lengths[stream, a, RUNS, COUNT] == 0
+        run, least_run = _standstill(last, state.lengths[stream, a, RUNS], value[a])
+        is_expected = is_first or is_muted_between(
+            last[TIME], observation.time, spec.muted, spec.muted_weekly, spec.muted_offsets
+        )  # fmt: skip
+        gap, least_gap = _gap(last, state.lengths[stream, a, GAPS], observation.time, step, is_expected)
+        _take(work, STANDSTILL, a, run, least_run)
+        _take(work, GAP, a, gap, least_gap)
+        change = value[a] - last[LAST]
+        last[TIME], last[LAST] = observation.time, value[a]
+        if not work.is_scored[a]:
+            continue
+        if not is_explained:
+            tail = state.tail[stream, a]
+            stretched = stretch_tail(state.stretch[stream, a], tail, _deviation(posterior, a))
+            _take(work, STRETCH, a, stretched, 0.0 if tail[learned_tail.SEEN] >= learned_tail.FIRST else np.inf)
+        elif work.periods[a] > 0:
+            last[RECURRED], last[PERIOD] = local_time, work.periods[a]
+        begins, episodes, deviation = state.begins[stream, a], state.episodes[stream, a], posterior.innovation[a]
+        if p <= rare and abs(_deviation(posterior, a)) >= HALF * largest and deviation != 0:
+            last[NEWEST] = add_episode(begins, episodes, int(last[NEWEST]), local_time, deviation, step)
+        elif _is_large(state.stretch[stream, a], change / _standard_deviation(posterior, a)) and comes_again(
+            begins, episodes, local_time, change, step
+        ):
+            last[NEWEST] = add_episode(begins, episodes, int(last[NEWEST]), local_time, change, step)
+    for k in range(RULES):
+        work.tails[k], work.least[k] = min(work.tails[k] * size, 1.0), work.least[k] * size
+
+
+@inline_jit
+def update_incident(incident, position, is_unusual, is_alarm):
+    """The position of the first alarm of the incident that a row belongs to; -1: none.
+
+    Args:
+        incident: of the stream, `[2]`.
+    """
+    if is_alarm and incident[INCIDENT] == 0:
+        incident[INCIDENT] = position + 1
+    if incident[INCIDENT] == 0:
+        return -1
+    incident[ORDINARY] = 0 if is_unusual or is_alarm else incident[ORDINARY] + 1
+    if incident[ORDINARY] > ENDS_AFTER:
+        incident[INCIDENT] = incident[ORDINARY] = 0
+    return int(incident[INCIDENT]) - 1

@@ -1,0 +1,87 @@
+"""Alarms in requests of /filter and /filter/stream."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from rfa.runtime.errors import InvalidInput
+from rfa.runtime.uncertainty.alarms import (
+    LARGEST_RATE,
+    MOST_QUIET,
+    RATE_FORM,
+    RATE_PATTERN,
+    Alarm,
+    Direction,
+    Rule,
+    alarm_of,
+)
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME
+from rfa.runtime.uncertainty.mute import MOST_WINDOWS
+from rfa.service.neutral import OneOf
+from rfa.service.schemas.base import FieldError, Request
+
+Limit = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATION)]
+Moment = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
+
+
+class AlarmRequest(Request):
+    """Which observations are alarms: those as rare on their stream as the rate, and conditions on them.
+
+    The rate assumes that the stream does not change, because an observation is compared with the earlier ones.
+    """
+
+    rate: Annotated[
+        Annotated[float, Field(gt=0, le=LARGEST_RATE)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
+        OneOf(RATE_FORM),
+    ] = Field(
+        description="share of the observations, or a number per second, minute, hour, day, week or month (30.44 days) "
+        'such as "1/day", if times are in seconds'
+    )
+    direction: Direction = Field(default="both", description="above the expected value, below it, or both")
+    min_deviation: float = Field(
+        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="minimum deviation of an alarm from the expected value"
+    )
+    range: Annotated[list[Limit | None], Field(min_length=2, max_length=2)] | None = Field(
+        default=None,
+        description="lowest and highest value (null: no limit); any value outside is an alarm. Not with `input`",
+    )
+    quiet: int = Field(
+        default=0,
+        ge=0,
+        le=MOST_QUIET,
+        description="observations after an alarm in which only much rarer ones (a tenth more digits) are alarms",
+    )
+
+    rules: list[Rule] = Field(
+        default=["value", "stretch", "standstill", "gap"],
+        min_length=1,
+        max_length=4,
+        description="what may be an alarm, with a share of the rate each: an unusual value; a level or spread that has "
+        "changed for a while; a value that stands still; a time without values, at the row that ends it. The last two "
+        "only without `direction` and `min_deviation`",
+    )
+    mute: list[str | Annotated[list[Moment], Field(min_length=2, max_length=2)]] = Field(
+        default=[],
+        max_length=MOST_WINDOWS,
+        description="maintenance windows in the zone `tz` of the request, whose rows count as missing: "
+        "`sat 22:00-23:30`, `mon-fri 02:00-03:00`, `daily 03:00-03:10`, `2026-03-01T22:00/2026-03-02T01:00`, "
+        "or two times",
+    )
+
+    @model_validator(mode="after")
+    def check_options(self) -> Self:
+        """Every option is valid."""
+        try:
+            self.options("UTC")
+        except InvalidInput as error:
+            raise FieldError(error.param or "alarm", error.message, error.code) from None
+        return self
+
+    def options(self, tz: str) -> Alarm:
+        """The alarms for the filter."""
+        return alarm_of(self.model_dump(), tz)
+
+
+Alarms = Annotated[AlarmRequest | None, Field(description="mark observations as alarms; null: none")]

@@ -1,0 +1,222 @@
+"""Rules for alarms beside that of the value: against plain Python, and their laws."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pytest
+
+from rfa.runtime.compiling import OPTIONS
+from rfa.runtime.filters.auto import AutoRuntime
+from rfa.runtime.uncertainty import rules
+from rfa.runtime.uncertainty.alarms import Alarm, alarm
+from rfa.runtime.uncertainty.lengths import COUNT
+from rfa.runtime.uncertainty.mute import Mute
+from rfa.runtime.uncertainty.rules import GAP, STANDSTILL, STRETCH, AlarmState
+from tests.runtime.uncertainty.rules_reference import Lengths, Recurrence, Stretch
+
+Array = np.ndarray
+MINUTE, DAY = 60.0, 86_400.0
+ROWS_OF_DAY = 144
+
+
+class Observation(NamedTuple):
+    stream: int
+    time: float
+    value: Array
+
+
+class Posterior(NamedTuple):
+    innovation: Array
+    innovation_covariance: Array
+
+
+class Spec(NamedTuple):
+    muted: Array
+    muted_weekly: Array
+    muted_offsets: Array
+
+
+class Work(NamedTuple):
+    is_scored: Array
+    periods: Array
+    tails: Array
+    least: Array
+    components: Array
+
+
+@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator]
+def follow(state, times, values, deviations, p, step, spec, work, covariance, explained, tails):  # type: ignore[no-untyped-def]
+    for t in range(len(times)):
+        observation = Observation(0, times[t], values[t])
+        posterior = Posterior(deviations[t], covariance)
+        work.is_scored[0] = t > 0 and values[t, 0] == values[t, 0]
+        explained[t] = rules.explained_share(
+            state, observation, posterior, work.is_scored, times[t], step, work.periods
+        )
+        rules.update_rules(state, observation, posterior, times[t], step, p[t], explained[t] > 0, spec, work)
+        for k in range(rules.RULES):
+            tails[t, k] = work.tails[k]
+
+
+class Followed(NamedTuple):
+    explained: Array
+    tails: Array
+    state: AlarmState
+
+
+def run(times: Array, values: Array, deviations: Array, p: Array, step: float, mute: Mute | None = None) -> Followed:
+    """The rules of one column, whose pointwise tail probabilities are given."""
+    state = AlarmState(*(np.zeros((1, *field.shape), field.dtype) for field in rules.alarm_fields(1).values()))
+    work = Work(np.zeros(1, bool), np.zeros(1), np.zeros(4), np.zeros(4), np.zeros(4, np.int64))
+    found = Followed(np.zeros(len(times)), np.zeros((len(times), 4)), state)
+    spec, columns = Spec(*(mute or Mute()).arrays()), (values[:, None].copy(), deviations[:, None].copy())
+    follow(state, times, *columns, p, step, spec, work, np.ones((1, 1)), found.explained, found.tails)
+    return found
+
+
+def noise(rows: int, seed: int = 3) -> Array:
+    return np.random.default_rng(seed).standard_normal(rows)
+
+
+def test_they_are_those_of_plain_python() -> None:
+    """Times with gaps, rounded values that repeat, and deviations that recur each day."""
+    rng, rows = np.random.default_rng(5), 12 * ROWS_OF_DAY
+    times = 600.0 * np.arange(rows) + 1200.0 * np.cumsum(rng.random(rows) < 0.01)
+    values, deviations = np.round(rng.normal(size=rows)), rng.standard_normal(rows)
+    deviations[np.isclose(times % DAY, 3600.0, atol=900)] += 9.0
+    p = np.where(np.abs(deviations) > 1.5, 1e-3, 0.5)
+    found = run(times, values, deviations, p, 600.0)
+    recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(), 0
+    for t in range(rows):
+        is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * stretch.size
+        share = recurrence.share(times[t], deviations[t]) if is_large else 0.0
+        assert found.explained[t] == share
+        if t and values[t] == values[t - 1]:
+            length += 1
+        else:
+            runs.longest, length = max(runs.longest, length), 1
+        standstill = runs.tail(length)
+        repeats = sum(one >= 2**0.5 for one in runs.lengths[:-1]) - (length - 1)
+        is_on = t - (length - 1) >= rules.FEWEST and repeats <= rules.OFTEN * (t - (length - 1)) and length > 1
+        assert found.tails[t, STANDSTILL] == pytest.approx(standstill if is_on else 1.0)
+        if t:
+            gap = (times[t] - times[t - 1]) / 600.0
+            probability = gaps.tail(gap)
+            gaps.longest = max(gaps.longest, gap)
+            assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
+            if not share:
+                assert found.tails[t, STRETCH] == pytest.approx(stretch.probability(deviations[t]), rel=1e-4)
+        change = values[t] - values[t - 1]
+        if t and p[t] <= 4 * 600 / DAY:
+            recurrence.add(times[t], deviations[t])
+        elif t and abs(change) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * stretch.size:
+            recurrence.add_again(times[t], change)
+    assert (found.explained > 0).any() and (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
+
+
+def nightly(days: int, sizes: Array, *, jitter: int = 1) -> tuple[Array, Array, Array]:
+    """Times and deviations of rows ten minutes apart with a job each night, and the row that each begins at."""
+    rng = np.random.default_rng(1)
+    deviations, begins = noise(days * ROWS_OF_DAY), np.zeros(days, int)
+    for day in range(days):
+        begins[day] = day * ROWS_OF_DAY + 20 + int(rng.integers(-jitter, jitter + 1))
+        deviations[begins[day] : begins[day] + 4] += sizes[day]
+    return 600.0 * np.arange(len(deviations)), deviations, begins
+
+
+def test_what_came_on_three_days_is_not_rare_on_the_fourth() -> None:
+    """Two days explain nothing, and a deviation twice as large is still rare."""
+    sizes = np.full(12, 12.0)
+    sizes[8], sizes[10] = 30.0, 0.0
+    times, deviations, begins = nightly(12, sizes)
+    p = np.where(np.abs(deviations) > 5, 1e-5, 0.5)
+    found = run(times, noise(len(times)), deviations, p, 600.0)
+    share = np.array([found.explained[begin : begin + 4].min() for begin in begins])
+    assert (share[[0, 1, 2, 8, 10]] == 0).all() and (share[[3, 4, 5, 6, 7, 9, 11]] >= 0.75).all()
+    elsewhere = found.explained.copy()
+    for begin in begins:
+        elsewhere[begin - 3 : begin + 7] = 0.0
+    assert not elsewhere.any()
+
+
+def test_a_gap_in_a_maintenance_window_is_none_and_is_not_counted() -> None:
+    times = MINUTE * np.concatenate([np.arange(1_000), np.arange(1_100, 2_000)])
+    values = noise(len(times))
+    plain = run(times, values, values, np.ones(len(times)), MINUTE)
+    muted = run(times, values, values, np.ones(len(times)), MINUTE, Mute.of([[1_010 * MINUTE, 1_090 * MINUTE]]))
+    assert plain.tails[1_000, GAP] == pytest.approx(1 / (4 * 1_000)) and muted.tails[1_000, GAP] == 1.0
+    assert plain.state.lengths[0, 0, 1, COUNT] == muted.state.lengths[0, 0, 1, COUNT] + 1
+
+
+@pytest.mark.parametrize(("zone", "hours"), [("UTC", 0), ("Asia/Tokyo", 9), ("Europe/Berlin", 1)])
+def test_weekly_windows_follow_the_day_of_the_week(zone: str, hours: int) -> None:
+    """1970-01-05 was a Monday; a window on Sunday night lasts into Monday."""
+    monday = 4 * DAY - 3600.0 * hours
+    times = monday + 3600.0 * np.array([-2.0, -0.01, 1.0, 1.99, 2.0, 24 * 5 + 22.5, 24 * 6 + 22.0])
+    mute = Mute.of(["sun 22:00-02:00", "sat 22:00-23:00"], zone)
+    assert mute.covers(times).tolist() == [True, True, True, True, False, True, True]
+    assert (
+        Mute.of(["mon-fri 00:00-01:00"], zone).covers(monday + DAY * np.arange(7)).tolist() == [True] * 5 + [False] * 2
+    )
+
+
+def raised(values: Array, options: Alarm) -> Array:
+    """Rules by which rows are alarms, -1 for none, with `auto`."""
+    steps = (
+        AutoRuntime.of(1).filter(list(map(float, range(len(values)))), values[:, None].tolist(), alarm=options).steps
+    )
+    codes = {"value": 0, "stretch": 1, "standstill": 2, "gap": 3}
+    return np.array([-1 if step.raised is None else codes[step.raised.rule] for step in steps])
+
+
+def simulated(kind: str, rows: int) -> Array:
+    rng = np.random.default_rng(8)
+    shapes = {
+        "normal": rng.standard_normal(rows),
+        "heavy tails": rng.standard_t(3, rows),
+        "random walk": rng.standard_normal(rows).cumsum(),
+        "counter": np.round(15 + rng.standard_normal(rows)).cumsum(),
+        "Poisson": rng.poisson(5.0, rows).astype(float),
+        "seasonal": 5 * np.sin(2 * np.pi * np.arange(rows) / 48) + rng.standard_normal(rows),
+    }
+    return shapes[kind]
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "random walk", "counter", "Poisson", "seasonal"])
+def test_all_rules_together_keep_to_the_rate(kind: str) -> None:
+    """At most 1.5 times of it, and four deviations of a count."""
+    rows = 12_000
+    values = simulated(kind, rows)
+    for rate in (1e-2, 1e-3):
+        count, expected = int((raised(values, alarm(rate))[500:] >= 0).sum()), rate * (rows - 500)
+        assert count <= 1.5 * expected + 4 * np.sqrt(1.5 * expected)
+
+
+def test_a_stuck_sensor_a_stretch_and_the_largest_value_by_far_are_alarms() -> None:
+    values = simulated("normal", 6_000)
+    values[3_000:3_060] *= 2.5
+    values[4_000], values[5_000:5_100] = 25.0, values[5_000]
+    found = raised(values, alarm(1e-3))
+    assert found[4_000] == 0 and STANDSTILL in found[5_001:5_006]
+    stretched = np.flatnonzero(raised(values, alarm(1e-3, rules=["stretch"])) == STRETCH)
+    assert ((stretched >= 3_000) & (stretched < 3_060)).any() and len(stretched) < 100
+
+
+def test_a_constant_never_stands_still() -> None:
+    values = np.full(3_000, 4.0)
+    values[1_000::500] = 5.0
+    assert not (raised(values, alarm(1e-2)) == STANDSTILL).any()
+
+
+def test_a_larger_deviation_never_scores_lower() -> None:
+    """Of the last of 300 values, with the same values before it."""
+    before = simulated("heavy tails", 300)
+    runtime, times = AutoRuntime.of(1), list(map(float, range(301)))
+    scores = []
+    for last in (0.5, 2.0, 4.0, 8.0, 20.0, 1e3, 1e6):
+        values = [*before.tolist(), before.mean() + last]
+        scores.append(runtime.filter(times, [[value] for value in values]).steps[-1].anomaly)
+    assert scores == sorted(scores)
