@@ -22,7 +22,7 @@ from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
 from rfa.data.table_ends import timed_rows
-from rfa.data.utc_offsets import UTC, UtcOffsets
+from rfa.data.utc_offsets import UTC, UtcOffsets, shown_offsets
 from rfa.data.wide import VALUE, melt_wide, wide_keys
 
 if TYPE_CHECKING:
@@ -100,16 +100,37 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
         step_seconds(options.every)
     table = table if isinstance(table, Table) else Table.of(table)
     table, by, whole, groups, refuse, known = _read_rows(table, options, refused)
+    shown = _shown_offsets(table, whole, options.zone)
     found: dict[Key, Series] = {}
     for key, rows in groups.items():
         try:
             selected = _select_rows(whole, rows, table.first_row, options.strict)
+            if shown is not None:
+                selected = replace(selected, utc_offsets=UtcOffsets.of_rows(selected.times, shown[selected.rows]))
             series = select_range(selected, options.start, options.end, options.zone)
             series = series if options.every is None else resample(series, options.every, options.zone)
             found[key] = split_covariates(series, known) if known else series
         except ValueError as error:
             refuse(key, error)
     return Frame(table, tuple(by), found)
+
+
+def _shown_offsets(table: Table, whole: Series, zone: str) -> np.ndarray | None:
+    """The offsets from UTC of all rows, where their times are written with them and no zone is given."""
+    column = table.columns.get(whole.clock or "")
+    return shown_offsets(column) if zone == "UTC" and whole.is_dated and column is not None else None
+
+
+def _zone_offsets(column: Any, zone: str) -> UtcOffsets:
+    """The offsets of the given zone, or of that of the time column's type."""
+    import pyarrow as pa
+
+    if zone == "UTC" and pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        zone = column.type.tz
+    try:
+        return UtcOffsets.of_zone(zone)
+    except ValueError:  # an offset that does not change, such as +01:00
+        return UTC
 
 
 def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object] | None) -> Refuse:
@@ -173,7 +194,7 @@ def _read_rows(
         clock_parts=parts,
         zone=options.zone,
         form=read.form,
-        utc_offsets=UtcOffsets.of_zone(options.zone) if read.is_dated else UTC,
+        utc_offsets=_zone_offsets(rest.get(clock), options.zone) if read.is_dated else UTC,
     )
     return replace(table, columns=renamed), by, whole, groups, refuse, len(known)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from rfa.data.clock import get_zone
 # A zone's changes are known from 1970 to 2100. Two changes of a zone are farther apart than EVERY.
 LAST: Final = 4_102_444_800
 EVERY: Final = 7 * 86_400
+# A time of text that shows its offset. Rows whose offsets change more often are not from one place.
+SHOWN: Final = r":\d\d(?:[.,]\d+)? ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$"
+MOST_CHANGES: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class UtcOffsets:
 
     @classmethod
     def of_rows(cls, times: np.ndarray, seconds: np.ndarray) -> UtcOffsets:
-        """The offsets of rows `[N]`, in order of time; each holds until it changes."""
-        if not len(seconds) or (seconds == seconds[0]).all():
-            return UTC
+        """The offsets of rows `[N]`, in order of time; each holds until it changes. UTC if one never does."""
         first = np.flatnonzero(np.diff(seconds, prepend=np.nan))
+        if not 1 < len(first) <= MOST_CHANGES:
+            return UTC
         return cls(tuple(times[first].tolist()), tuple(seconds[first].tolist()))
 
     def array(self) -> np.ndarray:
@@ -52,6 +55,21 @@ class UtcOffsets:
 
 
 UTC: Final = UtcOffsets()
+
+
+def shown_offsets(column: Any) -> np.ndarray | None:
+    """The offsets in seconds that the times of a table show, `[N]`; None unless each cell has one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_string(column.type) or not pc.match_substring_regex(column[:1], SHOWN)[0].as_py():
+        return None
+    parts = pc.extract_regex(pc.utf8_trim_whitespace(column), SHOWN)
+    if parts.null_count:
+        return None
+    sign, hours, minutes = (pc.struct_field(parts, name) for name in ("sign", "hours", "minutes"))
+    size = 3600 * pc.cast(hours, pa.float64()).to_numpy() + 60 * pc.cast(minutes, pa.float64()).to_numpy()
+    return np.where(pc.equal(sign, "-").to_numpy(), -size, size)
 
 
 @functools.lru_cache(64)

@@ -4,8 +4,10 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from rfa.data import read_frame
 from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.compiling import kernel_jit
 from rfa.runtime.local_time_numba import utc_offset as inlined_utc_offset
@@ -45,3 +47,24 @@ def test_offsets_of_rows():
 def test_an_unknown_zone_is_refused():
     with pytest.raises(ValueError, match="unknown time zone 'Europe/Atlantis'"):
         UtcOffsets.of_zone("Europe/Atlantis")
+
+
+@pytest.mark.parametrize(("cells", "options", "found"), [
+    (["2026-03-29T01:00:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T04:00:00+02:00"], {}, (3_600.0, 7_200.0)),
+    (["2026-03-29T01:00:00+01:00", "2026-03-29T02:00:00+01:00"], {}, ()),
+    (["2026-03-29T00:00:00Z", "2026-03-29T01:00:00Z"], {}, ()),
+    (["2026-03-28", "2026-03-29"], {}, ()),
+])  # fmt: skip
+def test_offsets_that_change_in_the_times_of_a_file(cells, options, found):
+    table = pa.table({"t": cells, "y": np.arange(len(cells), dtype=float)})
+    (series,) = read_frame(table, **options).values()
+    assert series.utc_offsets.seconds == found
+    assert series.utc_offsets.begins[1:] == tuple(series.times[1:2] if found else ())
+
+
+def test_the_zone_that_is_given_and_that_of_the_type():
+    berlin, times = UtcOffsets.of_zone("Europe/Berlin"), [0, 3_600, 7_200]
+    for kind, zone in (("s", "Europe/Berlin"), ("typed", "UTC")):
+        stamps = pa.array(times).cast(pa.timestamp("s", "Europe/Berlin" if kind == "typed" else None))
+        (series,) = read_frame(pa.table({"t": stamps, "y": [1.0, 2.0, 3.0]}), zone=zone).values()
+        assert series.utc_offsets == berlin
