@@ -105,6 +105,8 @@ def _append_rows(rows, count, chunk, row, query):
         to = row + k
         target.batch_row[to], target.stream[to] = rows.batch_row[k], rows.stream[k]
         target.is_read_only[to], target.unit[to] = rows.is_read_only[k], rows.unit[k]
+        copy1(rows.leads[k], target.leads[to])
+        copy1(rows.moments[k], target.moments[to])
         for a in range(len(chunk.last_token)):
             previous, own = rows.previous_query[k, a], rows.own_query[k, a]
             target.previous_query[to, a] = previous + query if previous >= 0 else -1
@@ -142,7 +144,7 @@ def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
     max_tokens, row_limit = len(chunk.tokens.ends) - columns * (max_rows + 1), len(chunk.rows.batch_row)
     while cursor[0] < end[0] and row < row_limit and token <= max_tokens:
         tokens, queries, rows = next_tokens(
-            stored, batch[0], batch[1], batch[2], options.spec.horizon, cursor, end, passed,
+            stored, batch[0], batch[1], batch[2], options.spec, cursor, end, passed,
             min(max_rows, row_limit - row), buffers.work, buffers.tokens, buffers.queries, buffers.rows,
             buffers.last_token, buffers.saved_clock,
         )  # fmt: skip

@@ -2,6 +2,8 @@
 
     n = max(1, round(φ + lag / typical))          φ ← φ + lag / typical - n
 
+By a local clock the lag is `local_span`: an hour more or less where its offset from UTC changes.
+
 The typical lag is the running mean of the lags, each bounded to half of it and twice as much. It is the median of the
 last lags where the first ones or the last eight are far from it. φ carries the rounding, so cells keep time.
 """
@@ -14,7 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit
+from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.series.config import REACH
+from rfa.runtime.series.leads import DAY, WEEK
 
 # A longer gap counts as one of so many empty cells: nothing that is stored reaches further.
 MOST_EMPTY = REACH
@@ -25,6 +29,8 @@ CLOCK = LAST_LAGS + LOOKED_BACK
 # Lags that the mean counts at most, and the ratio from which on a lag is unlike it.
 LAGS_COUNTED = 1000.0
 UNLIKE = 3.0
+# The most cells of a week by which a local clock that ran back goes on; longer ones go on by a day.
+LONGEST_WEEK = 400
 
 
 @inline_jit
@@ -60,7 +66,23 @@ def _is_unlike(clock, count, typical):
 
 
 @inline_jit
-def advance_clock(clock, now):
+def local_span(utc_offsets, now, span, typical):
+    """The time that a local clock shows to pass from `now` on in a span.
+
+    Cells cannot run back: the hour that comes twice is that of the next day or week, so that seasons keep time.
+    """
+    if len(utc_offsets) == 0 or not MOST_EMPTY * typical >= DAY:
+        return span
+    change = utc_offset(utc_offsets, now + span) - utc_offset(utc_offsets, now)
+    if change == 0 or span <= 0:
+        return span
+    if span + change < typical / 2:
+        change += WEEK if LONGEST_WEEK * typical >= WEEK else DAY
+    return span + change
+
+
+@inline_jit
+def advance_clock(clock, now, utc_offsets):
     """Move a clock to a row; how many cells it is after the one before."""
     lag, typical = now - clock[TIME], clock[LAG]
     if clock[ROWS] == 0:
@@ -75,7 +97,8 @@ def advance_clock(clock, now):
                 clock[LAGS_SEEN] = LOOKED_BACK + clock[LAGS_SEEN] % LOOKED_BACK
         else:
             typical += (bounded(lag, typical / 2, 2 * typical) - typical) / min(clock[LAGS_SEEN] + 1, LAGS_COUNTED)
-    to_pass = clock[PHASE] + (lag / typical if typical > 0 else 1.0)
+    span = local_span(utc_offsets, now - lag, lag, typical)
+    to_pass = clock[PHASE] + (span / typical if typical > 0 else 1.0)
     count = bounded(np.rint(to_pass), 1.0, MOST_EMPTY + 1.0)
     clock[TIME], clock[LAG], clock[ROWS] = now, typical, clock[ROWS] + 1
     clock[PHASE] = bounded(to_pass - count, -MOST_EMPTY, 0.5) if clock[ROWS] > 1 else 0.0

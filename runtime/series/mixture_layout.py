@@ -11,20 +11,24 @@ from typing import Final
 import numpy as np
 
 # Leads that weights are learned for, in cells, and the forecasts of each that wait for their value: of experts as many
-# as the conformal intervals follow, of the members of exponential smoothing fewer.
-LEADS: Final = np.array([1.0, 4.0, 16.0, 64.0, 256.0])
+# as the conformal intervals follow, of the members of exponential smoothing fewer, and of the first MEMBER_LEADS only.
+LEADS: Final = np.array([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 8192.0])
 LEAD_COUNT: Final = len(LEADS)
-EXPERT_PENDING: Final = np.array([1, 4, 16, 16, 16])
+EXPERT_PENDING: Final = np.array([1, 4, 16, 16, 16, 8, 8])
 MEMBER_PENDING: Final = np.array([1, 2, 2, 2, 2])
+MEMBER_LEADS: Final = len(MEMBER_PENDING)
 EXPERT_SLOTS, MEMBER_SLOTS = int(EXPERT_PENDING.sum()), int(MEMBER_PENDING.sum())
 FIRST_EXPERT_SLOT: Final = np.cumsum(EXPERT_PENDING) - EXPERT_PENDING
 FIRST_MEMBER_SLOT: Final = np.cumsum(MEMBER_PENDING) - MEMBER_PENDING
 
-# Experts, and their weights before the first value: the network first, then smoothing, simple ones as a reserve.
-EXPERTS: Final = ("network", "smoothing", "log_smoothing", "seasonal_naive", "last_value", "drift")
-NETWORK, SMOOTHING, SMOOTHING_OF_LOGS, SEASONAL, LAST, DRIFT = range(len(EXPERTS))
+# Experts, and their weights before the first value: the network first, then smoothing, simple ones as a reserve. Those
+# of the profile have no forecast before it was seen; weights are relative.
+EXPERTS: Final = (
+    "network", "smoothing", "log_smoothing", "seasonal_naive", "last_value", "drift", "profile", "moved_profile",
+)  # fmt: skip
+NETWORK, SMOOTHING, SMOOTHING_OF_LOGS, SEASONAL, LAST, DRIFT, PROFILED, MOVED_PROFILE = range(len(EXPERTS))
 EXPERT_COUNT: Final = len(EXPERTS)
-PRIOR: Final = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05])
+PRIOR: Final = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05, 0.05, 0.05])
 
 # Members of exponential smoothing: columns α, β, φ; no trend is β = 0. Each in FORMS (values and their logarithms) and
 # with PROFILES (no season, and the least weights of the last cycle in a seasonal profile).
@@ -43,6 +47,8 @@ PER_FORM: Final = PROFILES * SIZE
 MEMBERS: Final = FORMS * PER_FORM
 # The longest season, and the last values that a season is searched in.
 LONGEST, RING = 400, 1024
+# The most bins of a day in its profile, and of each weekday in that of the week; see `profile_numba.py`.
+DAY_BINS, SLOTS = 1440, 48
 
 
 class _Fields:
@@ -69,7 +75,7 @@ IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES = (_numbers.next() for _ in range(4))
 # By form: the mean absolute change, and the number of changes.
 CHANGE, CHANGES = _numbers.next(FORMS), _numbers.next(FORMS)
 # By member: level and trend, and by lead the loss.
-LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.next(LEAD_COUNT * MEMBERS)
+LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.next(MEMBER_LEADS * MEMBERS)
 # By lead and expert.
 REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_COUNT * EXPERT_COUNT)
 # By lead: mean absolute errors of mixture and network, the mean error of the mixture's mean, its mean square and
@@ -87,7 +93,12 @@ VALUES = _numbers.next(RING)
 # How often each whole number came, large ones by their logarithm, and how many numbers there were.
 COUNT_BINS: Final = 64
 COUNT, COUNTED = _numbers.next(COUNT_BINS), _numbers.next()
-NUMBERS: Final = _numbers.size
+# Of the profile: its cycle in seconds, 0 for none, its bins, and local time when it began; its level, mean error and
+# number of errors; mean errors without weekdays and with them; the last bin, and the profile at the last value.
+PROFILE_CYCLE, PROFILE_BINS, PROFILE_BEGAN = (_numbers.next() for _ in range(3))
+PROFILE_LEVEL, PROFILE_ERROR, PROFILE_ERRORS = (_numbers.next() for _ in range(3))
+DAY_ERROR, WEEK_ERROR, LAST_BIN, PROFILE_NOW = (_numbers.next() for _ in range(4))
+PROFILE_END = NUMBERS = _numbers.size
 
 _memory = _Fields()
 # Logarithms of the last values over the first, and seasonal profiles by form.
@@ -96,4 +107,6 @@ LOGS, PROFILE = _memory.next(RING), _memory.next(FORMS * (PROFILES - 1) * LONGES
 MIXED, MIXED_MEAN = EXPERT_COUNT, EXPERT_COUNT + 1
 FORECASTS: Final = EXPERT_COUNT + 2
 EXPERT_FORECAST, MEMBER_FORECAST = _memory.next(EXPERT_SLOTS * FORECASTS), _memory.next(MEMBER_SLOTS * MEMBERS)
+# The profile of a day, the deviation of the last value of each bin from it, and the profile of the week.
+DAY_PROFILE, DAY_LAST, WEEK_PROFILE = _memory.next(DAY_BINS), _memory.next(DAY_BINS), _memory.next(7 * SLOTS)
 MEMORY: Final = _memory.size

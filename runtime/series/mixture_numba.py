@@ -10,7 +10,8 @@ mixture m = Σ w_k f_k, after the value y has come
     w_k ∝ π_k η_k exp(−η_k R_k)
 
 The linearised loss bounds the regret against the best fixed *combination* of experts by O(√(T log K)), not only against
-the best expert. Nothing is discounted, so there is no memory to choose.
+the best expert. Nothing is discounted, so there is no memory to choose. An expert without a forecast counts as if it
+had forecast the mixture.
 
 The quantiles are the network's, moved to m, with distances multiplied by the ratio of the mean absolute errors of
 mixture and network at that lead. Where the largest of the last errors one row ahead, which count half as much with each
@@ -29,11 +30,20 @@ from __future__ import annotations
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
-from rfa.runtime.series import clock_numba, count_tail_numba, mixture_layout, mixture_values_numba, smoothing_numba
+from rfa.runtime.series import (
+    clock_numba,
+    count_tail_numba,
+    experts_numba,
+    mixture_layout,
+    mixture_values_numba,
+    smoothing_numba,
+)
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.clock_numba import MOST_EMPTY
 from rfa.runtime.series.count_tail_numba import add_count, count_tail
+from rfa.runtime.series.experts_numba import expert_forecasts
 from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_season, without_oddity
+from rfa.runtime.series.profile_numba import forget_profile, update_profile
 from rfa.runtime.series.smoothing_numba import (
     LARGEST_LOG,
     add_members,
@@ -56,8 +66,6 @@ KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
 OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 # Shares of the probability on one side of the median around the ends of the calibrated intervals.
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
-# How many ranges of the values a trend may lead beyond them: soon; and at most, and for a lead as long as the series.
-NEAR, TRUSTED = 0.5, 2.0
 # The fewest scored forecasts of a lead from which on its weights are trusted, and the largest error of a mean, in units
 # of the usual one.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
@@ -77,6 +85,7 @@ MOST_CELLS = MOST_EMPTY + 1
 SOURCES = (
     clock_numba,
     count_tail_numba,
+    experts_numba,
     mixture_layout,
     mixture_values_numba,
     smoothing_numba,
@@ -97,17 +106,18 @@ def nearest_lead(cells):
 
 
 @inline_jit
-def _observe_cell(numbers, memory, value, unit, work):
+def _observe_cell(numbers, memory, value, unit, moment, work):
     """Add a cell; the value is NaN where missing. Before the first value nothing happens."""
     is_seen = value == value
     if numbers[at.CELLS] == 0:
         if not is_seen:
             return
         start(numbers)
+        forget_profile(numbers)
         numbers[at.FIRST] = numbers[at.LEAST] = numbers[at.LARGEST] = value
         numbers[at.LEAST_OF_ALL] = numbers[at.LARGEST_OF_ALL] = value
         numbers[at.NEXT_SEARCH] = 2.0
-    cell, seen = np.int64(numbers[at.CELLS]) + 1, np.int64(numbers[at.SEEN])
+    cell, seen, raw = np.int64(numbers[at.CELLS]) + 1, np.int64(numbers[at.SEEN]), value
     numbers[at.CELLS] = cell
     if is_seen:
         work.tail[0] = count_tail(numbers, value)
@@ -136,6 +146,8 @@ def _observe_cell(numbers, memory, value, unit, work):
     if is_seen:
         numbers[at.SEEN], numbers[at.LATEST] = seen + 1, value
         numbers[at.LEAST], numbers[at.LARGEST] = min(numbers[at.LEAST], value), max(numbers[at.LARGEST], value)
+    if raw == raw:
+        update_profile(numbers, memory, moment, unit, raw, not is_seen)
     if is_seen and numbers[at.SEEN] == YOUNG:
         leave_out_first(numbers, memory, work.scratch)
     if cell == 2 or cell >= numbers[at.NEXT_SEARCH]:
@@ -219,26 +231,6 @@ def expert_weights(numbers, lead, out):
 
 
 @inline_jit
-def expert_forecasts(numbers, memory, weights, cells, network, out):
-    """The forecasts of all experts at a lead of so many cells, `[EXPERT_COUNT]`."""
-    now, whole = np.int64(numbers[at.CELLS]), np.int64(np.rint(cells))
-    season, latest = np.int64(numbers[at.SEASON]), numbers[at.LATEST]
-    out[at.NETWORK], out[at.LAST] = network, latest
-    # No trend goes on for longer than it was seen: beyond the values by twice their range at most.
-    reach = (numbers[at.LARGEST] - numbers[at.LEAST]) * min(NEAR + TRUSTED * cells / now, TRUSTED)
-    low, high = numbers[at.LEAST] - reach, numbers[at.LARGEST] + reach
-    smoothed = smoothed_forecast(numbers, memory, weights, 0, cells, now + whole)
-    out[at.SMOOTHING] = out[at.SMOOTHING_OF_LOGS] = min(max(smoothed, low), high)
-    if numbers[at.IS_POSITIVE] > 0:
-        log = smoothed_forecast(numbers, memory, weights, 1, cells, now + whole) + np.log(numbers[at.FIRST])
-        out[at.SMOOTHING_OF_LOGS] = min(np.exp(min(log, LARGEST_LOG)), high)
-    before = now + whole - season * ((whole + season - 1) // season)
-    out[at.SEASONAL] = numbers[at.VALUES + before % at.RING] if season > 1 and before > 0 else latest
-    slope = (latest - numbers[at.FIRST]) / max(now - 1, 1)
-    out[at.DRIFT] = min(max(latest + slope * cells, low), high)
-
-
-@inline_jit
 def error_ratio(numbers, lead):
     """The mean absolute error of the mixture over the network's at a lead, near 1 before there are many."""
     network = numbers[at.NETWORK_ERROR + lead]
@@ -269,24 +261,46 @@ def cells_of(lead, unit):
 
 
 @kernel_jit(*SOURCES)
-def observe_column(numbers, memory, cells, value, unit, work):
-    """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty."""
+def observe_column(numbers, memory, cells, value, unit, moment, work):
+    """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty.
+
+    moment: local time of the value.
+    """
     work.tail[0] = np.nan
     # Of any bytes: no loop longer than a gap, and no index beyond the arrays.
     if not cells - MOST_CELLS <= numbers[at.CELLS] <= cells:
         start(numbers)
+        forget_profile(numbers)
         numbers[at.CELLS] = max(cells - MOST_CELLS, 0)
     numbers[at.SEASON] = min(max(numbers[at.SEASON], 1.0), at.LONGEST)
     while numbers[at.CELLS] < cells:
         is_last = numbers[at.CELLS] >= cells - 1
-        _observe_cell(numbers, memory, value if is_last else np.nan, unit, work)
+        _observe_cell(numbers, memory, value if is_last else np.nan, unit, moment, work)
         if numbers[at.CELLS] == 0:
             return
 
 
+@inline_jit
+def _mixed(weights, forecasts):
+    """The mixture of the forecasts that there are, which replaces the others."""
+    mixed = total = 0.0
+    for k in range(at.EXPERT_COUNT):
+        if forecasts[k] == forecasts[k]:
+            mixed += weights[k] * forecasts[k]
+            total += weights[k]
+    mixed /= total
+    for k in range(at.EXPERT_COUNT):
+        if forecasts[k] != forecasts[k]:
+            forecasts[k] = mixed
+    return mixed
+
+
 @kernel_jit(*SOURCES)
-def mix_column(numbers, memory, leads, unit, posterior, a, work):
-    """Replace the network's forecasts of a column in `posterior` by those of the mixture."""
+def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
+    """Replace the network's forecasts of a column in `posterior` by those of the mixture.
+
+    moments: local time of the row and at the leads.
+    """
     for lead in range(at.LEAD_COUNT):
         work.column[lead, a] = -1
     if numbers[at.SEEN] < MIXED_FROM:
@@ -298,11 +312,9 @@ def mix_column(numbers, memory, leads, unit, posterior, a, work):
             member_weights(numbers, lead, work.weights[lead])
             expert_weights(numbers, lead, work.expert_weights[lead])
             work.column[lead, a] = h
-        forecasts, mixed = work.forecasts[h, a], 0.0
-        network = posterior.forecast_mean[h, a]
-        expert_forecasts(numbers, memory, work.weights[lead], cells, network, forecasts)
-        for k in range(at.EXPERT_COUNT):
-            mixed += work.expert_weights[lead, k] * forecasts[k]
+        forecasts, network = work.forecasts[h, a], posterior.forecast_mean[h, a]
+        expert_forecasts(numbers, memory, work.weights[lead], cells, moments[1 + h], network, forecasts)
+        mixed = _mixed(work.expert_weights[lead], forecasts)
         ratio = error_ratio(numbers, lead)
         forecasts[at.MIXED] = posterior.forecast_mean[h, a] = mixed
         half_widths, levels = posterior.half_widths[h, a], len(SHARES)
@@ -324,12 +336,15 @@ def mix_column(numbers, memory, leads, unit, posterior, a, work):
 def write_weights(numbers, leads, unit, weights, a, work):
     """Write the weights of the experts at each lead, `[H, P, EXPERT_COUNT]`, once `mix_column` has mixed them."""
     for h in range(len(leads)):
-        lead = nearest_lead(cells_of(leads[h], unit))
+        lead, forecasts, total = nearest_lead(cells_of(leads[h], unit)), work.forecasts[h, a], 0.0
         for k in range(at.EXPERT_COUNT):
-            mixed = work.expert_weights[lead, k] if numbers[at.SEEN] >= MIXED_FROM else 0.0
-            weights[h, a, k] = mixed
-        if numbers[at.SEEN] < MIXED_FROM:
-            weights[h, a, at.NETWORK] = 1.0
+            # An expert of the profile without a forecast has that of the mixture.
+            is_used = k < at.PROFILED or forecasts[k] != forecasts[at.MIXED]
+            weights[h, a, k] = work.expert_weights[lead, k] if numbers[at.SEEN] >= MIXED_FROM and is_used else 0.0
+            total += weights[h, a, k]
+        for k in range(at.EXPERT_COUNT):
+            first = 1.0 if k == at.NETWORK else 0.0
+            weights[h, a, k] = weights[h, a, k] / total if total > 0 else first
 
 
 @kernel_jit(*SOURCES)
@@ -347,7 +362,7 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
         if cells > FARTHEST_SHARE * at.LEADS[lead]:
             continue
         add_experts(numbers, memory, lead, cells, work.forecasts[h, a])
-        if lead > 0:
+        if 0 < lead < at.MEMBER_LEADS:
             add_members(numbers, memory, lead, cells, numbers[at.LATEST], log_latest)
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import auto_season_numba
 from rfa.runtime.filters.auto_season_numba import dominant_period
-from rfa.runtime.series import leads as series_leads
 from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series import profile_numba
 from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
+from rfa.runtime.series.profile_numba import forget_profile
 from rfa.runtime.series.smoothing_numba import replay
 
 # After so many values the first ones are left out if they are so many median deviations away.
@@ -28,7 +29,7 @@ FIRST_SEARCH, SEARCH_GROWTH, SEARCH_LEAST, SEARCH_LONGEST = 24, 1.5, 3, 512
 # Seasons that differ by less than this share are the same. A clock's season is whole to within WHOLE.
 SAME_SEASON, WHOLE = 0.02, 0.03
 # Other modules that functions of this one call.
-SOURCES = (auto_season_numba, series_leads)
+SOURCES = (auto_season_numba, profile_numba, *profile_numba.SOURCES)
 
 
 @inline_jit
@@ -148,4 +149,5 @@ def _begin_again(numbers, memory, count):
                 numbers[at.CHANGE + 1] += abs(log - memory[at.LOGS + (k - 1) % at.RING]) / (count - 1)
     for k in range(at.LOSS, at.VALUES):
         numbers[k] = 0.0
+    forget_profile(numbers)
     replay(numbers, memory)

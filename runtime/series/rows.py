@@ -68,10 +68,10 @@ def score_rows(
             precision += out.covariance[a, a]
             if is_scored:
                 nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
-            write_forecasts(rows, row, quantiles, scorer.spec.horizon, rows.unit[row], posterior, forecast, a)
+            write_forecasts(rows, row, quantiles, rows.leads[row], rows.unit[row], posterior, forecast, a)
         if len(mixture.numbers) > 0:
             weights = outputs.weights[batch_row]
-            _mix(mixture, mixture_work, rows, row, pool_rows[batch_row], values[batch_row], scorer, posterior, weights)
+            _mix(mixture, mixture_work, rows, row, pool_rows[batch_row], values[batch_row], posterior, weights)
         out.scalars[PRECISION] = size / precision
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
@@ -80,7 +80,7 @@ def score_rows(
             lost, mixture_work.loaded[0] = stream, -1
             continue
         if len(mixture.numbers) > 0:
-            _finish(mixture, mixture_work, rows, row, scorer, posterior, outputs)
+            _finish(mixture, mixture_work, rows, row, posterior, outputs)
         if len(trace.state) > 0:
             store_trace(out, posterior, trace, batch_row)
             copy1(out.mean, trace.mean[batch_row])
@@ -88,33 +88,33 @@ def score_rows(
 
 
 @inline_jit
-def _mix(mixture, work, rows, row, pool_row, values, scorer, posterior, weights):
+def _mix(mixture, work, rows, row, pool_row, values, posterior, weights):
     """Replace the network's forecasts by those of the mixture, which `work` then holds, and write its weights."""
     if work.loaded[0] != pool_row:
         work.loaded[0] = pool_row
         copy2(mixture.numbers[pool_row], work.numbers)
         copy2(mixture.memory[pool_row], work.memory)
-    unit, least, counts, columns = rows.unit[row], 1.0, 0, len(values)
-    for a in range(columns):
+    unit, leads, moments, least, counts = rows.unit[row], rows.leads[row], rows.moments[row], 1.0, 0
+    for a in range(len(values)):
         numbers, memory = work.numbers[a], work.memory[a]
-        observe_column(numbers, memory, rows.cells[row, a], values[a], unit, work)
-        mix_column(numbers, memory, scorer.spec.horizon, unit, posterior, a, work)
+        observe_column(numbers, memory, rows.cells[row, a], values[a], unit, moments[0], work)
+        mix_column(numbers, memory, leads, moments, unit, posterior, a, work)
         if weights.shape[2] > 0:
-            write_weights(numbers, scorer.spec.horizon, unit, weights, a, work)
+            write_weights(numbers, leads, unit, weights, a, work)
         if work.tail[0] == work.tail[0]:
             least, counts = min(least, work.tail[0]), counts + 1
-    posterior.tail[0] = min(columns * least, 1.0) if counts == columns else np.nan
+    posterior.tail[0] = min(len(values) * least, 1.0) if counts == len(values) else np.nan
 
 
 @inline_jit
-def _finish(mixture, work, rows, row, scorer, posterior, outputs):
+def _finish(mixture, work, rows, row, posterior, outputs):
     """Finish the outputs of an accepted row, and store its mixture."""
     pool_row = work.loaded[0]
     for a in range(len(work.numbers)):
         numbers, memory = work.numbers[a], work.memory[a]
-        finish_column(numbers, scorer.spec.horizon, rows.unit[row], posterior, outputs, rows.batch_row[row], a, work)
+        finish_column(numbers, rows.leads[row], rows.unit[row], posterior, outputs, rows.batch_row[row], a, work)
         if not rows.is_read_only[row]:
-            remember_forecasts(numbers, memory, scorer.spec.horizon, rows.unit[row], a, work)
+            remember_forecasts(numbers, memory, rows.leads[row], rows.unit[row], a, work)
     copy2(work.numbers, mixture.numbers[pool_row])
     copy2(work.memory, mixture.memory[pool_row])
 
@@ -178,7 +178,7 @@ def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed
     scorer = Scorer(pool.scored, options.horizons, options.tables, options.spec, row_buffers.workspace)
     while _find_streams_left(cursors, ends, buffers):
         count, query_count, rows = next_tokens(
-            stored, batch[0], batch[1], batch[2], options.spec.horizon, cursors, ends, passed, max_rows, buffers.work,
+            stored, batch[0], batch[1], batch[2], options.spec, cursors, ends, passed, max_rows, buffers.work,
             tokens, buffers.queries, buffers.rows, buffers.last_token, buffers.saved_clock,
         )  # fmt: skip
         means, precisions, states = buffers.means[:count], buffers.precisions[:count], buffers.states[:count]

@@ -114,7 +114,7 @@ def replay(numbers, memory):
         memory[k] = np.float32(0.0)
     for e in range(at.MEMBERS):
         numbers[at.LEVEL + e] = numbers[at.TREND + e] = 0.0
-        for lead in range(at.LEAD_COUNT):
+        for lead in range(at.MEMBER_LEADS):
             form, rest = e // at.PER_FORM, e % at.PER_FORM
             numbers[at.LOSS + lead * at.MEMBERS + e] = numbers[
                 at.LOSS + lead * at.MEMBERS + form * at.PER_FORM + rest % at.SIZE
@@ -130,13 +130,14 @@ def replay(numbers, memory):
 @inline_jit
 def member_weights(numbers, lead, out):
     """Weights of all members at a lead, `[MEMBERS]`; of each form they add up to about one."""
+    lead = min(lead, at.MEMBER_LEADS - 1)
     for form in range(at.FORMS):
         least, first = np.inf, form * at.PER_FORM
         for e in range(first, first + at.PER_FORM):
             total = 0.0
-            for other in range(at.LEAD_COUNT):
+            for other in range(at.MEMBER_LEADS):
                 total += numbers[at.LOSS + other * at.MEMBERS + e]
-            out[e] = numbers[at.LOSS + lead * at.MEMBERS + e] + 0.5 * total / at.LEAD_COUNT
+            out[e] = numbers[at.LOSS + lead * at.MEMBERS + e] + 0.5 * total / at.MEMBER_LEADS
             least = min(least, out[e])
         for e in range(first, first + at.PER_FORM):
             out[e] = np.exp(-RATE * (out[e] - least)) + 1e-9
@@ -171,7 +172,7 @@ def free_slot(numbers, due, count, cells):
 @inline_jit
 def score_members(numbers, memory, cell, value, log_value):
     """Add the errors of the members' forecasts that were for this cell; a missing value ends them."""
-    for lead in range(at.LEAD_COUNT):
+    for lead in range(at.MEMBER_LEADS):
         for k in range(at.MEMBER_PENDING[lead]):
             slot = _FIRST[lead] + k
             if not has_arrived(numbers, at.MEMBER_DUE + slot, cell) or value != value:

@@ -125,6 +125,7 @@ class RowArrays(NamedTuple):
         own_query: of the row's own token, for the next cell, `[R, P]`.
         horizon_queries: `[R, P, H, 2]`, the same twice where a lead is whole; share `[R, P, H]`: weight of the second.
         scales: centre and scale of the token before and of its own, `[R, P, 4]`.
+        leads: by the local clock, `[R, H]`; moments: local time of the row and at its leads, `[R, 1 + H]`.
         seen: values before it, `[R, P]`. noise: a bound on the variance of their noise. cells: with the row's own.
     """
 
@@ -140,6 +141,8 @@ class RowArrays(NamedTuple):
     seen: Array
     noise: Array
     cells: Array
+    leads: Array
+    moments: Array
 
     @classmethod
     def allocate(cls, count: int, columns: int, horizon: int) -> RowArrays:
@@ -149,7 +152,7 @@ class RowArrays(NamedTuple):
             np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count),
             np.empty(wide, np.int64), np.empty(wide, np.int64), np.empty((*wide, horizon, 2), np.int64),
             np.empty((*wide, horizon)), np.empty((*wide, 4)), np.empty(wide, np.int64), np.empty(wide),
-            np.empty(wide, np.int64),
+            np.empty(wide, np.int64), np.empty((count, horizon)), np.empty((count, 1 + horizon)),
         )  # fmt: skip
 
 

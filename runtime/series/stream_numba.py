@@ -16,9 +16,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from rfa.runtime import local_time_numba
 from rfa.runtime.compiling import inline_jit, kernel_jit
+from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.series import clipping_numba, clock_numba, config, leads, stream_arrays, tokens_numba
-from rfa.runtime.series.clock_numba import CLOCK, LAG, LAGS_SEEN, MOST_EMPTY, TIME, advance_clock, bounded
+from rfa.runtime.series.clock_numba import (
+    CLOCK,
+    LAG,
+    LAGS_SEEN,
+    MOST_EMPTY,
+    TIME,
+    advance_clock,
+    bounded,
+    local_span,
+)
 from rfa.runtime.series.config import LAGS, PATCH, PATHS, REACH
 from rfa.runtime.series.leads import FARTHEST, lead_table
 from rfa.runtime.series.stream_arrays import CENTRE, STORED_COUNTS, STORED_NUMBERS, TOKEN_CELLS, UNIT
@@ -39,7 +50,9 @@ from rfa.runtime.uncertainty import copy_arrays
 from rfa.runtime.uncertainty.copy_arrays import copy3
 
 # Modules that kernels of this one call, beside it.
-SOURCES = (clipping_numba, clock_numba, config, copy_arrays, leads, stream_arrays, tokens_numba)
+SOURCES = (
+    clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, stream_arrays, tokens_numba,
+)  # fmt: skip
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 _STORED = np.array(STORED_COUNTS)
@@ -184,8 +197,9 @@ def _query_previous(work, stream, columns, queries, query, rows, row, last_token
 
 
 @inline_jit
-def _query_own(work, stream, columns, leads, unit, queries, query, rows, row, last_token):
+def _query_own(work, stream, columns, unit, queries, query, rows, row, last_token):
     """Query the row's own token for the next cell and for the leads."""
+    leads = rows.leads[row]
     for a in range(columns):
         rows.own_query[row, a], rows.cells[row, a] = -1, work.counts[stream, a, CELLS]
         if work.counts[stream, a, CELLS] == 0:
@@ -226,9 +240,19 @@ def _begin_row(work, stream, batch_row, rows, row):
     rows.batch_row[row], rows.stream[row], rows.unit[row] = batch_row, stream, work.clock[stream, LAG]
 
 
+@inline_jit
+def _write_leads(spec, now, unit, rows, row):
+    """Write the leads of a row by the local clock, and local time there."""
+    rows.moments[row, 0] = now + utc_offset(spec.utc_offsets, now)
+    for h in range(len(spec.horizon)):
+        at = now + spec.horizon[h]
+        rows.leads[row, h] = local_span(spec.utc_offsets, now, spec.horizon[h], unit)
+        rows.moments[row, 1 + h] = at + utc_offset(spec.utc_offsets, at)
+
+
 @kernel_jit(*SOURCES)
 def next_tokens(
-    stored, pool_rows, times, values, leads, cursors, ends, passed, max_rows, work, tokens, queries, rows, last_token,
+    stored, pool_rows, times, values, spec, cursors, ends, passed, max_rows, work, tokens, queries, rows, last_token,
     saved_clock,
 ):  # fmt: skip
     """The next tokens of some streams, of each up to the first that completes a patch of a column.
@@ -236,7 +260,7 @@ def next_tokens(
     Args:
         stored: of the pool, read only; `commit` writes what `work` holds.
         pool_rows, times, values: of the rows of a batch, `[N]`, `[N, P]`; NaN where missing.
-        leads: `[H]` in units of time.
+        spec: `OutputSpec`, of which leads and offsets from UTC are read.
         cursors, ends: the rows of each stream in the batch that are still to come, `[S]`; cursors move on.
         passed: empty cells before the next row that have been made, `[S]`; 0 at first.
         max_rows: of a stream in this call.
@@ -267,7 +291,7 @@ def next_tokens(
                 # If a patch ends before the row, the clock advances again in the next call.
                 for k in range(CLOCK):
                     saved_clock[k] = work.clock[stream, k]
-                count = advance_clock(work.clock[stream], times[batch_row])
+                count = advance_clock(work.clock[stream], times[batch_row], spec.utc_offsets)
                 while passed[stream] < count - 1 and not is_whole:
                     passed[stream] += 1
                     for a in range(columns):
@@ -286,7 +310,8 @@ def next_tokens(
                 token, is_whole = _make_tokens(work, stream, columns, False, tokens, token, last_token)
                 passed[stream] = 0
             unit = work.clock[stream, LAG]
-            query = _query_own(work, stream, columns, leads, unit, queries, query, rows, row, last_token)
+            _write_leads(spec, times[batch_row], unit, rows, row)
+            query = _query_own(work, stream, columns, unit, queries, query, rows, row, last_token)
             cursors[stream] += 1
             row += 1
             row_count += 1

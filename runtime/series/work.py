@@ -15,21 +15,25 @@ from typing import Final
 
 import numpy as np
 
+from rfa.runtime import local_time_numba
 from rfa.runtime.compiling import kernel_jit
 from rfa.runtime.series import clock_numba, config
+from rfa.runtime.series import leads as series_leads
 from rfa.runtime.series.clock_numba import MOST_EMPTY, advance_clock
 from rfa.runtime.series.config import PATCH
 
 Array = np.ndarray
 # Cost of a call in addition to its tokens, in rows.
 CALL: Final = 3.0
+# The hour more or less of a clock change costs little.
+NO_OFFSETS: Final = np.empty((0, 2))
 
 
-@kernel_jit(clock_numba, config)
+@kernel_jit(clock_numba, config, local_time_numba, series_leads)
 def count_cells(clock, times, cells):
     """Write the cells between rows at these times to `cells`; the clock moves on."""
     for row in range(len(times)):
-        cells[row] = advance_clock(clock, times[row])
+        cells[row] = advance_clock(clock, times[row], NO_OFFSETS)
 
 
 def row_work(clock: Array, times: Array, output_cost: int, columns: int) -> Array:

@@ -228,6 +228,7 @@ function request(part) {
     ahead: part.times.length > 1 ? Number(fields.get("ahead")) : 0,
     alarm: alarm && (isShare || part.is_dated) ? { rate: isShare ? Number(alarm) : alarm } : undefined,
     passes: fields.get("passes") ? Number(fields.get("passes")) : undefined,
+    tz: (part.is_dated && fields.get("zone")) || undefined,
     smooth: fields.has("smooth") || undefined,
     fields: (fields.get("model") || "default") === "default" ? MIXED_FIELDS : undefined,
   };

@@ -13,7 +13,7 @@ GRID = [
     for damping in ((1.0,) if beta == 0 else (0.9, 1.0))
 ]
 GAMMAS = (0.0, 0.2, 0.5)
-PRIOR = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05])
+PRIOR = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05, 0.05, 0.05])
 
 
 def profile(values, season, gamma):

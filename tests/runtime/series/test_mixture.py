@@ -7,12 +7,10 @@ from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.count_tail_numba import count_tail as inlined_count_tail
+from rfa.runtime.series.experts_numba import expert_forecasts as inlined_expert_forecasts
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
 from rfa.runtime.series.mixture import MixtureWork
-from rfa.runtime.series.mixture_numba import (
-    expert_forecasts as inlined_expert_forecasts,
-)
 from rfa.runtime.series.mixture_numba import (
     expert_weights as inlined_expert_weights,
 )
@@ -53,16 +51,17 @@ class Driven:
         self.posterior = allocate_posterior(observed(1, 1), len(LEADS), 10)
         self.season = season
 
-    def add(self, value, networks):
-        """Mixed medians at LEADS after a value."""
+    def add(self, value, networks, moments=(0.0, 0.0, 0.0), unit=1.0):
+        """Mixed medians at LEADS after a value; `moments`: local time now and at LEADS."""
         cell = int(self.numbers[at.CELLS]) + 1
-        observe_column(self.numbers, self.memory, cell, value, 1.0, self.work)
+        leads = unit * np.array(LEADS)
+        observe_column(self.numbers, self.memory, cell, value, unit, moments[0], self.work)
         if cell == 1 and self.season is not None:
             self.numbers[at.SEASON], self.numbers[at.NEXT_SEARCH] = self.season, np.inf
         self.posterior.forecast_mean[:, 0] = networks
         self.posterior.half_widths[:] = 1.0
-        mix_column(self.numbers, self.memory, np.array(LEADS), 1.0, self.posterior, 0, self.work)
-        remember_forecasts(self.numbers, self.memory, np.array(LEADS), 1.0, 0, self.work)
+        mix_column(self.numbers, self.memory, leads, np.array(moments), unit, self.posterior, 0, self.work)
+        remember_forecasts(self.numbers, self.memory, leads, unit, 0, self.work)
         return self.posterior.forecast_mean[:, 0].copy()
 
 
@@ -138,7 +137,7 @@ def test_smoothing_reaches_a_line_with_a_season():
         assert best < 0.05 * np.abs(values[104:] - values[100:-4]).mean()
 
 
-@pytest.mark.parametrize("expert", range(at.EXPERT_COUNT))
+@pytest.mark.parametrize("expert", range(at.PROFILED))
 def test_the_mixture_is_no_worse_than_any_expert(expert):
     """On series that suit each of them, the network being right or wrong."""
     t = np.arange(400)
@@ -238,7 +237,7 @@ def test_weights_add_up_to_one():
     driven, found = Driven(), np.empty(at.MEMBERS)
     for value in seasonal(50):
         driven.add(value, np.zeros(2))
-    expert_forecasts(driven.numbers, driven.memory, driven.work.weights[0], 1.0, 0.0, np.empty(at.FORECASTS))
+    expert_forecasts(driven.numbers, driven.memory, driven.work.weights[0], 1.0, 0.0, 0.0, np.empty(at.FORECASTS))
     member_weights(driven.numbers, 0, found)
     assert (found > 0).all()
     weights = np.empty(at.EXPERT_COUNT)

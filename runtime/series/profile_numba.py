@@ -1,0 +1,200 @@
+"""The profile of a column over the local day and week, or over the year of daily rows, in constant memory.
+
+    p(u) = d(u) + q w(u)        forecasts at local time u: p(u) + ℓ, and the last value + p(u) − p(now)
+
+d has a bin for each row of a day, at most DAY_BINS, and w deviations of each weekday, at most SLOTS. Daily rows have a
+bin for each day of the year, and the mean of the bins near a day is its d. After a value y, with e = y − p − ℓ bounded
+by FAR s, and s the mean of |e|,
+
+    d ← d + max(GAIN, 1 / (n + 1)) e        n: cycles so far
+    w ← w + max(WEEK_GAIN, 1 / (weeks + 1)) (e + (q − 1) w) / (values a slot)
+    ℓ ← ℓ + e / N        N: the values of a week; 90 of daily rows. Means of |e| are of as many.
+
+Where e is beyond FAR s, on the side on which it was at the last visit of the bin, d moves by the nearer of both: what
+recurs is learned the second time, and what comes once moves d little. With mean errors E_d without weekdays and E_w
+with them, q = E_d⁸ / (E_d⁸ + E_w⁸), and 0 in the first week.
+"""
+
+# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.runtime.compiling import inline_jit
+from rfa.runtime.series import leads as series_leads
+from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.leads import DAY, WEEK, YEAR
+
+# Other modules that functions of this one call.
+SOURCES = (series_leads,)
+# Times that are moments: smaller ones may count rows. 1971 to 9998.
+FIRST_MOMENT, LAST_MOMENT = 365 * DAY, 253_300_000_000.0
+# Bins of a day at least; how near to a day daily rows are; and bins around a day of the year that count, on each side.
+LEAST_BINS, DAILY, AROUND = 4, 0.1, 7
+# The change of the number of bins from which on the profile begins again.
+UNLIKE_BINS = 0.25
+GAIN, WEEK_GAIN, FAR, SHARPNESS = 0.12, 0.25, 4.0, 8.0
+# Errors before they are bounded, and daily rows that ℓ is of.
+FAR_FROM, LEVEL_ROWS = 20.0, 90.0
+# No value has come to a bin.
+UNSEEN = np.float32(1e30)
+# Monday is day 0; 1970 began on a Thursday.
+FIRST_WEEKDAY = 3.0
+
+
+@inline_jit
+def _cycle(unit, moment):
+    """The cycle of rows `unit` seconds apart, day or year; 0 for none."""
+    if not (FIRST_MOMENT <= moment <= LAST_MOMENT and unit > 0):
+        return 0.0
+    if abs(unit - DAY) <= DAILY * DAY:
+        return YEAR
+    return DAY if LEAST_BINS * unit <= DAY else 0.0
+
+
+@inline_jit
+def _bins(cycle, unit):
+    return min(np.rint(cycle / max(unit, 1.0)), at.DAY_BINS) if cycle == DAY else 366.0
+
+
+@inline_jit
+def _bin(numbers, moment):
+    """The bin of a local time; that of a day is centred at its time."""
+    bins = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.DAY_BINS))
+    if numbers[at.PROFILE_CYCLE] == DAY:
+        return np.int64(np.rint(moment % DAY * bins / DAY)) % bins
+    return np.int64(np.floor(moment / DAY) * DAY % YEAR * bins / YEAR) % bins
+
+
+@inline_jit
+def _slot(numbers, moment):
+    """Where the deviation of the weekday is in `memory`."""
+    weekday = np.int64(np.floor(moment / DAY) + FIRST_WEEKDAY) % 7
+    slots = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.SLOTS)) if numbers[at.PROFILE_CYCLE] == DAY else 1
+    return at.WEEK_PROFILE + weekday * at.SLOTS + np.int64(moment % DAY * slots / DAY) % slots
+
+
+@inline_jit
+def _day_profile(numbers, memory, moment):
+    """d at a local time; NaN where no value has come."""
+    k = _bin(numbers, moment)
+    if numbers[at.PROFILE_CYCLE] == DAY:
+        return np.float64(memory[at.DAY_PROFILE + k]) if memory[at.DAY_LAST + k] != UNSEEN else np.nan
+    bins, total, count = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.DAY_BINS)), 0.0, 0
+    for i in range(k - AROUND, k + AROUND + 1):
+        if memory[at.DAY_LAST + i % bins] != UNSEEN:
+            total += np.float64(memory[at.DAY_PROFILE + i % bins])
+            count += 1
+    return total / count if count > 0 else np.nan
+
+
+@inline_jit
+def _week_share(numbers, moment):
+    """q: how much of the deviations of weekdays counts."""
+    if moment - numbers[at.PROFILE_BEGAN] < WEEK or not numbers[at.DAY_ERROR] > 0:
+        return 0.0
+    return 1 / (1 + (numbers[at.WEEK_ERROR] / numbers[at.DAY_ERROR]) ** SHARPNESS)
+
+
+@inline_jit
+def _level_rows(numbers):
+    return 7 * numbers[at.PROFILE_BINS] if numbers[at.PROFILE_CYCLE] == DAY else LEVEL_ROWS
+
+
+@inline_jit
+def expected(numbers, memory, moment):
+    """p at a local time, over the first value of the column; NaN where no value has come."""
+    if numbers[at.PROFILE_CYCLE] == 0:
+        return np.nan
+    share = _week_share(numbers, moment)
+    return _day_profile(numbers, memory, moment) + share * memory[_slot(numbers, moment)]
+
+
+@inline_jit
+def forget_profile(numbers):
+    """Leave the profile out until the next value."""
+    numbers[at.PROFILE_CYCLE] = 0.0
+    numbers[at.PROFILE_NOW] = UNSEEN
+
+
+@inline_jit
+def _begin_profile(numbers, memory, moment, cycle, bins):
+    for k in range(at.PROFILE_CYCLE, at.PROFILE_END):
+        numbers[k] = 0.0
+    numbers[at.PROFILE_CYCLE], numbers[at.PROFILE_BINS], numbers[at.PROFILE_BEGAN] = cycle, bins, moment
+    numbers[at.LAST_BIN], numbers[at.PROFILE_NOW] = -1.0, UNSEEN
+    for k in range(at.DAY_BINS):
+        memory[at.DAY_LAST + k] = UNSEEN
+    for k in range(7 * at.SLOTS):
+        memory[at.WEEK_PROFILE + k] = np.float32(0.0)
+
+
+@inline_jit
+def update_profile(numbers, memory, moment, unit, value, is_odd):
+    """Add a value at a local time; of several in the same bin, one after the other, the first."""
+    cycle = _cycle(unit, moment)
+    bins = _bins(cycle, unit)
+    is_like = abs(bins - numbers[at.PROFILE_BINS]) <= UNLIKE_BINS * bins
+    if cycle == 0:
+        forget_profile(numbers)
+        return
+    if cycle != numbers[at.PROFILE_CYCLE] or not is_like or moment < numbers[at.PROFILE_BEGAN]:
+        _begin_profile(numbers, memory, moment, cycle, bins)
+    value -= numbers[at.FIRST]
+    if _bin(numbers, moment) != numbers[at.LAST_BIN]:
+        numbers[at.LAST_BIN] = _bin(numbers, moment)
+        # What is odd may recur, but no bin begins with it.
+        if not is_odd or memory[at.DAY_LAST + _bin(numbers, moment)] != UNSEEN:
+            _learn(numbers, memory, moment, value)
+    if not is_odd:
+        now = expected(numbers, memory, moment)
+        numbers[at.PROFILE_NOW] = now if now == now else UNSEEN
+
+
+@inline_jit
+def _learn(numbers, memory, moment, value):
+    k, slot = _bin(numbers, moment), _slot(numbers, moment)
+    rows = _level_rows(numbers)
+    bound = FAR * numbers[at.PROFILE_ERROR] if numbers[at.PROFILE_ERRORS] >= FAR_FROM else np.inf
+    share, weekday = _week_share(numbers, moment), np.float64(memory[slot])
+    day = _day_profile(numbers, memory, moment)
+    level = numbers[at.PROFILE_LEVEL]
+    # Of the bin itself: d may be the mean of several.
+    own = value - level - share * weekday
+    if memory[at.DAY_LAST + k] == UNSEEN:
+        memory[at.DAY_PROFILE + k], memory[at.DAY_LAST + k] = np.float32(own), np.float32(0.0)
+    else:
+        error, last = own - np.float64(memory[at.DAY_PROFILE + k]), np.float64(memory[at.DAY_LAST + k])
+        if abs(error) > bound and abs(last) > bound and error * last > 0:
+            move = error if abs(error) < abs(last) else last
+        else:
+            cycles = np.floor((moment - numbers[at.PROFILE_BEGAN]) / numbers[at.PROFILE_CYCLE])
+            move = max(GAIN, 1 / (cycles + 1)) * min(max(error, -bound), bound)
+        memory[at.DAY_PROFILE + k] += np.float32(move)
+        memory[at.DAY_LAST + k] = np.float32(error - move)
+    if day == day:
+        without = value - level - day
+        _learn_week(numbers, memory, moment, without, bound)
+        error = min(max(without - share * weekday, -bound), bound)
+        numbers[at.PROFILE_ERRORS] += 1
+        size = abs(error) - numbers[at.PROFILE_ERROR]
+        numbers[at.PROFILE_ERROR] += size / min(numbers[at.PROFILE_ERRORS], rows)
+        numbers[at.PROFILE_LEVEL] += error / rows
+
+
+@inline_jit
+def _learn_week(numbers, memory, moment, error, bound):
+    """Add an error without weekdays to their deviations, and to the mean errors with and without them."""
+    slot = _slot(numbers, moment)
+    weekday = np.float64(memory[slot])
+    bins = numbers[at.PROFILE_BINS] if numbers[at.PROFILE_CYCLE] == DAY else 1.0
+    weeks = np.floor((moment - numbers[at.PROFILE_BEGAN]) / WEEK)
+    if weeks > 0:
+        rows = min(numbers[at.PROFILE_ERRORS] + 1, _level_rows(numbers))
+        for which in range(2):
+            size = min(abs(error - which * weekday), bound)
+            numbers[at.DAY_ERROR + which] += (size - numbers[at.DAY_ERROR + which]) / rows
+    gain = max(WEEK_GAIN, 1 / (weeks + 1)) / max(bins / at.SLOTS, 1.0)
+    memory[slot] += np.float32(gain * min(max(error - weekday, -bound), bound))
