@@ -6,16 +6,20 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from rfa.library.late import Late, late_options
 from rfa.library.models import Model, find_model, notify_on_compile
+from rfa.library.observations import numbers, seconds_since_1970
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
+from rfa.runtime.errors import InvalidInput, RefusedRow
 from rfa.runtime.filters.ahead import points
+from rfa.runtime.filters.late import LateWindow, Snapshot, packed_bytes, split_state
 from rfa.runtime.filters.state import FilterState
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.outputs import FilterStep, FilterWarning, ForecastChecks, ForecastPoint
@@ -26,8 +30,14 @@ from rfa.runtime.state.sealer import Sealer
 from rfa.runtime.state.tokens import Tokens
 from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
-from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, LEAST_NOISE, MOST_NOISE, out_of_range
-from rfa.runtime.uncertainty.interface import Row, Stepped
+from rfa.runtime.uncertainty.input import (
+    LARGEST_OBSERVATION,
+    LARGEST_TIME,
+    LEAST_NOISE,
+    MOST_NOISE,
+    out_of_range,
+)
+from rfa.runtime.uncertainty.interface import LateOptions, Row, Stepped
 
 Time = float | datetime | np.datetime64
 # Of a column that is known ahead: the value now, or a list that begins with it.
@@ -64,11 +74,18 @@ class Stream:
         known: names of columns whose future is known, such as a price or a holiday; see `update`.
         seed: of the samples.
         tz: time zone whose days and weeks the default model follows, such as "Europe/Berlin"; times are in seconds.
+        late: take late observations of this window, such as "5min" (times in seconds) or 300.0, up to 512 rows back.
+            From then on the numbers are those of the order of time, to the bit. None: refuse them.
+
+    Attributes:
+        refused: number of refused observations.
 
     Raises:
         ValueError: If an argument is invalid; the message names it.
         FileNotFoundError: there is no such bundle.
     """
+
+    refused = 0
 
     def __init__(
         self,
@@ -86,13 +103,19 @@ class Stream:
         known: Sequence[str] = (),
         seed: int = 0,
         tz: str = "UTC",
+        late: Late | None = None,
     ) -> None:
         request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
+        if late is not None and known:
+            raise ValueError("late does not go with known: leave one of them out")
+        window = late_options(late)
         check_seed(seed)
         found = find_model(model, columns, system, len(known))
-        self._open(found, request, found.runtime.start(seed), known)
+        self._open(found, request, found.runtime.start(seed), known, window)
 
-    def _open(self, model: Model, request: OutputOptions, state: FilterState, known: Sequence[str]) -> None:
+    def _open(
+        self, model: Model, request: OutputOptions, state: FilterState, known: Sequence[str], late: LateOptions | None
+    ) -> None:
         self._covariates = tuple(known)
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
@@ -107,6 +130,16 @@ class Stream:
         self._count, self._time = state.count, state.time if state.count else -math.inf
         self._sums = no_checks(len(self._runtime.levels), len(request.horizon), self._size)
         self._is_fresh, self._has_run = not state.count, False
+        self._window = None if late is None else self._open_window(late, state)
+
+    def _open_window(self, late: LateOptions, state: FilterState) -> LateWindow:
+        if not late.packed:
+            return LateWindow(late.length, Snapshot(0, state, self._sums.copy()))
+        window = LateWindow.unpack(late.packed, self._runtime, late.length, self._sums.copy())
+        if window.is_behind:
+            self._runtime.put(self._pool, self._pool_slot, window.first_state)
+            self._catch_up(window)
+        return window
 
     @property
     def columns(self) -> int:
@@ -144,7 +177,7 @@ class Stream:
         noise: float = 1.0,
         known: Mapping[str, float | Sequence[float | None]] | None = None,
     ) -> FilterStep:
-        """Condition on an observation. If it is refused, the stream does not change.
+        """Condition on an observation. If it is refused, the stream does not change, and goes on.
 
         Args:
             t: its time: a number, or a date, taken in seconds since 1970 (UTC unless it has a zone); None counts rows.
@@ -155,25 +188,44 @@ class Stream:
 
         Returns:
             A step with the fields of the server's reply, `mean`, `std`, `interval["0.9"]`, `innovation`, `anomaly`,
-            `alarm`, `forecast` and others: lists over the columns.
+            `alarm`, `forecast` and others: lists over the columns. That of a late observation also has `late`, and
+            `recomputed`: the later observations that were filtered again.
 
         Raises:
-            ValueError: it is not finite or too large, has another number of columns, or is before the last one.
+            RefusedRow: a ValueError: it is not finite or too large, has another number of columns, is before the last
+                one or the window of `late`, or repeats one of that window.
         """
-        time, values = self._check_time(t), _numbers(y, self._size)
-        if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
-            raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
-        inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._covariates or known else None
-        if self._has_run:
-            stepped = self._advance(time, values, noise, inputs)
-        else:
+        time: float | None = None
+        try:
+            time = self._check_time(t)
+            if time < self._time and self._window is None:
+                message = f"t must not be smaller than the time before it: {time!r} comes after {self._time!r}"
+                raise InvalidInput(message, param="t", code="time_not_monotonic")
+            values = numbers(y, self._size)
+            if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
+                raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
+            inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._covariates or known else None
+            held = None if inputs is None else inputs.ravel().tolist()
+            row = Row(self._pool_slot, time, values, noise, self._readout, self._seed, held)
+            if self._has_run:
+                return self._take(row)
             with notify_on_compile():
-                stepped = self._advance(time, values, noise, inputs)
+                step = self._take(row)
             self._has_run = True
+            return step
+        except ValueError as error:
+            self.refused += 1
+            found = error if isinstance(error, InvalidInput) else InvalidInput(str(error))
+            raise RefusedRow(found, time, self._count + self.refused - 1) from None
+
+    def _take(self, row: Row) -> FilterStep:
+        if self._window is not None:
+            return self._take_late(row, self._window)
+        stepped = self._advance(row)
         if stepped is None:
-            raise ValueError(out_of_range("y", self._model.name).message)
+            raise out_of_range("y", self._model.name)
         self._sums += stepped.tally
-        self._count, self._time = self._count + 1, time
+        self._count, self._time = self._count + 1, row.t
         return stepped.step
 
     def _inputs(self, known: Mapping[str, Any], leads: int) -> np.ndarray:
@@ -192,15 +244,38 @@ class Stream:
             found[: len(column), self._covariates.index(name)] = column
         return found
 
-    def _advance(
-        self, t: float, values: list[float | None] | None, noise: float, inputs: np.ndarray | None
-    ) -> Stepped | None:
-        held = None if inputs is None else inputs.ravel().tolist()
-        row, batch = Row(self._pool_slot, t, values, noise, self._readout, self._seed, held), self._batch
+    def _take_late(self, row: Row, window: LateWindow) -> FilterStep:
+        snapshot = window.add(row)
+        if snapshot is not None:
+            self._runtime.put(self._pool, self._pool_slot, snapshot.state)
+            self._sums = snapshot.totals.copy()
+        self._catch_up(window)
+        self._count, self._time = window.count, window.newest
+        answer = window.take_answer()
+        if isinstance(answer, InvalidInput):
+            raise answer
+        assert answer is not None  # a row was added
+        return answer
+
+    def _catch_up(self, window: LateWindow) -> None:
+        """Filter the rows of the window that are not in the state."""
+        while window.is_behind:
+            row = window.next_row._replace(slot=self._pool_slot, readout=self._readout, seed=self._seed)
+            stepped = self._advance(row)
+            if stepped is not None and window.is_counted:
+                self._sums += stepped.tally
+            error = out_of_range("y", self._model.name) if stepped is None else None
+            window.accept(stepped, error, self._snapshot)
+
+    def _snapshot(self, index: int) -> Snapshot:
+        return Snapshot(index, self._runtime.get(self._pool, self._pool_slot, self._seed), self._sums.copy())
+
+    def _advance(self, row: Row) -> Stepped | None:
+        batch = self._batch
         if self._readout.samples:  # drawing may fail after the update: `advance` undoes it
             return self._runtime.advance(self._pool, [row])[0]
-        batch.times[0], batch.noise[0] = t, noise
-        batch.values[0] = np.nan if values is None else values
+        batch.times[0], batch.noise[0] = row.t, row.noise
+        batch.values[0] = np.nan if row.observation is None else row.observation
         (stepped,) = self._runtime.stepped(self._pool, batch, self._readout, [row])
         return stepped
 
@@ -242,6 +317,7 @@ class Stream:
             "system": self._model.system,
             "wanted": self._request.document(),
             "known": self._covariates,
+            "late": None if self._window is None else self._window.length,
         }
         text = json.dumps(description).encode()
         return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, self._packed()))
@@ -270,7 +346,7 @@ class Stream:
         found = find_model(model, columns, system, len(known))
         if found.digest != digest:
             raise ValueError(f"the state is of another version of model {name!r}: start a new stream")
-        return cls._resumed(found, request, payload, known)
+        return cls._resumed(found, request, payload, known, description.get("late"))
 
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS
@@ -310,6 +386,7 @@ class Stream:
         weights: bool = False,
         known: Sequence[str] = (),
         tz: str = "UTC",
+        late: Late | None = None,
     ) -> Stream:
         """Continue a stream of the server, with the same numbers to the bit.
 
@@ -325,17 +402,22 @@ class Stream:
         found = find_model(model, columns, system, len(known))
         request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
         tokens = _tokens(key, audience, seconds)
-        opened = tokens.open(token, _scope(found, api_key), found.runtime.state_bytes)
-        return cls._resumed(found, request, opened.payload, known)
+        most = found.runtime.state_bytes + packed_bytes(found.runtime)
+        opened = tokens.open(token, _scope(found, api_key), most)
+        return cls._resumed(found, request, opened.payload, known, late)
 
     @classmethod
-    def _resumed(cls, model: Model, request: OutputOptions, payload: bytes, known: Sequence[str]) -> Stream:
+    def _resumed(
+        cls, model: Model, request: OutputOptions, payload: bytes, known: Sequence[str], late: Late | None
+    ) -> Stream:
         stream = cls.__new__(cls)
-        stream._open(model, request, model.runtime.unpack(payload), known)
+        packed, window = split_state(payload, model.runtime)
+        stream._open(model, request, model.runtime.unpack(packed), known, late_options(late, window))
         return stream
 
     def _packed(self) -> bytes:
-        return self._runtime.pack(self._runtime.get(self._pool, self._pool_slot, self._seed))
+        window = b"" if self._window is None else self._window.pack(self._runtime)
+        return self._runtime.pack(self._runtime.get(self._pool, self._pool_slot, self._seed)) + window
 
     def _check_time(self, t: Time | None) -> float:
         if t is None:
@@ -343,44 +425,10 @@ class Stream:
                 raise ValueError(f"t (in seconds) is required by alarm.{needs}")
             time = float(self._count)
         else:
-            time = t if type(t) is float else _seconds(t)
-        if not self._time <= time <= LARGEST_TIME or time < -LARGEST_TIME:
-            if time < self._time:
-                raise ValueError(f"t must not be smaller than the time before it: {time!r} comes after {self._time!r}")
+            time = t if type(t) is float else seconds_since_1970(t)
+        if not -LARGEST_TIME <= time <= LARGEST_TIME:
             raise ValueError(f"t must be finite and at most {LARGEST_TIME:g} in size, got {t!r}")
         return time
-
-
-def _seconds(t: Any) -> float:
-    if isinstance(t, datetime):
-        return (t if t.tzinfo is not None else t.replace(tzinfo=UTC)).timestamp()
-    try:
-        if isinstance(t, np.datetime64):
-            return float((t - np.datetime64(0, "s")) / np.timedelta64(1, "s"))
-        return float(t)
-    except (TypeError, ValueError):
-        raise ValueError(f"t must be a number or a date, got {t!r}") from None
-
-
-def _numbers(y: Any, size: int) -> list[float | None] | None:
-    """An observation as filters take it, None where missing."""
-    if y is None:
-        return None
-    values = y.tolist() if hasattr(y, "tolist") else y
-    if isinstance(values, int | float):
-        values = [values]
-    try:
-        if isinstance(values, str | bytes):
-            raise TypeError
-        if len(values) != size:
-            raise ValueError(f"y has {len(values)} values, the stream has {size}")
-        found = [None if value is None or value != value else float(value) for value in values]  # noqa: PLR0124
-    except TypeError:
-        raise ValueError(f"y must be a number, or {size} of them, got {y!r}") from None
-    for a, value in enumerate(found):
-        if value is not None and not -LARGEST_OBSERVATION <= value <= LARGEST_OBSERVATION:
-            raise ValueError(f"y[{a}] must be finite and at most {LARGEST_OBSERVATION:g} in size, got {value!r}")
-    return found
 
 
 def _split_state(state: bytes) -> tuple[Any, bytes]:

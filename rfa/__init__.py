@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rfa.library.filtering import Detection, detect, filter, forecast
     from rfa.library.fitting import fit
     from rfa.library.stream import Stream
+    from rfa.runtime.errors import RefusedRow
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
     from rfa.model.dynamics import Dynamics
@@ -24,6 +25,7 @@ __all__ = [
     "Dynamics",
     "IRKFState",
     "Models",
+    "RefusedRow",
     "Stream",
     "detect",
     "filter",
@@ -41,6 +43,7 @@ _HOMES = {
     "Dynamics": "rfa.model.dynamics",
     "IRKFState": "rfa.model.recurrence.irkf",
     "Models": "rfa.runtime.filters.fitted",
+    "RefusedRow": "rfa.runtime.errors",
     "Stream": "rfa.library.stream",
     "detect": "rfa.library.filtering",
     "filter": "rfa.library.filtering",

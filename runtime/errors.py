@@ -23,6 +23,26 @@ class InvalidInput(ValueError):
         self.code = code
 
 
+class RefusedRow(InvalidInput):
+    """A row that a live stream refuses. It does not change the stream, which goes on.
+
+    Attributes:
+        index: position among the rows given to this stream, from 0.
+        t: its time; None if it has no valid one.
+    """
+
+    def __init__(self, error: InvalidInput, t: float | None, index: int = 0) -> None:
+        super().__init__(error.message, param=error.param, code=error.code)
+        self.t = t
+        self.index = index
+
+
+def not_monotonic(param: str) -> InvalidInput:
+    """The error for a row whose time is before that of the row before it; `param` is the field of its time."""
+    message = f"{param} must not be smaller than the time before it"
+    return InvalidInput(message, param=param, code="time_not_monotonic")
+
+
 class CapacityError(RuntimeError):
     """Memory of the device is taken at this moment: the same call may succeed later.
 

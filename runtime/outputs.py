@@ -101,6 +101,14 @@ class WeightedStep(FilterStep):
     weights: dict[str, list[list[float]]] | None
 
 
+@dataclass
+class LateStep(WeightedStep):
+    """The step of a late row, as in the stream in the order of time."""
+
+    late: bool
+    recomputed: int
+
+
 @dataclass(frozen=True)
 class SmoothedStep:
     """The state at an observation, given later ones."""

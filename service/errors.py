@@ -33,6 +33,14 @@ class ErrorReply(Reply):
     error: Annotated[ErrorBody, says("what is wrong, and with which field")]
 
 
+@dataclass(frozen=True)
+class RowErrorReply(ErrorReply):
+    """The answer of a stream to a row that it refuses. The state is unchanged, and the stream goes on."""
+
+    index: Annotated[int, says("position among the rows of this request or stream, from 0")]
+    t: Annotated[float | None, says("time of the row; null if it has no valid one")]
+
+
 class ServiceError(Exception):
     """An error that is reported to the client."""
 

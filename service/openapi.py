@@ -19,13 +19,14 @@ from rfa.service.errors import (
     MisdirectedRequest,
     Overloaded,
     RequestTimeout,
+    RowErrorReply,
     ServiceError,
     Unauthorized,
 )
 from rfa.service.routes.common import NDJSON, SSE
 from rfa.service.schemas.base import Reply
 from rfa.service.schemas.chat import ChatChunk
-from rfa.service.schemas.filter_replies import FilterDone, FilterStepReply
+from rfa.service.schemas.filter_replies import FilterDone, FilterStepReply, LateStep
 from rfa.service.schemas.many import FilterManyDone, SeriesColumns, SeriesError, SeriesSteps
 from rfa.service.schemas.openai import CompletionChunk
 from rfa.service.schemas.score import ScoreDone, ScoredPiece
@@ -41,7 +42,17 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
     "/score": ((NDJSON, SSE), (ScoredPiece, ScoreDone, ErrorReply)),
     "/filter": (
         (NDJSON, SSE),
-        (FilterStepReply, FilterDone, SeriesSteps, SeriesColumns, SeriesError, FilterManyDone, ErrorReply),
+        (
+            FilterStepReply,
+            LateStep,
+            FilterDone,
+            SeriesSteps,
+            SeriesColumns,
+            SeriesError,
+            FilterManyDone,
+            RowErrorReply,
+            ErrorReply,
+        ),
     ),
 }
 # Operations whose reply has a state, and the operation that continues from it.

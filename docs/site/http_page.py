@@ -9,14 +9,15 @@ from pydantic import TypeAdapter
 
 from docs.site.schema_tables import cell, fields_table, type_of
 from rfa.service.app import create_app
+from rfa.service.errors import RowErrorReply
 from rfa.service.openapi import openapi_of
-from rfa.service.schemas.filter_replies import StreamDone, StreamReady, StreamStepReply
+from rfa.service.schemas.filter_replies import LateStep, StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.stream_requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 
 # Frames of a live stream; OpenAPI does not describe WebSockets.
 FRAMES_IN: tuple[type, ...] = (FilterStreamRequest, StreamObservation, StreamClose)
-FRAMES_OUT: tuple[type, ...] = (StreamReady, StreamStepReply, StreamDone)
+FRAMES_OUT: tuple[type, ...] = (StreamReady, StreamStepReply, LateStep, RowErrorReply, StreamDone)
 
 
 def _item_of(content: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,8 @@ def page() -> str:
         "## Frames of a live stream\n\nA client sends on `/filter/stream`, the first frame first:\n\n"
         + _frames(FRAMES_IN)
         + "\nThe server sends one frame when it is ready, one for each observation, and one at the end. "
-        "An error ends the stream with an ErrorReply instead of the last frame.\n\n" + _frames(FRAMES_OUT)
+        "A refused observation gets a RowErrorReply, and the stream goes on. Another error ends the stream with an "
+        "ErrorReply instead of the last frame.\n\n" + _frames(FRAMES_OUT)
     )
     listed = document["components"]["schemas"]
     frames = {frame.__name__ for frame in (*FRAMES_IN, *FRAMES_OUT)}

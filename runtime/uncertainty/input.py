@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
+from rfa.data.durations import SECONDS, duration
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput
 
@@ -186,3 +187,18 @@ def check_lag(lag: int | None, *, smooth: bool) -> None:
     """Observations after each that its smoothed state is given; with smoothing only."""
     if lag is not None and (lag < 0 or not smooth):
         raise _error("lag", "must be >= 0, and needs smoothing")
+
+
+def window_of(window: Any) -> float:
+    """The length of a window: a number above 0 in units of the times, or a span such as "5min" for times in seconds.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    number, unit = (duration(window) or (0.0, None)) if isinstance(window, str) else (window, "s")
+    if isinstance(number, int | float) and not isinstance(number, bool) and unit is not None:
+        length = number * SECONDS[unit]
+        if 0 < length <= LARGEST_HORIZON:
+            return float(length)
+    message = 'late.window must be a time above 0: a number in units of the times, or a span such as "5min"'
+    raise InvalidInput(message, param="late.window", code="invalid_window")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rfa.data.utc_offsets import UTC, UtcOffsets
 from rfa.runtime.choices import MergeMethod, Mode
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.outputs import FilterStep
 from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
@@ -114,6 +115,19 @@ class Stepped(NamedTuple):
 
 
 @dataclass(frozen=True)
+class LateOptions:
+    """Late rows of a stream.
+
+    Attributes:
+        length: of the window, in units of the times.
+        packed: window of the state to continue from; empty without one.
+    """
+
+    length: float
+    packed: bytes = b""
+
+
+@dataclass(frozen=True)
 class FilterOptions:
     """What to filter, and which outputs to return.
 
@@ -135,6 +149,8 @@ class FilterOptions:
         followed: this many of `horizon`, the last ones, only adapt their intervals; the reply leaves them out.
         range, weights, utc_offsets: see `ReadoutOptions`.
         names: of the components, for warnings.
+        refused: errors of invalid rows of a stream, by position; a row without a valid time has the time NaN.
+        late: window of late rows of a stream; None refuses them.
     """
 
     times: np.ndarray
@@ -162,6 +178,8 @@ class FilterOptions:
     weights: bool = False
     utc_offsets: UtcOffsets = UTC
     names: tuple[str, ...] = ()
+    refused: Mapping[int, InvalidInput] = field(default_factory=dict)
+    late: LateOptions | None = None
 
     @property
     def readout(self) -> ReadoutOptions:

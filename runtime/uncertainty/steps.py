@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
-from rfa.runtime.outputs import FilterStep, ForecastPoint, WeightedStep
+from rfa.runtime.outputs import FilterStep, ForecastPoint, LateStep, WeightedStep
 from rfa.runtime.uncertainty.calibration import Calibration, normal_squares
 from rfa.runtime.uncertainty.incidents import raised_alarm
 from rfa.runtime.uncertainty.input import level_name
@@ -82,11 +82,12 @@ STEP_FIELDS = tuple(field.name for field in fields(WeightedStep) if field.name n
 
 
 def select_fields(step: FilterStep, names: Collection[str] | None) -> Any:
-    """Index, time and the named fields of a reply; None is all."""
-    if names is None:
+    """Index, time and the named fields of a reply; None is all. What is not a step, such as an error, stays whole."""
+    if names is None or not isinstance(step, FilterStep):
         return step
+    late = {"late": True, "recomputed": step.recomputed} if isinstance(step, LateStep) else {}
     chosen = {name: getattr(step, name, None) for name in STEP_FIELDS if name in names}
-    return {"index": step.index, "t": step.t, **chosen}
+    return {"index": step.index, "t": step.t, **chosen, **late}
 
 
 class Readout:

@@ -108,13 +108,13 @@ class Client:
         if (bucket := self._buckets.get(rate)) is not None:
             bucket.take(amount)
 
-    def pacer(self) -> Callable[[], float] | None:
-        """Return a function that counts an observation and returns the seconds to wait, or None without a quota."""
+    def pacer(self) -> Callable[[int], float] | None:
+        """Return a function that counts observations and returns the seconds to wait, or None without a quota."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
-        def pace() -> float:
-            bucket.take(1)
+        def pace(amount: int) -> float:
+            bucket.take(amount)
             return bucket.seconds_until(0)
 
         return pace

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.late import packed_bytes, split_state
 from rfa.runtime.outputs import FilterWarning
 from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions
 from rfa.service.engine import request_size
-from rfa.service.engine.filter.jobs import FilterJob, SequenceJob
+from rfa.service.engine.filter.jobs import FilterJob
 from rfa.service.engine.filter.many import EVENT_BYTES, ManyJob, ManyStage, Part
 from rfa.service.engine.filter.merging import MergeJob
+from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.models import Models
@@ -234,11 +236,12 @@ class Engine:
         """For observations of `size` components. Raises NotFound."""
         model = self.filter_model(model_name, size)
         digest = model_name.digest if isinstance(model_name, ServedSystem) else self._served.digests[model.name]
-        return StateKind(digest, "filter", model.state_bytes)
+        return StateKind(digest, "filter", model.state_bytes + packed_bytes(model))
 
     def read_filter_state(self, model_name: ModelChoice, payload: bytes, size: int | None = None) -> Any:
         """A state with `count`, `time` and `seed`. Raises InvalidRequest if it does not fit (`state_invalid`)."""
-        return self.filter_model(model_name, size).unpack(payload)
+        model = self.filter_model(model_name, size)
+        return model.unpack(split_state(payload, model)[0])
 
     def filter(
         self, model_name: ModelChoice, options: FilterOptions, lease: Lease | None = None

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.late import held_bytes, packed_bytes
 from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling_rules import rules_bytes
 from rfa.runtime.text.scores import score_bytes
@@ -78,7 +79,13 @@ def _fixed_bytes(model: FilterRuntime, shape: StepShape, options: FilterOptions)
     states = STATE_COPIES * model.state_bytes if has_state else 0
     inputs = 0 if options.inputs is None else options.inputs.nbytes
     incidents = 0 if options.alarm == NEVER else min(len(options.observations) // ENDS_AFTER + 1, MOST_INCIDENTS)
-    return model.own_bytes + states + inputs + ahead_bytes(shape, len(options.ahead)) + INCIDENT * incidents
+    fixed = model.own_bytes + states + inputs + ahead_bytes(shape, len(options.ahead))
+    return fixed + INCIDENT * incidents + _late_bytes(model, options)
+
+
+def _late_bytes(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> int:
+    """The window of late rows, and its copies in a state."""
+    return 0 if options.late is None else held_bytes(model) + STATE_COPIES * packed_bytes(model)
 
 
 def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
@@ -88,7 +95,8 @@ def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
 
 def stream_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
     """Memory of a live stream with one observation in progress."""
-    return step_shape(model, options).readout_bytes + answer_bytes(model, options) + model.own_bytes
+    shape = step_shape(model, options)
+    return shape.readout_bytes + answer_bytes(model, options) + model.own_bytes + _late_bytes(model, options)
 
 
 def merge_bytes(model: FilterRuntime, shape: StepShape, options: MergeOptions) -> int:

@@ -23,7 +23,8 @@ export class FilterStream {
 
   /**
    * @param {object} first frame
-   * @param {{onReady: (ready: any) => void, onStep: (step: any) => void, onFailure: (message: string) => void}} hear
+   * @param {{onReady: (ready: any) => void, onStep: (step: any) => void, onFailure: (message: string) => void,
+   *   onRefused: (message: string) => void}} hear
    */
   constructor(first, hear) {
     this.hear = hear;
@@ -79,6 +80,9 @@ export class FilterStream {
     if (document.ready) {
       this.#isReady = true;
       this.hear.onReady(document);
+    } else if (document.error && "index" in document) {
+      this.#unanswered--;
+      this.hear.onRefused(document.error.message);
     } else if (document.error) this.#fail(document.error.message);
     else if (document.done && this.#closed) this.#end(document.state);
     else if (document.done) this.#fail("The server has ended the stream: begin again from the start.");

@@ -71,6 +71,11 @@ export class Pane {
         this.hear.onReady(ready.index);
       },
       onStep: step => this.#take(step),
+      onRefused: message => {
+        const at = this.#rows.findIndex(row => row.step === null);
+        if (at >= 0) this.#rows.splice(at, 1);
+        this.hear.onFailure(message);
+      },
       onFailure: message => {
         this.mood.textContent = this.charts.isEmpty ? "" : "The chart below is from before.";
         this.hear.onFailure(message);

@@ -36,14 +36,17 @@ from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encod
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
 from rfa.service.engine.engine import Engine, ModelChoice, WithCovariates
-from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
+from rfa.service.engine.filter.jobs import Filtered, FilterJob
 from rfa.service.engine.filter.many import Part
+from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of
 from rfa.service.routes.common import NDJSON, SSE, EngineDep, document_response, open_stream
 from rfa.service.routes.filter_many import answer_many
 from rfa.service.routes.generate import MODEL_ERRORS
+from rfa.service.routes.late import late_options
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
+from rfa.service.routes.stream_rows import times_of, without_refused
 from rfa.service.schemas.filter_replies import ColumnsSummary, FilterColumns, FilterDone, FilterReply, FilterSummary
 from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.many import FilterManyReply
@@ -59,7 +62,8 @@ SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
         200: {
             "model": FilterReply | FilterColumns | FilterManyReply,
             "description": "One step per observation. With `stream` one line per step, as NDJSON or, if the Accept "
-            'header names it, as server-sent events; the last line has `"done": true` or is `{"error": …}`. '
+            "header names it, as server-sent events; a refused row has a line with `error`, `index` and `t`; the last "
+            'line has `"done": true` or is `{"error": …}`. '
             "`values` are answered in columns. An Arrow stream is answered by another one, with the rest of the reply "
             "as JSON in the metadata `rfa` of its schema. Several `series` are answered by name, with `stream` in one "
             "line each. An Arrow stream with `by` is answered by a record batch for each series: key columns, the "
@@ -129,6 +133,8 @@ class RunningFilter:
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
         """The results at the end; refunds observations that were not processed."""
+        if recomputed := getattr(self.job, "recomputed", 0):
+            client_of(self.request).spend("observations", recomputed)
         if filtered.finish_reason != "complete":
             left, record = len(self.job.options.observations) - self.job.filtered, record_of(self.request)
             client_of(self.request).spend("observations", -left)
@@ -178,7 +184,9 @@ def _size(body: FilterRequest) -> int:
 
 
 def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange, resumed: Any) -> FilterOptions:
-    size = model.observation_size
+    size, refused = model.observation_size, {}
+    if body.is_forgiving:
+        body, refused = without_refused(body, model)
     if body.values is not None:
         observations = from_columns(body.values, size, model.name)
     else:
@@ -216,6 +224,8 @@ def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange,
         inputs=inputs,
         covariates_ahead=covariates_ahead,
         names=tuple(body.values or ()),
+        refused=refused,
+        late=late_options(body.late, model, exchange),
     )
 
 
@@ -239,6 +249,8 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
     times = (
         np.arange(begin, begin + count, dtype=np.float64) if body.times is None else np.array(body.times, np.float64)
     )
+    if body.is_forgiving:
+        return times_of(body, times)
     if begin and times[0] < resumed.time:
         name = "times" if body.times is None else "times[0]"
         message = f"{name} must not begin before the last time of the state"
@@ -293,7 +305,7 @@ async def _document(running: RunningFilter, selected: Collection[str] | None) ->
 async def _lines(running: RunningFilter, selected: Collection[str] | None) -> AsyncIterator[Any]:
     async for event in running.job.events():
         if isinstance(event, Filtered):
-            yield FilterDone(True, **vars(await running.summary(event)))
+            yield FilterDone(True, **vars(await running.summary(event)), refused=event.refused)
         elif isinstance(event, Steps):
             for block in event.blocks(selected):
                 for step in block:

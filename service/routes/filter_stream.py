@@ -4,14 +4,15 @@
     ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
     → {"t", "y", "noise"} …                  may be pipelined
     ← a step of POST /filter … with "state" and "warnings" every `state_every` steps
+    ← {"error", "index", "t"} for a refused observation: late or malformed; the stream goes on
     → {"close": true}
-    ← {"done": true, "steps", "log_likelihood", "calibration", "warnings", "reason", "state"}, then a normal close
+    ← {"done": true, "steps", "log_likelihood", "calibration", "warnings", "reason", "state", "refused"}, then a close
 
-Unless the client disconnects, a stream ends with one terminal frame: `done`, or `{"error": …}`. An invalid frame ends
-the stream after the replies to earlier ones. If a client sends faster than the filter computes, or does not read
-its replies, its frames are not read until it has caught up. A stream without observations for `stream_idle_seconds`
-ends with the reason `idle` and a state to continue from, as when the server shuts down. Pings do not count: libraries
-send them for clients that have forgotten their stream.
+Unless the client disconnects, a stream ends with one terminal frame: `done`, or `{"error": …}` without `index`. 100
+refused observations in a row end it with the reason `refused`. If a client sends faster than the filter computes, or
+does not read its replies, its frames are not read until it has caught up. A stream without observations for
+`stream_idle_seconds` ends with the reason `idle` and a state to continue from, as when the server shuts down. Pings do
+not count: libraries send them for clients that have forgotten their stream.
 """
 
 from __future__ import annotations
@@ -30,35 +31,39 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from rfa.data.utc_offsets import UtcOffsets
+from rfa.runtime.errors import RefusedRow
 from rfa.runtime.uncertainty.alarms import NEVER
-from rfa.runtime.uncertainty.input import LARGEST_TIME, value_range
+from rfa.runtime.uncertainty.input import value_range
 from rfa.runtime.uncertainty.steps import select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.disconnect import ClientGone
 from rfa.service.engine.engine import Engine, ModelChoice, WithCovariates
-from rfa.service.engine.filter.stream import FilterStreamOptions, StreamEnd, StreamStep
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamStep
 from rfa.service.errors import (
     NAMED,
     ErrorReply,
+    InvalidRequest,
     NotReady,
     RequestTimeout,
     as_service_error,
 )
 from rfa.service.frames import FRAMES, Frames
 from rfa.service.memory import Lease
-from rfa.service.routes.live_stream import LiveStream
+from rfa.service.routes.late import late_options
+from rfa.service.routes.live_stream import LiveStream, refused_row
 from rfa.service.routes.state import choose_seed, open_exchange
 from rfa.service.routes.stream_frames import FRAME
 from rfa.service.schemas.filter_replies import StreamDone
 from rfa.service.schemas.stream_requests import FilterStreamRequest
 from rfa.service.settings import Settings
 from rfa.service.validation import validated
-from rfa.service.websocket import NORMAL, SERVICE_RESTART, JsonSocket, close_code
+from rfa.service.websocket import NORMAL, POLICY, SERVICE_RESTART, JsonSocket, close_code
 
 logger = logging.getLogger("rfa.stream")
 
 # Frames and replies that are processed at once, before other tasks run.
 FRAMES_PER_SLICE = 8
+CLOSE_CODES: dict[str, int] = {"drain": SERVICE_RESTART, "refused": POLICY}
 
 
 class FilterStream:
@@ -174,19 +179,17 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             state_every=1 if exchange.is_durable else request.state_every or 0,
             wants_state=exchange.is_requested,
             utc_offsets=UtcOffsets.of_zone(request.tz),
+            late=late_options(request.late, model, exchange),
         ),
         lease,
         request.size,
     )
-    count, time = (0, -LARGEST_TIME) if resumed is None or not resumed.count else (resumed.count, resumed.time)
     return LiveStream(
         job,
         exchange,
         model.name,
         job.readout.passes,
         model.observation_size,
-        count,
-        time,
         asyncio.Event(),
         lease,
         request.fields,
@@ -195,22 +198,23 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
     )
 
 
-async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[], float] | None) -> None:
-    """Pass observations to the job until the client closes the stream, makes an error or disconnects.
+async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], float] | None) -> None:
+    """Pass observations to the job until the client closes the stream or disconnects, or a frame is too large.
 
     Args:
-        pace: counts an observation, and returns the seconds until the next one is allowed.
+        pace: counts observations, and returns the seconds until the next one is allowed.
     """
     job, loop = stream.job, get_running_loop()
     try:
         for count in itertools.count(1):
-            observed = stream.parse(await socket.read())
+            observed = await _next_row(socket, stream)
             if observed is None:
                 job.close()
                 return
             await stream.wait_for_capacity()  # the direct path may have used it meanwhile
             job.push(observed)
-            if pace is not None and (seconds := pace()):
+            recomputed, job.recomputed = job.recomputed, 0
+            if pace is not None and (seconds := pace(1 + recomputed)):
                 await asyncio.sleep(seconds)
             if count % FRAMES_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -225,14 +229,22 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[], float
         job.close(as_service_error(error))
 
 
+async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | RefusedRow | None:
+    """The next observation, valid or to be refused; None closes the stream."""
+    try:
+        document = await socket.read()
+    except InvalidRequest as error:
+        return refused_row(error)
+    return stream.parse_row(document)
+
+
 async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | ErrorReply, int]:
     """Send the replies. Returns the terminal frame and its close code."""
     most = max(1, FRAMES_PER_SLICE // stream.job.event_rows)
     while True:
         replies = await stream.job.replies(most)
         if isinstance(replies, StreamEnd):
-            code = SERVICE_RESTART if replies.reason == "drain" else NORMAL
-            return await _done(replies, stream), code
+            return await _done(replies, stream), CLOSE_CODES.get(replies.reason, NORMAL)
         stream.sending = len(replies)
         await _send(socket, replies, stream)
         stream.on_replies_sent()
@@ -262,4 +274,4 @@ async def _document(reply: StreamStep, stream: LiveStream) -> Any:
 async def _done(end: StreamEnd, stream: LiveStream) -> StreamDone:
     state = None if end.state is None else await stream.exchange.save(end.state.payload, end.state.count)
     warnings = [*stream.notes, *end.warnings]
-    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, warnings, end.reason, state)
+    return StreamDone(True, end.steps, end.log_likelihood, end.calibration, warnings, end.reason, state, end.refused)

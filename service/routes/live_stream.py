@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rfa.runtime.errors import InvalidInput
+from rfa.runtime.errors import InvalidInput, RefusedRow
 from rfa.runtime.outputs import FilterWarning
-from rfa.runtime.uncertainty.input import bias_out_of_range, check_size
+from rfa.runtime.uncertainty.input import LARGEST_TIME, bias_out_of_range, check_size
 from rfa.runtime.uncertainty.steps import select_fields
 from rfa.service.body import decode_json
 from rfa.service.encoding import dumps
@@ -39,8 +39,6 @@ class LiveStream:
     model: str
     passes: int
     size: int
-    index: int
-    time: float
     has_capacity: asyncio.Event
     lease: Lease
     fields: Sequence[str] | None
@@ -84,7 +82,8 @@ class LiveStream:
 
     def ready(self) -> StreamReady:
         """The reply to the first frame."""
-        return StreamReady(True, self.model, self.passes, self.job.seed, self.size, self.job.options.levels, self.index)
+        job = self.job
+        return StreamReady(True, self.model, self.passes, job.seed, self.size, job.options.levels, job.count)
 
     def parse(self, document: Any) -> Observed | None:
         """The observation of a frame; None closes the stream.
@@ -96,14 +95,10 @@ class LiveStream:
             validated(StreamClose, document, FRAME)
             return None
         t, y, noise, control, bias, known = parse_observation(document)
-        if t is None:
-            if needs := self.job.options.alarm.needs_times:
-                raise InvalidRequest(f"t is needed by alarm.{needs}, in seconds.", param="t", code="no_times")
-            t = float(self.index)
+        if t is None and (needs := self.job.options.alarm.needs_times):
+            raise InvalidRequest(f"t is needed by alarm.{needs}, in seconds.", param="t", code="no_times")
         if y is not None:
             self._check_columns(y)
-        if t < self.time:
-            raise InvalidRequest("t must not be smaller than the time before it.", param="t", code="time_not_monotonic")
         if control is not None:
             model = self.job.filtering.model
             model.check_input(self.job.options.alarm, None, is_given=True)
@@ -116,8 +111,6 @@ class LiveStream:
                     raise bias_out_of_range("bias")
         if known is not None:
             control = self._covariates(known)
-        self.time = t
-        self.index += 1
         return Observed(t, y, 1.0 if noise is None else noise, control)
 
     def _covariates(self, known: Mapping[str, list[float | None]]) -> list[float]:
@@ -134,6 +127,13 @@ class LiveStream:
             values = np.array(known.get(name, ()), np.float64)
             found[: len(values), k] = values
         return found.ravel().tolist()
+
+    def parse_row(self, document: Any) -> Observed | RefusedRow | None:
+        """As `parse`; an invalid observation is one to refuse."""
+        try:
+            return self.parse(document)
+        except (InvalidInput, InvalidRequest) as error:
+            return refused_row(error, document)
 
     def _check_columns(self, y: list[float | None]) -> None:
         try:
@@ -208,3 +208,10 @@ class LiveStream:
             self.job.listen(None)
         if self.timer is not None:
             self.timer.cancel()
+
+
+def refused_row(error: InvalidInput | InvalidRequest, document: Any = None) -> RefusedRow:
+    """The refusal of a frame."""
+    t = document.get("t") if isinstance(document, dict) else None
+    is_valid = type(t) in (int, float) and -LARGEST_TIME <= t <= LARGEST_TIME
+    return RefusedRow(InvalidInput(error.message, param=error.param, code=error.code), float(t) if is_valid else None)

@@ -19,7 +19,7 @@ from rfa.service.routes.common import EngineDep, document_response, encode_docum
 from rfa.service.routes.generate import MODEL_ERRORS
 from rfa.service.routes.state import StateExchange, errors_name, open_exchange
 from rfa.service.schemas.filter_replies import MergeReply
-from rfa.service.schemas.filter_requests import MergeRequest
+from rfa.service.schemas.merge_requests import MergeRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
 

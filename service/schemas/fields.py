@@ -14,7 +14,8 @@ ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 SEED = "null: random; the reply has it"
 
-StateReference = Annotated[str, Field(min_length=1, max_length=2_000_000)]
+LONGEST_REFERENCE = 2_000_000
+StateReference = Annotated[str, Field(min_length=1, max_length=LONGEST_REFERENCE)]
 InitialState = Annotated[
     StateReference | None,
     Field(description="state to continue from: `state` of a reply, or `session:NAME`, which is then updated"),

@@ -18,8 +18,8 @@ from rfa.runtime.choices import MergeMethod
 from rfa.service.schemas.base import Reply, says
 from rfa.service.schemas.reply_types import Json, Many, Probability, Rows, State
 
-EndReason = Literal["close", "idle", "drain"]
-FilterFinishReason = Literal["complete", "deadline", "cancelled"]
+EndReason = Literal["close", "idle", "drain", "refused"]
+FilterFinishReason = Literal["complete", "deadline", "cancelled", "refused"]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 Coverage = Annotated[
     dict[str, float | None],
@@ -131,6 +131,16 @@ class FilterStepReply(Reply):
 
 
 @dataclass
+class LateStep(FilterStepReply):
+    """The step of a late row of a stream with `late`: its `index` and numbers are those in the order of time."""
+
+    late: Annotated[Literal[True], says("the row was late")] = True
+    recomputed: Annotated[
+        int, says("later rows that were filtered again; steps that were sent for them are outdated")
+    ] = 0
+
+
+@dataclass
 class StreamStepReply(FilterStepReply):
     """A step of a live stream with its state, every `state_every` steps; other steps have no such fields."""
 
@@ -235,6 +245,7 @@ class Done(Reply):
     done: Annotated[Literal[True], says("marks the last line or frame")]
 
 
+Refused = Annotated[int, says("rows that were refused, each with an error of its own; the state has none of them")]
 Model = Annotated[str, says("the model that answered")]
 Passes = Annotated[int, says("reweighting passes K of each observation")]
 
@@ -260,7 +271,8 @@ class FilterSummary(Reply):
         FilterFinishReason,
         says(
             "`deadline`: the reply covers the observations up to `deadline_ms`, `state` continues after them, and "
-            "`smoothed` is omitted; `cancelled`: the server stopped, and `state` continues the series"
+            "`smoothed` is omitted; `cancelled`: the server stopped, and `state` continues the series; `refused`: 100 "
+            "rows of a stream in a row were refused"
         ),
     ]
     state: State
@@ -303,7 +315,9 @@ class FilterColumns(ColumnsSummary):
 
 @dataclass
 class FilterDone(FilterSummary, Done):
-    """The last line of a stream; the lines before it are steps."""
+    """The last line of a stream; the lines before it are steps, and errors of refused rows."""
+
+    refused: Refused
 
 
 @dataclass
@@ -347,5 +361,11 @@ class StreamDone(Done):
     log_likelihood: Annotated[float, says("log likelihood of these steps")]
     calibration: Calibration
     warnings: Warnings
-    reason: Annotated[EndReason, says("the client closed the stream, it was idle, or the server is shutting down")]
+    reason: Annotated[
+        EndReason,
+        says(
+            "the client closed the stream, it was idle, the server is shutting down, or 100 rows in a row were refused"
+        ),
+    ]
     state: State
+    refused: Refused

@@ -1,14 +1,25 @@
-"""Requests of /filter and /state/merge."""
+"""Requests of /filter."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    SkipValidation,
+    ValidationError,
+    model_validator,
+)
 
 from rfa.data.clock import get_zone
-from rfa.runtime.choices import MergeMethod, Mode
+from rfa.runtime.choices import Mode
+from rfa.runtime.errors import InvalidInput
 from rfa.runtime.uncertainty.input import (
     LARGEST_HORIZON,
     LARGEST_OBSERVATION,
@@ -31,11 +42,11 @@ from rfa.service.schemas.fields import (
     ModelName,
     ReturnState,
     Seed,
-    StateReference,
 )
+from rfa.service.schemas.late import Late
+from rfa.service.schemas.stream_rows import refuse_rows
 from rfa.service.schemas.system import SystemRequest
 
-MAX_MERGED = 8
 # Largest `ahead`, and its default for a list of numbers without times.
 MAX_AHEAD = 1024
 USUAL_AHEAD = 16
@@ -67,6 +78,11 @@ COVARIATES = (
     "`default` and `series` use them, where they have helped"
 )
 BIAS = "offset of the measurement, one number per component, subtracted first"
+# Fields with a value for each row.
+ROW_FIELDS = {
+    "times": Time, "observations": Observation | None, "noise": NoiseScale | None, "input": Input | None,
+    "bias": Input | None,
+}  # fmt: skip
 
 Level = Annotated[float, Field(gt=0, lt=1)]
 Levels = Annotated[
@@ -245,7 +261,37 @@ class FilterRequest(FilterSeries):
         le=3_600_000,
         description='after this time, reply with the observations processed so far, and finish_reason "deadline"',
     )
-    stream: bool = Field(default=False, description="send each step as soon as it is final")
+    stream: bool = Field(
+        default=False,
+        description="send each step as soon as it is final. A late or malformed row is answered with an error, and the "
+        "stream goes on",
+    )
+    late: Late = None
+    _refused: dict[int, InvalidInput] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def forgive_rows(cls, document: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Malformed rows of a stream are refused one by one; see `refused`."""
+        try:
+            return validate(document)
+        except ValidationError:
+            cleaned, refused = refuse_rows(document, ROW_FIELDS)
+            if not refused:
+                raise
+        found = validate(cleaned)
+        found._refused.update(refused)
+        return found
+
+    @property
+    def refused(self) -> dict[int, InvalidInput]:
+        """Errors of malformed rows, by position. These are null, with the time 0 in place of an invalid one."""
+        return self._refused
+
+    @property
+    def is_forgiving(self) -> bool:
+        """Whether a refused row leaves the others."""
+        return self.stream and not self.smooth and self.mode == "recurrent"
 
     @property
     def rows_ahead(self) -> int:
@@ -262,6 +308,14 @@ class FilterRequest(FilterSeries):
             raise FieldError("ahead", "ahead needs `values`; with observations, use `horizon`", "no_values")
         if self.ahead and self.mode != "recurrent":
             raise FieldError("mode", 'mode must be "recurrent" with ahead', "no_state")
+        return self
+
+    @model_validator(mode="after")
+    def check_late(self) -> Self:
+        """Late rows are those of a stream."""
+        if self.late is not None and (self.series is not None or not self.is_forgiving):
+            raise FieldError("late", "late needs `stream` with observations, without smooth", "needs_stream")
+        check_late(self)
         return self
 
     @model_validator(mode="after")
@@ -285,7 +339,8 @@ class FilterRequest(FilterSeries):
             if values is not None and len(values) != count:
                 raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
         self.check_covariates(count)
-        for index in np.flatnonzero(np.diff([] if self.times is None else self.times) < 0)[:1].tolist():
+        times = [] if self.times is None or self.is_forgiving else self.times
+        for index in np.flatnonzero(np.diff(times) < 0)[:1].tolist():
             name = f"times[{index + 1}]"
             raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
         return self
@@ -339,6 +394,16 @@ class FilterRequest(FilterSeries):
         return count
 
 
+def check_late(request: Any) -> None:
+    """Check that a request with late rows has no columns that are known ahead.
+
+    Raises:
+        FieldError
+    """
+    if request.late is not None and request.known is not None:
+        raise FieldError("late", "late does not go with `known`", "no_late")
+
+
 def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:
     """Check that a request with a system names no model and does not use attention mode.
 
@@ -352,36 +417,3 @@ def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "
     if mode != "recurrent":
         message = 'mode must be "recurrent" with a system: attention needs a bundle'
         raise FieldError("mode", message, "no_such_mode")
-
-
-class MergeRequest(Request):
-    """States of several streams of one filter that observe the same system."""
-
-    model: ModelName | None = Field(default=None, description="null: the server's first filter bundle")
-    system: System = None
-    states: list[StateReference] = Field(
-        min_length=2,
-        max_length=MAX_MERGED,
-        fail_fast=True,
-        description="each a `state` of a reply, `session:NAME` or `session:NAME@STEP`; they do not change",
-    )
-    method: MergeMethod = Field(
-        default="covariance_intersection",
-        description="`precision`: for states that are independent given `prior`. `covariance_intersection`: never "
-        "overconfident, whatever they have in common",
-    )
-    prior: StateReference | None = Field(
-        default=None, description="with `precision`: the common earlier state of all of them, which is counted once"
-    )
-    t: Time | None = Field(default=None, description="time of the merged state; null: the latest time of the states")
-    levels: Levels = None
-    horizon: Horizons = Field(default_factory=list)
-    return_state: ReturnState = True
-
-    @model_validator(mode="after")
-    def check_prior(self) -> Self:
-        """Only the precision method has a prior."""
-        check_system(self.system, self.model)
-        if self.prior is not None and self.method != "precision":
-            raise FieldError("prior", 'prior is of method "precision" only', "needs_precision")
-        return self

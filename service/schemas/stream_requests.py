@@ -29,8 +29,10 @@ from rfa.service.schemas.filter_requests import (
     Time,
     ValueRange,
     Zone,
+    check_late,
     check_system,
 )
+from rfa.service.schemas.late import Late
 
 
 class FilterStreamRequest(Request):
@@ -49,6 +51,7 @@ class FilterStreamRequest(Request):
     samples: Samples = 0
     alarm: Alarms = None
     range: ValueRange = None
+    late: Late = None
     fields: StepFields = None
     passes: PassesChoice = None
     tz: Zone = "UTC"
@@ -67,6 +70,7 @@ class FilterStreamRequest(Request):
     def check_model(self) -> Self:
         """A system replaces a model."""
         check_system(self.system, self.model)
+        check_late(self)
         if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
             raise FieldError("known", "known must name each column once, and does not go with `system`", "no_known")
         return self
@@ -75,7 +79,9 @@ class FilterStreamRequest(Request):
 class StreamObservation(Request):
     """A frame with one observation."""
 
-    t: Time | None = Field(default=None, description="not before the previous time; null: the step's index")
+    t: Time | None = Field(
+        default=None, description="not before the previous time, or in the window of `late`; null: the step's index"
+    )
     y: Observation | None = Field(description="null only predicts; a null component is missing")
     noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
     input: Input | None = Field(default=None, description=INPUT)

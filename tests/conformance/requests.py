@@ -249,8 +249,8 @@ def _streams() -> Iterator[Call]:
     driven = [{**row, "input": [0, 0.1], "bias": [0.5], "noise": 2.0} for row in rows[:6]]
     yield stream("system", {"system": MATRICES, "seed": 7, "fields": ["mean", "nis"]}, [*driven, close])
     yield stream("missing", {"seed": 7}, [{"y": [1.0]}, {"y": None}, {"y": [None]}, {"y": [2.0]}, close])
-    yield stream("time goes back", {"seed": 7}, [{"t": 1, "y": [1.0]}, {"t": 0, "y": [1.0]}])
-    yield stream("wrong size", {"seed": 7}, [{"y": [1.0, 2.0]}])
+    yield stream("time goes back", {"seed": 7}, [{"t": 1, "y": [1.0]}, {"t": 0, "y": [1.0]}, close])
+    yield stream("wrong size", {"seed": 7}, [{"y": [1.0, 2.0]}, close])
     yield stream("unknown field", {"sede": 7}, [])
     yield stream("no such model", {"model": "none"}, [])
     yield stream("too many", {"seed": 7}, [{"y": [1.0]}, close], parallel=2)  # 429 in a frame

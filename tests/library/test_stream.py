@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,6 +40,11 @@ def shown(step: Any) -> dict[str, Any]:
         "forecast": [vars(point) for point in step.forecast],
         "samples": [list(sample) for sample in step.samples],
     }
+
+
+def in_order(step: Any) -> dict[str, Any]:
+    """A step without the marks of a late one."""
+    return {name: value for name, value in shown(step).items() if name not in ("late", "recomputed", "weights")}
 
 
 def asked(server: TestClient, request: dict[str, Any]) -> Any:
@@ -275,3 +282,108 @@ def test_a_stream_whose_intervals_fail_says_so() -> None:
     for k in range(600):
         stream.update(float(k), 1.03**k)
     assert "many_outliers" in [warning.code for warning in stream.warnings]
+
+
+@pytest.mark.parametrize(("model", "columns", "seeds"), [("auto", 1, 4), ("default", 2, 2), ("linear", 2, 8)])
+def test_late_observations_in_any_order_give_the_numbers_of_the_ordered_stream(
+    model: str, columns: int, seeds: int
+) -> None:
+    """Cut in between, with refused rows in between; intervals, alarms and forecasts included."""
+    times, values = measured(columns, 120)
+    options: dict[str, Any] = {"model": model, "horizon": [60.0, 300.0], "alarm": 0.02, "samples": 2, "seed": 5}
+    ordered = rfa.Stream(columns, **options)
+    rows = list(zip(times.tolist(), values.tolist(), strict=True))
+    expected = {t: shown(ordered.update(t, y)) for t, y in rows}
+    for seed in range(seeds):
+        draw = random.Random(seed)
+        came = sorted(rows, key=lambda row: row[0] + (draw.uniform(0, 1500) if draw.random() < 0.3 else 0.0))
+        stream, cut, newest = rfa.Stream(columns, late="30min", **options), draw.randrange(120), -math.inf
+        for number, (t, y) in enumerate(came):
+            if number == cut:
+                stream = rfa.Stream.resume(stream.state)
+            if draw.random() < 0.1:
+                with pytest.raises(rfa.RefusedRow):
+                    stream.update(draw.choice([-5000.0, t, t]), draw.choice([[math.inf] * columns, "off"]))
+            step = stream.update(t, y)
+            newest = max(newest, t)
+            assert (t < newest) == (getattr(step, "late", False) is True)
+            assert (step.index, stream.count) == (sum(other <= t for other, _ in came[:number]), number + 1)
+            if {other for other, _ in came[: number + 1]} >= {other for other, _ in rows if other <= t}:
+                assert in_order(step) == expected[t]
+        assert stream.forecast(3) == ordered.forecast(3)
+        assert (stream.time, stream._packed()[: stream._runtime.state_bytes]) == (ordered.time, ordered._packed())
+        if cut == 0:
+            assert stream.calibration == ordered.calibration
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_orders_of_auto_give_the_state_of_the_ordered_stream() -> None:
+    options: dict[str, Any] = {"model": "auto", "horizon": [1.0], "alarm": 0.05}
+    for seed in range(10_000):
+        draw = random.Random(seed)
+        times = sorted(draw.sample(range(200), draw.randrange(2, 24)))
+        rows = [(float(t), None if draw.random() < 0.1 else draw.gauss(0, 1)) for t in times]
+        length = draw.choice([5.0, 30.0, 250.0])
+        came = sorted(rows, key=lambda row: row[0] + (draw.uniform(0, length) if draw.random() < 0.5 else 0.0))
+        ordered, stream, cut = rfa.Stream(**options), rfa.Stream(late=length, **options), draw.randrange(48)
+        for t, y in rows:
+            expected = ordered.update(t, y)
+        for number, (t, y) in enumerate(came):
+            if number == cut:
+                stream = rfa.Stream.resume(stream.state)
+            step = stream.update(t, y)
+            if number == len(rows) - 1 and t == expected.t:
+                assert in_order(step) == shown(expected)
+        assert stream._packed()[: stream._runtime.state_bytes] == ordered._packed()
+
+
+def test_a_refused_observation_says_which_and_why() -> None:
+    stream = rfa.Stream(late=100)
+    for t in (0.0, 200.0, 300.0):
+        stream.update(t, t)
+    wrong: list[tuple[Any, Any, str]] = [
+        (150.0, 1.0, "too_late"), (300.0, 300.0, "repeated"), (310.0, "off", "invalid_value"),
+        ("x", 1.0, "invalid_value"),
+    ]  # fmt: skip
+    for t, y, code in wrong:
+        with pytest.raises(rfa.RefusedRow) as caught:
+            stream.update(t, y)
+        assert caught.value.code == code
+        assert caught.value.t == (t if code != "invalid_value" or y == "off" else None)
+    assert (caught.value.index, stream.refused, stream.count) == (6, 4, 3)
+    assert stream.update(300.0, 301.0).index == 3
+    with pytest.raises(rfa.RefusedRow, match="comes after") as caught:
+        late = rfa.Stream()
+        late.update(1.0, 1.0)
+        late.update(0.0, 1.0)
+    assert (caught.value.code, caught.value.t, caught.value.index) == ("time_not_monotonic", 0.0, 1)
+    for window in ("soon", 0, {"window": 1, "rows": 2}, {}):
+        with pytest.raises(ValueError, match="late"):
+            rfa.Stream(late=window)
+
+
+def test_a_token_carries_the_window_to_the_server_and_back(server: TestClient) -> None:
+    times, values = measured(1, 60)
+    rows = list(zip(times.tolist(), values[:, 0].tolist(), strict=True))
+    ordered, here = rfa.Stream(), rfa.Stream(late=600)
+    for t, y in rows:
+        ordered.update(t, y)
+    kept = [row for row in rows if row[0] not in (times[18], times[38])]
+    for t, y in kept[:19]:
+        here.update(t, y)
+    body = {
+        "times": [times[18], *times[20:30]], "observations": as_rows(values[[18, *range(20, 30)]]), "stream": True,
+        "levels": [0.5, 0.9], "state": here.token(STATE_KEY, api_key=API_KEY), "return_state": True,
+        "late": {"window": "10min"},
+    }  # fmt: skip
+    reply = server.post("/filter", json=body)
+    *lines, done = map(json.loads, reply.text.splitlines())
+    assert (lines[0]["late"], lines[0]["index"]) == (True, 18)
+    back = rfa.Stream.from_token(done["state"], STATE_KEY, api_key=API_KEY, late=600)
+    for k in (k for k in range(30, 60) if k != 38):
+        back.update(*rows[k])
+        if k == 42:
+            back.update(*rows[38])
+    assert back.count == 60
+    assert back._packed()[: back._runtime.state_bytes] == ordered._packed()

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rfa.service.errors import RowErrorReply
 from rfa.service.schemas.filter_replies import FilterDone, FilterReply, FilterStepReply
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
@@ -95,8 +96,14 @@ async def test_a_bad_field_is_named(connect: Any, change: dict[str, Any], param:
     async with connect(max_reply_numbers=4000) as client:
         response = await client.post("/filter", json={**SEQUENCE, **change, "stream": stream})
         after = await client.post("/filter", json=SEQUENCE)
-    assert response.status_code == 422, response.text
-    error = response.json()["error"]
+    if stream and param.partition("[")[0] in ("observations", "times", "noise") and "[" in param:
+        refused = [line for line in lines(response) if "error" in line]
+        assert len(refused) == lines(response)[-1]["refused"] == (3 if code == "list_type" else 1)
+        read(RowErrorReply, json.dumps(refused[0]))
+        error = refused[0]["error"]
+    else:
+        assert response.status_code == 422, response.text
+        error = response.json()["error"]
     assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request")
     assert param.partition("[")[0] in error["message"]
     # Of one column each number is a row all the same.
@@ -124,8 +131,9 @@ async def test_a_broken_sequence_fails_alone(connect: Any) -> None:
         after = await client.post("/filter", json=SEQUENCE)
     assert (plain.status_code, plain.json()["error"]["code"]) == (422, "out_of_range")
     assert plain.json()["error"]["param"] == "observations[1]"
-    first, last = lines(stream)
-    assert first["mean"] == [1, 2] and last["error"]["code"] == "out_of_range"
+    first, refused, last, done = lines(stream)
+    assert first["mean"] == [1, 2] and (refused["error"]["code"], refused["index"]) == ("out_of_range", 1)
+    assert (last["index"], last["mean"], done["refused"]) == (1, [1, 1.5], 1)
     assert [step["mean"] for step in after.json()["steps"]] == MEANS
 
 

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.client import ClientProtocol
-from websockets.exceptions import ConnectionClosedError
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+from rfa.service.engine.filter.jobs import MOST_REFUSED
 from rfa.service.engine.filter.stream import StreamJob
-from rfa.service.errors import Conflict, ErrorReply, InvalidRequest
+from rfa.service.errors import Conflict, ErrorReply, InvalidRequest, RowErrorReply
 from rfa.service.routes.stream_frames import parse_observation
 from rfa.service.schemas.filter_replies import FilterStepReply, StreamDone, StreamReady, StreamStepReply
 from rfa.service.schemas.stream_requests import StreamObservation
@@ -175,7 +175,7 @@ async def test_one_reply_per_observation(connect: Any) -> None:
         ('{"y": [1, 2], "s": "' + "é" * 1000 + '"}', None, "payload_too_large"),
     ],
 )
-async def test_a_bad_frame_ends_the_stream_with_its_reason(
+async def test_a_bad_frame_is_refused_with_its_reason_and_the_stream_goes_on(
     connect: Any, text: str, param: str | None, code: str | None
 ) -> None:
     async with connect(max_message_bytes=5000 if code != "payload_too_large" else 1500) as http:
@@ -183,10 +183,18 @@ async def test_a_bad_frame_ends_the_stream_with_its_reason(
         await socket.start()
         socket.frame({"t": 1.0, "y": [1, 2]})
         socket.text(text)
-        socket.frame({"t": 9.0, "y": [1, 2]})
-        (step, failure), closed = await socket.rest()
-        assert step["mean"] == [1, 2] and closed == 1008
-        error = read(ErrorReply, json.dumps(failure)).error
+        socket.frame({"t": 9.0, "y": [5, 6]})
+        socket.frame({"close": True})
+        (step, failure, *rest), closed = await socket.rest()
+        assert step["mean"] == [1, 2]
+        if code == "payload_too_large":
+            assert not rest and closed == 1008
+            error = read(ErrorReply, json.dumps(failure)).error
+        else:
+            after, done = rest
+            assert (after["index"], after["mean"], done["steps"], done["refused"], closed) == (1, [3, 4], 2, 1, 1000)
+            error = read(RowErrorReply, json.dumps(failure)).error
+            assert failure["index"] == 1
         if code is not None:
             assert (error.param, error.code) == (param, code)
         assert param is None or param.partition("[")[0] in error.message
@@ -200,8 +208,53 @@ async def test_binary_frames_are_refused(connect: Any) -> None:
             if before:
                 await socket.start()
             socket.sent.put_nowait({"type": "websocket.receive", "bytes": b'{"y": [1, 2]}'})
-            (failure,), closed = await socket.rest()
-            assert (failure["error"]["code"], closed) == ("not_text", 1008)
+            if before:
+                socket.frame({"close": True})
+            (failure, *_), closed = await socket.rest()
+            assert (failure["error"]["code"], closed) == ("not_text", 1000 if before else 1008)
+
+
+async def test_too_many_bad_frames_in_a_row_end_the_stream_with_its_state(connect: Any) -> None:
+    """A good one in between starts the count again."""
+    async with connect() as http:
+        socket = Socket(http.app)
+        await socket.start(return_state=True)
+        for t in range(2):
+            socket.frame({"t": 5 + t, "y": [1, 2]})
+            for _ in range(MOST_REFUSED - 1):
+                socket.frame({"t": 4, "y": [100, 200]})
+        for _ in range(5):
+            socket.text("{")
+        (*frames, done), code = await socket.rest()
+        assert [frame["index"] for frame in frames if "mean" in frame] == [0, 1]
+        errors = [frame for frame in frames if "error" in frame]
+        assert len(errors) == 2 * MOST_REFUSED - 1 and errors[-1]["error"]["code"] == "invalid_json"
+        assert [error["index"] for error in errors] == [
+            i for i in range(2 * MOST_REFUSED + 1) if i not in (0, MOST_REFUSED)
+        ]
+        assert {(error["t"], error["error"]["code"]) for error in errors[:-1]} == {(4.0, "time_not_monotonic")}
+        assert (read(StreamDone, json.dumps(done)).reason, done["refused"], code) == ("refused", len(errors), 1008)
+        await slots_are_free(http.app)
+        ready, steps, _ = await run(http.app, [(6.0, [1, 2])], state=done["state"])
+        assert (ready.index, steps[0]["mean"]) == (2, [1, 2])
+
+
+async def test_refused_frames_leave_the_stream_bit_for_bit() -> None:
+    """In random places between good ones; the direct path and pipelining make no difference."""
+    observations, draw = random_observations(40), random.Random(5)
+    async with serving("linear") as http:
+        _, expected, end = await run(http.app, observations, seed=3, horizon=[0.3], model="linear")
+        socket = Socket(http.app)
+        await socket.start(seed=3, horizon=[0.3], model="linear")
+        for t, y in observations:
+            for _ in range(draw.randrange(3)):
+                socket.text(draw.choice(["{", '{"t": -1, "y": [1, 2]}', '{"y": [1]}', '{"y": [1, "a"]}']))
+            socket.frame({"t": t, "y": y})
+        socket.frame({"close": True})
+        (*frames, done), _ = await socket.rest()
+        assert [frame for frame in frames if "error" not in frame] == expected
+        assert done["refused"] == len(frames) - len(expected) > 20
+        assert {**done, "refused": 0} == end
 
 
 @pytest.mark.parametrize(
@@ -335,7 +388,7 @@ async def test_one_stream_too_many_is_reported_to_come_later(connect: Any) -> No
         await Socket(http.app).start()
 
 
-async def test_a_broken_stream_fails_alone(connect: Any) -> None:
+async def test_a_row_that_breaks_the_numbers_is_refused_alone(connect: Any) -> None:
     async with connect(fake_models(filter=FakeFilter(poison=666))) as http:
         broken, healthy = Socket(http.app), Socket(http.app)
         await broken.start()
@@ -344,9 +397,11 @@ async def test_a_broken_stream_fails_alone(connect: Any) -> None:
             socket.frame({"y": [1, 2]})
         broken.frame({"y": [666, 2]})
         healthy.frame({"y": [3, 2]})
-        (step, failure), code = await broken.rest()
-        assert step["index"] == 0
-        assert (failure["error"]["code"], code) == ("out_of_range", 1008)
+        broken.frame({"y": [3, 2]})
+        broken.frame({"close": True})
+        (step, failure, after, done), code = await broken.rest()
+        assert (step["index"], after["index"], after["mean"]) == (0, 1, [2, 2])
+        assert (failure["error"]["code"], failure["index"], done["refused"], code) == ("out_of_range", 1, 1, 1000)
         healthy.frame({"close": True})
         (*steps, done), code = await healthy.rest()
         assert [step["mean"] for step in steps] == [[1, 2], [2, 2]]
@@ -499,8 +554,10 @@ async def test_time_does_not_run_backwards_across_a_state(connect: Any) -> None:
         socket = Socket(http.app)
         await socket.start(state=done["state"])
         socket.frame({"t": 6.0, "y": None})
-        (failure,), code = await socket.rest()
-        assert (failure["error"]["param"], failure["error"]["code"], code) == ("t", "time_not_monotonic", 1008)
+        failure = read(RowErrorReply, json.dumps(await socket.reply()))
+        assert (failure.error.param, failure.error.code) == ("t", "time_not_monotonic")
+        assert (failure.index, failure.t) == (0, 6.0)
+        await socket.leave()
         body = {"observations": [None], "times": [6.0], "state": done["state"]}
         reply = await http.post("/filter", json=body)
         assert (reply.status_code, reply.json()["error"]["param"]) == (422, "times[0]")
@@ -560,9 +617,9 @@ async def test_a_real_client_gets_replies_in_order_and_close_codes(address: tupl
         await client.recv()
         await client.send('{"y": "1"}')
         failure = json.loads(await client.recv())
-        with pytest.raises(ConnectionClosedError):
-            await client.recv()
-        assert (failure["error"]["param"], client.close_code) == ("y", 1008)
+        await client.send('{"close": true}')
+        done = json.loads(await client.recv())
+        assert (failure["error"]["param"], failure["index"], done["refused"]) == ("y", 0, 1)
     clients = [await connect_websocket(url, open_timeout=PATIENCE) for _ in range(20)]
     for client in clients:
         await client.send("{}")
@@ -664,7 +721,7 @@ def test_frames_of_any_form_are_answered_in_order_and_alike(long_way: list[Any])
 
 @pytest.mark.parametrize(
     ("frame", "code"),
-    [(b'{"y": [1]}', 1008), (b'{"y": [1, 2], "t": -1}', 1008), (b"{", 1008), (b'{"y": "\xff"}', 1007)],
+    [(b'{"y": [1]}', 1000), (b'{"y": [1, 2], "t": -1}', 1000), (b"{", 1000), (b'{"y": "\xff"}', 1007)],
 )
 def test_a_bad_frame_is_refused_behind_the_answers_of_the_short_way(frame: bytes, code: int) -> None:
     with running(bundles=(BUNDLES / "linear",)) as live, closing(RawClient(live)) as client:
@@ -672,8 +729,10 @@ def test_a_bad_frame_is_refused_behind_the_answers_of_the_short_way(frame: bytes
         for index in range(3):
             assert client.ask(masked(b'{"y": [1, 2]}'))["index"] == index
         reply = client.ask(masked(frame))
-        if code == 1008:
-            assert "error" in reply
+        if code == 1000:
+            assert "error" in reply and reply["index"] == 3
+            assert client.ask(masked(b'{"y": [1, 2]}'))["index"] == 3
+            assert client.ask(masked(b'{"close": true}'))["refused"] == 1
             reply = client.reply()
         assert reply.opcode is Opcode.CLOSE and int.from_bytes(reply.data[:2], "big") == code
 
@@ -686,7 +745,7 @@ def test_a_rate_of_alarms_per_time_needs_times() -> None:
                 client.ask(masked(b'{"model": "linear", "alarm": {"rate": "1/day"}}'))
                 for index in range(before):
                     assert client.ask(masked(b'{"t": %d, "y": [1, 2]}' % index))["index"] == index
-                error = read(ErrorReply, json.dumps(client.ask(masked(b'{"y": [1, 2]}')))).error
+                error = read(RowErrorReply, json.dumps(client.ask(masked(b'{"y": [1, 2]}')))).error
                 assert (error.param, error.code) == ("t", "no_times")
 
 

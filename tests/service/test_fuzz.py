@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rfa.service.app import create_app
-from rfa.service.errors import ErrorReply
+from rfa.service.errors import ErrorReply, RowErrorReply
 from rfa.service.schemas.filter_replies import FilterDone, FilterReply, FilterStepReply
 from rfa.service.schemas.filter_requests import FilterRequest as FilterBody
 from rfa.service.schemas.openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
@@ -171,7 +171,7 @@ def check(response: httpx.Response, plain: type, *lines: type) -> None:
         assert last == "[DONE]"
         *steps, last = steps
     for line in steps:
-        read(lines[0], line)
+        read(RowErrorReply if "error" in json.loads(line) else lines[0], line)
     read(lines[-1], last)
     assert is_terminal(json.loads(last))
 

@@ -204,7 +204,7 @@ async def test_the_door_takes_input_and_bias(bundles: Path) -> None:
             ({"model": "oscillator", "input": INPUTS.tolist()}, "input", "no_input"),
             *(
                 ({"bias": [None, [1e12, 0.0], *[None] * (COUNT - 2)], **mode}, "bias[1]", "out_of_range")
-                for mode in ({}, {"mode": "attention"}, {"smooth": True}, {"stream": True})
+                for mode in ({}, {"mode": "attention"}, {"smooth": True})
             ),
         ):
             seen = [values[0].tolist(), [-1e12, 0.0], *values[2:].tolist()]

@@ -19,11 +19,12 @@ from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.jobs import Filtered, FilterJob, SequenceJob
+from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.errors import InternalError, InvalidRequest, ServiceError
+from rfa.service.errors import InternalError, InvalidRequest, RowErrorReply, ServiceError
 from tests.soak.courses import Truth, as_sent
 
 TOO_LARGE = 1e200  # its square exceeds the range of floats
@@ -125,8 +126,16 @@ class Visitor:
         job.leave()
 
     async def poison(self) -> None:
-        """Open a live stream whose numbers exceed the range of floats."""
-        await self._end_with(TOO_LARGE, "poison", InvalidRequest)
+        """Open a live stream with an observation whose numbers exceed the range of floats."""
+        truth, start, count = self._choose()
+        job = self._open(truth, start)
+        self._push(job, truth, start, count - 1)
+        last = truth.course.times[start + count - 1]
+        size = self._world.engine.filter_model(truth.filter).observation_size
+        job.push(Observed(last, [TOO_LARGE] * size, 1.0))
+        job.close()
+        end = await self._read(job, truth, start)
+        self._findings.expect("poison", isinstance(end, StreamEnd) and end.refused == 1)
 
     async def crash(self) -> None:
         """Open a live stream that makes every batch raise. Other rows must not be affected."""
@@ -225,8 +234,9 @@ class Visitor:
                 return error
             if isinstance(replies, StreamEnd):
                 return replies
-            self._compare(truth, index, [reply.step for reply in replies])
-            index += len(replies)
+            steps = [reply.step for reply in replies if not isinstance(reply.step, RowErrorReply)]
+            self._compare(truth, index, steps)
+            index += len(steps)
         return None
 
     def _compare(self, truth: Truth, start: int, steps: Sequence[object]) -> None:

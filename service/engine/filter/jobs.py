@@ -1,23 +1,29 @@
-"""Filter requests: one observation at a time, or a whole sequence."""
+"""Filter requests, one observation at a time."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rfa.runtime.outputs import FilterWarning, ForecastChecks
+from rfa.runtime.errors import InvalidInput, not_monotonic
+from rfa.runtime.filters.late import LateWindow, Snapshot
+from rfa.runtime.outputs import FilterStep, FilterWarning, ForecastChecks, LateStep
 from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
 from rfa.runtime.uncertainty.incidents import Incidents
 from rfa.runtime.uncertainty.interface import Ahead, FilterOptions, Piece, Row, Stepped, reply_rows
 from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.job import Job
-from rfa.service.errors import NotReady
+from rfa.service.errors import NotReady, RowErrorReply, as_service_error
 from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
+
+# Refused rows, one after the other, that end a stream.
+MOST_REFUSED = 100
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
-    from rfa.service.engine.filter.stages import FilterStage, SequenceStage
+    from rfa.service.engine.filter.stages import FilterStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class Filtered:
     state: PackedState | None
     finish_reason: FilterFinishReason = "complete"
     ahead: Ahead | None = None
+    refused: int = 0
 
 
 class RecurrentJob(Job):
@@ -60,13 +67,23 @@ class RecurrentJob(Job):
         self._is_fresh = options.state is None or not options.state.count
         self._sums = no_checks(len(stage.model.levels), len(options.horizon), stage.model.observation_size)
         self._rows = reply_rows(options)
+        self.refused = 0
+        self._refused_in_a_row = 0
+        fresh = self._is_fresh
+        self.count: int = 0 if fresh else options.state.count
+        self.time: float = -math.inf if fresh else options.state.time
+        self.recomputed = 0
+        self.window = self._open_window(options)
 
     @property
     def rows(self) -> int:
         """Cost of the next observation, so that an expensive one has its own quantum."""
-        if not self.has_next:
-            return self._rows
-        return self.filtering.model.weight(self._rows, self.next_time, self._tensor)
+        if self.is_behind:
+            t: float | None = self._late_window.next_row.t
+        else:
+            t = self.next_time if self.has_next else None
+            t = t if t is None else max(t, self.time)
+        return self._rows if t is None else self.filtering.model.weight(self._rows, t, self._tensor)
 
     @property
     def event_rows(self) -> int:
@@ -83,9 +100,18 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     @property
-    def next_time(self) -> float:
-        """Time of the next observation."""
+    def next_time(self) -> float | None:
+        """Time of the next observation; None if it has none yet or is refused."""
         raise NotImplementedError
+
+    @property
+    def row_index(self) -> int:
+        """Position of the next observation among those of this request or stream."""
+        raise NotImplementedError
+
+    def check_next(self) -> bool:
+        """Whether a valid observation is next; a stream first answers the refused ones before it."""
+        return self.has_next
 
     @property
     def field_name(self) -> str:
@@ -93,13 +119,107 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def next_row(self) -> Row:
-        """The next observation; `accept` advances."""
+        """The next observation, or one to filter again after a late one; `accept` advances."""
+        if self.window is None:
+            return self.observation_row()
+        row = self.window.next_row
+        return row._replace(slot=self.ensure_pool_slot(), readout=self.readout, seed=self.seed)
+
+    def observation_row(self) -> Row:
+        """The next observation."""
         raise NotImplementedError
 
     def accept(self, stepped: Stepped) -> None:
-        """Record the answer to the next observation."""
-        self.log_likelihood += stepped.log_likelihood
-        self._sums += stepped.tally
+        """Record the result of `next_row`, and answer if it is the next observation."""
+        if self.window is None or self.window.is_counted:
+            self.log_likelihood += stepped.log_likelihood
+            self._sums += stepped.tally
+        if self.window is None:
+            self.count += 1
+            self.time = stepped.step.t
+            self.answer(stepped.step)
+        else:
+            self.window.accept(stepped, None, self._snapshot)
+            self._answer_late()
+
+    def reject(self, error: InvalidInput) -> None:
+        """Leave out `next_row`, whose numbers are not finite; only a stream goes on without it."""
+        if not self.is_streamed:
+            self.fail(error)
+        elif self.window is None:
+            self.refuse(error)
+        else:
+            self.window.accept(None, error, self._snapshot)
+            self._answer_late()
+
+    def answer(self, step: FilterStep) -> None:
+        """Send the step of the next observation."""
+        raise NotImplementedError
+
+    def refuse(self, error: InvalidInput) -> None:
+        """Answer the next observation of a stream with an error. Too many in a row end the stream."""
+        raise NotImplementedError
+
+    # Late rows.
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether observations are filtered again after a late one; until then the state is an earlier one."""
+        return self.window is not None and self.window.is_behind
+
+    @property
+    def _late_window(self) -> LateWindow:
+        assert self.window is not None
+        return self.window
+
+    def add_to_window(self, row: Row, param: str) -> None:
+        """Add an observation to the window.
+
+        Raises:
+            InvalidInput: see `LateWindow.add`.
+        """
+        snapshot = self._late_window.add(row, param=param)
+        if snapshot is not None:
+            self.filtering.model.put(self.filtering.pool, self.ensure_pool_slot(), snapshot.state)
+            self.log_likelihood, sums = snapshot.totals
+            self._sums = sums.copy()
+
+    def _open_window(self, options: Any) -> LateWindow | None:
+        late = options.late
+        if late is None:
+            return None
+        totals = self.log_likelihood, self._sums.copy()
+        if not late.packed:
+            return LateWindow(late.length, Snapshot(0, self._first_state(), totals))
+        window = LateWindow.unpack(late.packed, self.filtering.model, late.length, totals)
+        if window.is_behind:
+            self._resumed = window.first_state
+        return window
+
+    def _snapshot(self, index: int) -> Snapshot:
+        return Snapshot(index, self.current_state(), (self.log_likelihood, self._sums.copy()))
+
+    def _answer_late(self) -> None:
+        self.recomputed += 1
+        window = self._late_window
+        if window.is_behind:
+            return
+        self.count, self.time = window.count, window.newest
+        answer = window.take_answer()
+        if answer is None:
+            return
+        self.recomputed -= 1  # the observation itself
+        if isinstance(answer, InvalidInput):
+            self.refuse(answer)
+        else:
+            self.answer(answer)
+
+    def answer_refused(self, error: InvalidInput, t: float | None) -> bool:
+        """Send the error of the next observation. Returns whether there were too many in a row."""
+        self.emit(RowErrorReply(as_service_error(error).payload().error, self.row_index, t))
+        self.refused += 1
+        self._refused_in_a_row += 1
+        return self._refused_in_a_row >= MOST_REFUSED
 
     def checks(self) -> ForecastChecks:
         """Checks of the forecasts so far."""
@@ -119,9 +239,10 @@ class RecurrentJob(Job):
         return self.pool_slot
 
     def pack(self) -> PackedState:
-        """The current state, packed; on the job's worker."""
-        state = self.current_state()
-        return PackedState(self.filtering.model.pack(state), state.count)
+        """The current state, packed, with the window of late rows; on the job's worker."""
+        state, model = self.current_state(), self.filtering.model
+        window = b"" if self.window is None else self.window.pack(model)
+        return PackedState(model.pack(state) + window, state.count)
 
     def current_state(self) -> Any:
         """The current state; on the job's worker."""
@@ -174,8 +295,38 @@ class FilterJob(RecurrentJob):
         return self.position < len(self.options.observations)
 
     @property
-    def next_time(self) -> float:
-        return float(self.options.times[self.position])
+    def next_time(self) -> float | None:
+        t = float(self.options.times[self.position])
+        return None if math.isnan(t) else t
+
+    @property
+    def row_index(self) -> int:
+        return self.position
+
+    def check_next(self) -> bool:
+        while self.is_streamed and self.has_next and not self.done:
+            try:
+                self._check_order()
+            except InvalidInput as error:
+                self.refuse(error.with_traceback(None))
+            else:
+                return True
+        return self.has_next
+
+    def _check_order(self) -> None:
+        error, t, param = self.options.refused.get(self.position), self.next_time, f"times[{self.position}]"
+        if error is not None:
+            raise error
+        if self.window is not None:
+            self.add_to_window(self.observation_row(), param)
+        elif t is not None and t < self.time:
+            raise not_monotonic(param)
+
+    def refuse(self, error: InvalidInput) -> None:
+        is_last = self.answer_refused(error, self.next_time)
+        self.position += 1
+        if is_last:
+            self._finish_with("refused")
 
     @property
     def field_name(self) -> str:
@@ -184,7 +335,7 @@ class FilterJob(RecurrentJob):
     def weight(self, event: Any) -> int:
         return len(event) if isinstance(event, Steps) else 1
 
-    def next_row(self) -> Row:
+    def observation_row(self) -> Row:
         options, i = self.options, self.position
         values = [None if value != value else value for value in options.observations[i].tolist()]  # noqa: PLR0124
         observation = None if values.count(None) == len(values) else values
@@ -192,11 +343,12 @@ class FilterJob(RecurrentJob):
         held = None if options.inputs is None else options.inputs[i].tolist()
         return Row(self.ensure_pool_slot(), t, observation, noise, self.readout, options.seed, held)
 
-    def accept(self, stepped: Stepped) -> None:
-        super().accept(stepped)
-        self.incidents.add_step(stepped.step, self.options.observations[self.position])
+    def answer(self, step: FilterStep) -> None:
+        self._refused_in_a_row = 0
+        if not isinstance(step, LateStep):  # which is out of order
+            self.incidents.add_step(step, self.options.observations[self.position])
         self.position += 1
-        self.emit(stepped.step)
+        self.emit(step)
 
     def next_piece(self, most: int) -> Piece:
         """The next observations, with the cost of at most `most` plain ones; `accept_piece` advances."""
@@ -218,6 +370,8 @@ class FilterJob(RecurrentJob):
             self.emit(steps.without_tally)
 
     def finish_if_done(self) -> None:
+        if self.is_behind:
+            return
         if not self.has_next:
             self._finish_with("complete")
         elif self.is_overdue:
@@ -245,39 +399,12 @@ class FilterJob(RecurrentJob):
             followed=self.options.followed, names=self.options.names,
         )  # fmt: skip
         self.finish(
-            Filtered(None, self.log_likelihood, checks, self.incidents, warnings, timings, state, reason, ahead)
-        )
+            Filtered(
+                None, self.log_likelihood, checks, self.incidents, warnings, timings, state, reason, ahead, self.refused
+            )
+        )  # fmt: skip
 
 
 def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:
     """The forecast of the rows to come."""
     return model.ahead(state, options.levels, options.ahead, options.readout, options.covariates_ahead)
-
-
-class SequenceJob(Job):
-    """A filter request that needs its whole sequence at once."""
-
-    def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
-        super().__init__(stage, deadline_seconds=options.deadline_seconds)
-        self.options = options
-        self.sequences = stage
-        self.work = stage.model.work(options, self.deadline)
-        self.steps = 0
-        self._rows = reply_rows(options)
-
-    @property
-    def filtered(self) -> int:
-        """Number of observations answered so far."""
-        return self.steps
-
-    def no_steps(self) -> Steps:
-        """Outputs without observations."""
-        requested, model = self.options, self.sequences.model
-        return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.readout))
-
-    def weight(self, event: Any) -> int:
-        return len(event) if isinstance(event, Steps) else 1
-
-    @property
-    def event_rows(self) -> int:
-        return self._rows

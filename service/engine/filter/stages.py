@@ -40,7 +40,8 @@ from rfa.runtime.uncertainty.forecast_checks import (
 )
 from rfa.runtime.uncertainty.input import level_name, out_of_range
 from rfa.runtime.uncertainty.steps import Forecasts, Steps
-from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, SequenceJob, forecast_rows
+from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, forecast_rows
+from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early
 from rfa.service.errors import NotReady
@@ -144,7 +145,10 @@ class FilterStage:
             if stepped is None:
                 self._fail(job)
                 continue
+            is_new = job.window is None or job.window.is_next_new
             job.accept(stepped)
+            if not is_new:
+                continue
             done.observations += 1
             done.add(stepped.tally)
             if stepped.step.anomaly is not None:
@@ -163,7 +167,7 @@ class FilterStage:
 
     def _fail(self, job: RecurrentJob) -> None:
         self._corrupted.inc()
-        job.fail(out_of_range(job.field_name, self.model.name))
+        job.reject(out_of_range(job.field_name, self.model.name))
 
     def _observe(self, done: _QuantumCounts, seconds: float) -> None:
         self._observations.inc(done.observations)
@@ -176,7 +180,13 @@ class FilterStage:
 
 
 def _can_continue(job: RecurrentJob) -> bool:
-    return job.has_next and not (job.done or job.cancelled or job.interrupted or job.is_buffer_full or job.is_overdue)
+    if job.done or job.cancelled:
+        return False
+    if job.is_behind:
+        return True
+    if job.interrupted or job.is_buffer_full or job.is_overdue:
+        return False
+    return job.check_next() and not job.done
 
 
 def _must_end(jobs: Sequence[RecurrentJob]) -> bool:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rfa.data.utc_offsets import UTC, UtcOffsets
-from rfa.runtime.outputs import FilterWarning, ForecastChecks
+from rfa.runtime.errors import InvalidInput, RefusedRow, not_monotonic
+from rfa.runtime.outputs import FilterStep, FilterWarning, ForecastChecks
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.diagnostics import diagnose
-from rfa.runtime.uncertainty.interface import UNLIMITED, ReadoutOptions, Row, Stepped
+from rfa.runtime.uncertainty.interface import UNLIMITED, LateOptions, ReadoutOptions, Row
 from rfa.service.disconnect import ClientGone
 from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
 from rfa.service.engine.filter.stages import FilterStage
-from rfa.service.errors import ServiceError
+from rfa.service.errors import RowErrorReply, ServiceError
 from rfa.service.schemas.filter_replies import EndReason
 
 
@@ -29,6 +30,7 @@ class FilterStreamOptions:
         range, weights, utc_offsets: see `ReadoutOptions`.
         state: unpacked state to continue from; None starts a new one.
         state_every: return the state with every n-th step; 0 never.
+        late: window of late rows; None refuses them.
         wants_state: return the state at the end.
         utc_offsets: of local time.
     """
@@ -45,6 +47,7 @@ class FilterStreamOptions:
     state_every: int = 0
     wants_state: bool = False
     utc_offsets: UtcOffsets = UTC
+    late: LateOptions | None = None
 
     @property
     def readout(self) -> ReadoutOptions:
@@ -53,16 +56,16 @@ class FilterStreamOptions:
 
 
 class Observed(NamedTuple):
-    """One validated observation."""
+    """One validated observation; `t` None is the number of observations before it."""
 
-    t: float
+    t: float | None
     y: list[float | None] | None
     noise: float
     input: list[float] | None = None
 
 
 class StreamStep(NamedTuple):
-    """The answer to one observation; warnings come with the state."""
+    """The answer to one observation: a step, or why it is refused. Warnings come with the state."""
 
     step: Any
     state: PackedState | None
@@ -79,6 +82,7 @@ class StreamEnd:
     warnings: list[FilterWarning]
     reason: EndReason
     state: PackedState | None
+    refused: int = 0
 
 
 class StreamJob(RecurrentJob):
@@ -99,7 +103,7 @@ class StreamJob(RecurrentJob):
         self.answer_bytes = answer_bytes
         self.options = options
         self._limit = limit
-        self._pending: deque[Observed] = deque()
+        self._pending: deque[Observed | RefusedRow] = deque()
         self._closing: EndReason | None = None
         self._refusal: ServiceError | None = None
         self._steps = 0
@@ -118,8 +122,8 @@ class StreamJob(RecurrentJob):
         """Observations without a delivered answer."""
         return len(self._pending) + self._backlog
 
-    def push(self, observed: Observed) -> None:
-        """Queue an observation."""
+    def push(self, observed: Observed | RefusedRow) -> None:
+        """Queue an observation, or one to refuse in its turn."""
         self._pending.append(observed)
         if len(self._pending) == 1:
             self._wake()
@@ -139,7 +143,7 @@ class StreamJob(RecurrentJob):
         """The next answers, 1 to `most`, or the end.
 
         Raises:
-            ServiceError: instead of the end, if the job failed or a frame was refused.
+            ServiceError: instead of the end, if the job failed or a frame was too large.
             ClientGone: the client disconnected.
         """
         while not self._inbox:
@@ -189,38 +193,72 @@ class StreamJob(RecurrentJob):
 
     @property
     def is_idle(self) -> bool:
-        return not self._pending and self._closing is None
+        return not self._pending and self._closing is None and not self.is_behind
 
     @property
     def has_next(self) -> bool:
         return bool(self._pending)
 
     @property
-    def next_time(self) -> float:
+    def next_time(self) -> float | None:
         return self._pending[0].t
+
+    @property
+    def row_index(self) -> int:
+        return self._steps + self.refused
+
+    def check_next(self) -> bool:
+        while self._pending and not self.done:
+            try:
+                self._check_order(self._pending[0])
+            except InvalidInput as error:
+                self.refuse(error.with_traceback(None))
+            else:
+                return True
+        return False
+
+    def _check_order(self, row: Observed | RefusedRow) -> None:
+        if isinstance(row, RefusedRow):
+            raise row
+        if row.t is None:
+            row = self._pending[0] = row._replace(t=float(self.count))
+        if self.window is not None:
+            self.add_to_window(self.observation_row(), "t")
+        elif row.t is not None and row.t < self.time:
+            raise not_monotonic("t")
+
+    def refuse(self, error: InvalidInput) -> None:
+        if self.answer_refused(error, self._pending.popleft().t):
+            self._end("refused")
+
+    def emit(self, event: Any) -> None:
+        super().emit(StreamStep(event, None) if isinstance(event, RowErrorReply) else event)
 
     @property
     def field_name(self) -> str:
         return "y"
 
-    def next_row(self) -> Row:
+    def observation_row(self) -> Row:
         observed = self._pending[0]
+        assert isinstance(observed, Observed) and observed.t is not None  # by `check_next`
         return Row(
             self.ensure_pool_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed, observed.input
         )
 
-    def accept(self, stepped: Stepped) -> None:
-        super().accept(stepped)
+    def answer(self, step: FilterStep) -> None:
+        self._refused_in_a_row = 0
         self._pending.popleft()
         self._steps += 1
         every = self.options.state_every
         if every and self._steps % every == 0:
             found = diagnose(self.filtering.model, self.checks(), step=self.typical_lag())
-            self.emit(StreamStep(stepped.step, self.pack(), found))
+            self.emit(StreamStep(step, self.pack(), found))
         else:
-            self.emit(StreamStep(stepped.step, None))
+            self.emit(StreamStep(step, None))
 
     def finish_if_done(self) -> None:
+        if self.is_behind:
+            return
         if self.interrupted:
             self._end("drain")
         elif self._closing is not None and not self._pending:
@@ -233,4 +271,4 @@ class StreamJob(RecurrentJob):
     def _end(self, reason: EndReason) -> None:
         state, checks = self.pack() if self.options.wants_state else None, self.checks()
         warnings = self.filtering.warn(checks, step=self.typical_lag())
-        self.finish(StreamEnd(self._steps, self.log_likelihood, checks, warnings, reason, state))
+        self.finish(StreamEnd(self._steps, self.log_likelihood, checks, warnings, reason, state, self.refused))

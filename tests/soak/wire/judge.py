@@ -255,6 +255,7 @@ class _Judge:
         answers: list[Any] = []
         series: int | None = None
         is_recognised = True
+        accepted = 0
         for number, message in enumerate(sent.messages):
             if number == 0:
                 if message != FIRST_FRAME:
@@ -265,8 +266,10 @@ class _Judge:
             else:
                 place = self._truth.frames.get(message) if isinstance(message, str) else None
                 if place is None and message != STRAY_FRAME:
-                    return [*answers, "error"], 1008
-                is_recognised = is_recognised and place is not None and place[1] == number - 1
+                    answers.append("error")
+                    continue
+                is_recognised = is_recognised and place is not None and place[1] == accepted
+                accepted += 1
                 is_recognised = is_recognised and place is not None and series in (None, place[0])
                 if is_recognised and place is not None:
                     series = place[0]

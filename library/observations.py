@@ -1,0 +1,47 @@
+"""Observations and times as the runtime takes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
+
+
+def seconds_since_1970(t: Any) -> float:
+    """A number as it is, a date in seconds; UTC unless it has a zone.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(t, datetime):
+        return (t if t.tzinfo is not None else t.replace(tzinfo=UTC)).timestamp()
+    try:
+        if isinstance(t, np.datetime64):
+            return float((t - np.datetime64(0, "s")) / np.timedelta64(1, "s"))
+        return float(t)
+    except (TypeError, ValueError):
+        raise ValueError(f"t must be a number or a date, got {t!r}") from None
+
+
+def numbers(y: Any, size: int) -> list[float | None] | None:
+    """An observation as filters take it, None where missing."""
+    if y is None:
+        return None
+    values = y.tolist() if hasattr(y, "tolist") else y
+    if isinstance(values, int | float):
+        values = [values]
+    try:
+        if isinstance(values, str | bytes):
+            raise TypeError
+        if len(values) != size:
+            raise ValueError(f"y has {len(values)} values, the stream has {size}")
+        found = [None if value is None or value != value else float(value) for value in values]  # noqa: PLR0124
+    except TypeError:
+        raise ValueError(f"y must be a number, or {size} of them, got {y!r}") from None
+    for a, value in enumerate(found):
+        if value is not None and not -LARGEST_OBSERVATION <= value <= LARGEST_OBSERVATION:
+            raise ValueError(f"y[{a}] must be finite and at most {LARGEST_OBSERVATION:g} in size, got {value!r}")
+    return found

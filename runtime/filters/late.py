@@ -1,0 +1,281 @@
+"""Late rows of a stream, exactly: the rows of a window of time, and states to go back to.
+
+A late row goes back to the last state before it, and the rows since then are filtered again. From then on the numbers
+are those of the stream in the order of time, bit for bit. Rows of equal times stay in the order in which they came.
+
+A packed window: its version, then compressed the first state, as `FilterStates.pack` has it, and the rows in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rfa.runtime.errors import InvalidInput, invalid_state
+from rfa.runtime.filters.state import FilterState, FilterStates
+from rfa.runtime.outputs import FilterStep, LateStep
+from rfa.runtime.pool import PoolSlot
+from rfa.runtime.uncertainty.interface import Row, Stepped
+
+# Rows that a late one may go back.
+MOST_BACK: Final = 512
+# Rows to keep: these, and those since the state before them. A stream that continues with more rows than `REPLAYED`
+# filters them again, for the states in between.
+MOST_KEPT: Final = 1_200
+REPLAYED: Final = 640
+MOST_SNAPSHOTS: Final = 10
+# Rows between the newest snapshots; older ones are further apart.
+SNAPSHOT_ROWS: Final = 8
+_MAGIC: Final = b"RFAL\x01"
+_OWN_FIELDS: Final = frozenset({"slot", "readout", "seed"})  # of a stream, not of a row
+_ROW_FIELDS: Final = tuple(name for name in Row._fields if name not in _OWN_FIELDS)
+_NOWHERE: Final = PoolSlot(0, 0)
+# Memory of a kept row and of a number in it; characters of a number in JSON.
+_ROW_BYTES, _NUMBER_BYTES, _NUMBER_CHARACTERS = 700, 40, 26
+
+
+class Snapshot(NamedTuple):
+    """A stream between two rows.
+
+    Attributes:
+        index: rows of the window before it.
+        totals: what the stream has added up so far, such as its log-likelihood.
+    """
+
+    index: int
+    state: FilterState
+    totals: Any
+
+
+class _KeptRow(NamedTuple):
+    row: Row
+    is_counted: bool  # in the totals
+
+
+class LateWindow:
+    """The rows of the last `length` units of time, and snapshots.
+
+    `add` a row, then filter `next_row` and `accept` its result while `is_behind`. `take_answer` has the result.
+
+    Args:
+        length: of the window, in units of the times.
+        first: before the first row.
+    """
+
+    def __init__(self, length: float, first: Snapshot) -> None:
+        self.length = length
+        self._rows: list[_KeptRow] = []
+        self._times: list[float] = []
+        self._snapshots = [first]
+        self._next = 0  # rows before it are in the state
+        self._added = -1
+        self._answer: FilterStep | InvalidInput | None = None
+        self._recomputed = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows have to be filtered before the state is that of all rows."""
+        return self._next < len(self._rows)
+
+    @property
+    def count(self) -> int:
+        """Observations of the stream."""
+        return self._snapshots[0].state.count + len(self._rows)
+
+    @property
+    def first_state(self) -> FilterState:
+        """The state before all rows."""
+        return self._snapshots[0].state
+
+    @property
+    def newest(self) -> float:
+        """Time of the last row; minus infinity before the first."""
+        state = self._snapshots[0].state
+        return self._times[-1] if self._times else state.time if state.count else -math.inf
+
+    @property
+    def next_row(self) -> Row:
+        """The row to filter; its slot, readout and seed have to be set."""
+        return self._rows[self._next].row
+
+    @property
+    def is_next_new(self) -> bool:
+        """Whether `next_row` is the row that was added, not one to filter again."""
+        return self._next == self._added
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `next_row` belongs to the totals: a row from before a cut does not."""
+        return self._rows[self._next].is_counted
+
+    def add(self, row: Row, *, param: str = "t", is_counted: bool = True) -> Snapshot | None:
+        """Add a row in its place.
+
+        Args:
+            param: the field of its time, for errors.
+
+        Returns:
+            The snapshot to go back to, if the row is late.
+
+        Raises:
+            InvalidInput: it is older than the window (`too_late`), or equals an earlier row (`repeated`).
+        """
+        place = bisect_right(self._times, row.t)
+        if row.t < self.newest:
+            self._check_late(row.t, place, param)
+        inputs = _inputs_of(row)
+        for kept in self._rows[bisect_left(self._times, row.t) : place]:
+            if _inputs_of(kept.row) == inputs:
+                raise InvalidInput(
+                    f"{param} and all values repeat those of an earlier row", param=param, code="repeated"
+                )
+        is_late = place < len(self._rows)
+        self._rows.insert(place, _KeptRow(row, is_counted))
+        self._times.insert(place, row.t)
+        self._added, self._recomputed = place, len(self._rows) - 1 - place
+        if not is_late:
+            return None
+        while self._snapshots[-1].index > place:
+            self._snapshots.pop()
+        self._next = self._snapshots[-1].index
+        return self._snapshots[-1]
+
+    def _check_late(self, t: float, place: int, param: str) -> None:
+        oldest, first = self._times[-1] - self.length if self._times else math.inf, self._snapshots[0].state
+        if t >= oldest and len(self._times) - place <= MOST_BACK and not (first.count and t < first.time):
+            return
+        message = (
+            f"{param} is older than the window of late rows: {self.length:g} before the newest time, "
+            f"up to {MOST_BACK} rows"
+        )
+        raise InvalidInput(message, param=param, code="too_late")
+
+    def accept(self, stepped: Stepped | None, error: InvalidInput | None, snapshot: Callable[[int], Snapshot]) -> None:
+        """Take the result of `next_row`; a row that has an error instead is left out, as if it had not come.
+
+        Args:
+            snapshot: makes a snapshot of the stream after the row, at this index.
+        """
+        is_new = self.is_next_new
+        if is_new:
+            self._answer = error if stepped is None else stepped.step
+        if stepped is None:
+            del self._rows[self._next], self._times[self._next]
+            self._added = -1 if is_new else self._added - (self._next < self._added)
+        else:
+            self._next += 1
+            if self._next - self._snapshots[-1].index >= SNAPSHOT_ROWS:
+                self._snapshots.append(snapshot(self._next))
+                self._thin_out()
+        if not self.is_behind:
+            self._forget()
+
+    def take_answer(self) -> FilterStep | InvalidInput | None:
+        """The step of the row that was added, or why it was refused, once nothing `is_behind`; None without one."""
+        answer, self._answer = self._answer, None
+        if self._recomputed and isinstance(answer, FilterStep):
+            return LateStep(**{"weights": None, **vars(answer)}, late=True, recomputed=self._recomputed)
+        return answer
+
+    def _thin_out(self) -> None:
+        """Drop the snapshot whose loss adds least work to a late row, in proportion to how far back it is."""
+        if len(self._snapshots) <= MOST_SNAPSHOTS:
+            return
+        index = [snapshot.index for snapshot in self._snapshots]
+
+        def loss(k: int) -> float:
+            gap = index[k + 1] - index[k - 1]
+            return math.inf if gap > MOST_BACK else gap / (index[-1] - index[k + 1] + SNAPSHOT_ROWS)
+
+        del self._snapshots[min(range(1, len(index) - 1), key=loss)]
+
+    def _forget(self) -> None:
+        """Drop rows and snapshots that no late row can go back to."""
+        oldest = self._times[-1] - self.length if self._times else -math.inf
+        keep = max(bisect_right(self._times, oldest), len(self._times) - MOST_BACK)
+        dropped = 0
+        while len(self._snapshots) > 1 and self._snapshots[1].index <= keep:
+            self._snapshots.pop(0)
+            dropped = self._snapshots[0].index
+        if dropped:
+            self._snapshots = [snapshot._replace(index=snapshot.index - dropped) for snapshot in self._snapshots]
+            del self._rows[:dropped], self._times[:dropped]
+            self._next -= dropped
+
+    # As bytes.
+
+    def pack(self, states: FilterStates) -> bytes:
+        """The rows and the first snapshot; the others are made again when they are needed."""
+        rows = [_inputs_of(kept.row) for kept in self._rows]
+        content = states.pack(self._snapshots[0].state) + json.dumps(rows, default=_as_list).encode()
+        return _MAGIC + zlib.compress(content, 1)
+
+    @classmethod
+    def unpack(cls, data: bytes, states: Any, length: float, totals: Any) -> LateWindow:
+        """The inverse of `pack`; its rows are not in the totals. If it `is_behind`, it goes on from `first_state`.
+
+        Raises:
+            InvalidInput: it is no window of these states.
+        """
+        reader = zlib.decompressobj()
+        try:
+            content = reader.decompress(data[len(_MAGIC) :], states.state_bytes + row_characters(states))
+            if not data.startswith(_MAGIC) or not reader.eof or reader.unused_data:
+                raise ValueError
+            first = states.unpack(content[: states.state_bytes])
+            rows = [_row_of(fields, states.observation_size) for fields in json.loads(content[states.state_bytes :])]
+        except (ValueError, TypeError, zlib.error):
+            raise invalid_state() from None
+        window = cls(length, Snapshot(0, first, totals))
+        window._rows = [_KeptRow(row, False) for row in rows]
+        window._times = [row.t for row in rows]
+        window._next = 0 if len(rows) > REPLAYED else len(rows)
+        if window._times != sorted(window._times) or len(rows) > MOST_KEPT:
+            raise invalid_state()
+        return window
+
+
+def split_state(payload: bytes, states: FilterStates) -> tuple[bytes, bytes]:
+    """The packed state of a stream, and its packed window; empty without one."""
+    size = states.state_bytes
+    return (payload[:size], payload[size:]) if payload[size:].startswith(_MAGIC) else (payload, b"")
+
+
+def row_characters(model: Any) -> int:
+    """Upper bound of the rows of a window in JSON."""
+    return MOST_KEPT * _NUMBER_CHARACTERS * (12 + 2 * (model.observation_size + model.state_size))
+
+
+def packed_bytes(model: Any) -> int:
+    """Upper bound of a packed window."""
+    content = model.state_bytes + row_characters(model)
+    return len(_MAGIC) + content + content // 1000 + 64
+
+
+def held_bytes(model: Any) -> int:
+    """Memory of a window."""
+    numbers = 12 + 2 * (model.observation_size + model.state_size)
+    return (MOST_SNAPSHOTS + 1) * model.state_bytes + MOST_KEPT * (_ROW_BYTES + _NUMBER_BYTES * numbers)
+
+
+def _inputs_of(row: Row) -> list[Any]:
+    return [getattr(row, name) for name in _ROW_FIELDS]
+
+
+def _as_list(values: Any) -> Any:
+    if isinstance(values, np.ndarray | np.generic):
+        return values.tolist()
+    raise TypeError
+
+
+def _row_of(fields: Any, size: int) -> Row:
+    row = Row(slot=_NOWHERE, readout=None, seed=0, **dict(zip(_ROW_FIELDS, fields, strict=True)))
+    if not math.isfinite(row.t) or len(row.observation or [None] * size) != size:
+        raise ValueError
+    return row

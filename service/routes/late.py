@@ -1,0 +1,31 @@
+"""Late rows of streams: the window of a request."""
+
+from __future__ import annotations
+
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.late import packed_bytes, split_state
+from rfa.runtime.state.tokens import longest_token
+from rfa.runtime.uncertainty.interface import LateOptions
+from rfa.service.errors import InvalidRequest
+from rfa.service.routes.state import StateExchange
+from rfa.service.schemas.fields import LONGEST_REFERENCE
+from rfa.service.schemas.late import LateRequest
+
+
+def late_options(late: LateRequest | None, model: FilterRuntime, exchange: StateExchange) -> LateOptions | None:
+    """The window of a request, with the rows of the state that it continues from.
+
+    Raises:
+        InvalidRequest: a token with the window could be longer than the server takes (`state_too_large`).
+    """
+    if late is None:
+        return None
+    largest = longest_token(model.state_bytes + packed_bytes(model))
+    if exchange.is_requested and not exchange.is_durable and largest > LONGEST_REFERENCE:
+        message = (
+            f"late: a state token of {model.observation_size} columns with its window may have {largest} characters, "
+            f"more than {LONGEST_REFERENCE}: store the state in a session, or send fewer columns"
+        )
+        raise InvalidRequest(message, param="late", code="state_too_large")
+    opened = exchange.opened
+    return LateOptions(late.length, b"" if opened is None else split_state(opened.payload, model)[1])
