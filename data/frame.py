@@ -194,7 +194,7 @@ def _read_rows(
         clock_parts=parts,
         zone=options.zone,
         form=read.form,
-        utc_offsets=_zone_offsets(rest.get(clock), options.zone) if read.is_dated else UTC,
+        utc_offsets=_zone_offsets(None if clock is None else rest.get(clock), options.zone) if read.is_dated else UTC,
     )
     return replace(table, columns=renamed), by, whole, groups, refuse, len(known)
 

@@ -40,8 +40,6 @@ from rfa.runtime.uncertainty.input import (
 from rfa.runtime.uncertainty.interface import LateOptions, Row, Stepped
 
 Time = float | datetime | np.datetime64
-# Of a column that is known ahead: the value now, or a list that begins with it.
-CovariateValues = float | Sequence[float | None]
 Observation = float | Sequence[float | None] | np.ndarray | None
 # A state in bytes: this, the length of the description, the description as JSON, and the packed filter state.
 _MAGIC: Final = b"RFAP\x01"

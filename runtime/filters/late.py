@@ -44,11 +44,11 @@ class Snapshot(NamedTuple):
     """A stream between two rows.
 
     Attributes:
-        index: rows of the window before it.
+        place: rows of the window before it.
         totals: what the stream has added up so far, such as its log-likelihood.
     """
 
-    index: int
+    place: int
     state: FilterState
     totals: Any
 
@@ -141,9 +141,9 @@ class LateWindow:
         self._added, self._recomputed = place, len(self._rows) - 1 - place
         if not is_late:
             return None
-        while self._snapshots[-1].index > place:
+        while self._snapshots[-1].place > place:
             self._snapshots.pop()
-        self._next = self._snapshots[-1].index
+        self._next = self._snapshots[-1].place
         return self._snapshots[-1]
 
     def _check_late(self, t: float, place: int, param: str) -> None:
@@ -170,7 +170,7 @@ class LateWindow:
             self._added = -1 if is_new else self._added - (self._next < self._added)
         else:
             self._next += 1
-            if self._next - self._snapshots[-1].index >= SNAPSHOT_ROWS:
+            if self._next - self._snapshots[-1].place >= SNAPSHOT_ROWS:
                 self._snapshots.append(snapshot(self._next))
                 self._thin_out()
         if not self.is_behind:
@@ -187,7 +187,7 @@ class LateWindow:
         """Drop the snapshot whose loss adds least work to a late row, in proportion to how far back it is."""
         if len(self._snapshots) <= MOST_SNAPSHOTS:
             return
-        index = [snapshot.index for snapshot in self._snapshots]
+        index = [snapshot.place for snapshot in self._snapshots]
 
         def loss(k: int) -> float:
             gap = index[k + 1] - index[k - 1]
@@ -200,11 +200,11 @@ class LateWindow:
         oldest = self._times[-1] - self.length if self._times else -math.inf
         keep = max(bisect_right(self._times, oldest), len(self._times) - MOST_BACK)
         dropped = 0
-        while len(self._snapshots) > 1 and self._snapshots[1].index <= keep:
+        while len(self._snapshots) > 1 and self._snapshots[1].place <= keep:
             self._snapshots.pop(0)
-            dropped = self._snapshots[0].index
+            dropped = self._snapshots[0].place
         if dropped:
-            self._snapshots = [snapshot._replace(index=snapshot.index - dropped) for snapshot in self._snapshots]
+            self._snapshots = [snapshot._replace(place=snapshot.place - dropped) for snapshot in self._snapshots]
             del self._rows[:dropped], self._times[:dropped]
             self._next -= dropped
 

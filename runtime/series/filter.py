@@ -64,7 +64,7 @@ Array = np.ndarray
 MAGIC: Final = b"RFAS\x03"
 # The mixture of the network and simple experts, by name, and the first bytes of its states.
 MIXTURE: Final = "default"
-MIXED_MAGIC: Final = b"RFAM\x03"
+MIXED_MAGIC: Final = b"RFAM\x04"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
 CLOCK, MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("clock", "means", "precisions"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -184,7 +184,8 @@ def _size(body: FilterRequest) -> int:
 
 
 def _options(body: FilterRequest, model: FilterRuntime, exchange: StateExchange, resumed: Any) -> FilterOptions:
-    size, refused = model.observation_size, {}
+    size = model.observation_size
+    refused: Mapping[int, InvalidInput] = {}
     if body.is_forgiving:
         body, refused = without_refused(body, model)
     if body.values is not None:

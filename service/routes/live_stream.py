@@ -212,6 +212,6 @@ class LiveStream:
 
 def refused_row(error: InvalidInput | InvalidRequest, document: Any = None) -> RefusedRow:
     """The refusal of a frame."""
-    t = document.get("t") if isinstance(document, dict) else None
+    t: Any = document.get("t") if isinstance(document, dict) else None
     is_valid = type(t) in (int, float) and -LARGEST_TIME <= t <= LARGEST_TIME
     return RefusedRow(InvalidInput(error.message, param=error.param, code=error.code), float(t) if is_valid else None)

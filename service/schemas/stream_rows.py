@@ -34,7 +34,8 @@ def refuse_rows(document: Any, kinds: Mapping[str, Any]) -> tuple[Any, dict[int,
     columns = {name: document[name] for name in kinds if type(document.get(name)) is list}
     if "observations" not in columns:
         return document, {}
-    count, refused = len(columns["observations"]), {}
+    count = len(columns["observations"])
+    refused: dict[int, Any] = {}
     for name, values in columns.items():
         check = _adapter(kinds[name]).validate_python
         for i, value in enumerate(values[:count]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +107,8 @@ def test_rows_in_a_maintenance_window_are_no_alarms(tmp_path: Path) -> None:
     values = [round(float(value), 3) for value in np.random.default_rng(2).normal(size=400)]
     values[300] = 40.0
     path = hourly(tmp_path / "y.csv", values)
-    day = np.datetime64(library.detect(path, 0.01, model="auto", rules=["value"]).rows["time"].iloc[-1], "s")
+    rows: Any = library.detect(path, 0.01, model="auto", rules=["value"]).rows
+    day = np.datetime64(rows["time"].iloc[-1], "s")
     for mute in (f"{day}/{day + 1}", "daily 00:00-24:00"):
         muted = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--mute", mute)[1])
         assert all(row["value"] != "40" for row in muted)

@@ -104,7 +104,8 @@ def exports() -> Iterator[Kind]:
         ("Korean", lambda t: f"{t.year}년 {t.month}월 {t.day}일", DAYS),
         ("JavaScript", lambda t: f"{t:%a %b %d %Y %H:%M:%S} GMT+0000", HOURS),
     ):
-        yield plain(f"{name} dates", ("d;y\n" + rows(lambda t, v, w=write: f"{w(t)};{v}", times)).encode(), times)
+        table = "\n".join(f"{write(t)};{v}" for t, v in zip(times, VALUES, strict=True))
+        yield plain(f"{name} dates", f"d;y\n{table}".encode(), times)
     e = [int(t) for t in seconds(HOURS)]
     buckets = [
         {"key_as_string": f"{t.isoformat()}.000Z", "key": 1000 * k, "doc_count": v}
@@ -132,8 +133,10 @@ def parts() -> Iterator[Kind]:
         "<CLOSE>",
     )
     for name, year, names in (("Destatis", "Zeit", NAMES["de"]), ("years and months by name", "Year", NAMES["en"])):
-        text = f"{year};Label;y\n" + rows(lambda t, v, n=names: f"{t:%Y};{n[t.month - 1]};{decimal_comma(v)}", MONTHS)
-        yield plain(name, text.encode(), MONTHS)
+        table = "\n".join(
+            f"{t:%Y};{names[t.month - 1]};{decimal_comma(v)}" for t, v in zip(MONTHS, VALUES, strict=True)
+        )
+        yield plain(name, f"{year};Label;y\n{table}".encode(), MONTHS)
     ons = '"Title","Index"\n"CDID","D7BT"\n"Release date","20-03-2024"\n' + rows(
         lambda t, v: f'"{t:%Y} {t:%b}","{v}"'.upper(), MONTHS
     )

@@ -302,8 +302,9 @@ def test_late_observations_in_any_order_give_the_numbers_of_the_ordered_stream(
             if number == cut:
                 stream = rfa.Stream.resume(stream.state)
             if draw.random() < 0.1:
+                invalid: Any = draw.choice([[math.inf] * columns, "off"])
                 with pytest.raises(rfa.RefusedRow):
-                    stream.update(draw.choice([-5000.0, t, t]), draw.choice([[math.inf] * columns, "off"]))
+                    stream.update(draw.choice([-5000.0, t, t]), invalid)
             step = stream.update(t, y)
             newest = max(newest, t)
             assert (t < newest) == (getattr(step, "late", False) is True)

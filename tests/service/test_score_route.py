@@ -57,8 +57,8 @@ async def test_the_probabilities_are_those_of_the_script(connect: Any) -> None:
     assert text.tails[5] == pytest.approx(1) and text.tails[7] == pytest.approx(0.1, rel=1e-4)
     entropy = -(0.9 * likely + 0.1 * other)
     assert text.entropies[1:] == [pytest.approx(entropy, rel=1e-4)] * 7
-    assert text.top_logprobs is not None and next(iter(text.top_logprobs[7])) == "e"
-    assert len(text.top_logprobs[7]) == 2
+    assert text.top_logprobs is not None and text.top_logprobs[7] is not None
+    assert next(iter(text.top_logprobs[7])) == "e" and len(text.top_logprobs[7]) == 2
     assert text.log_likelihood == math.fsum(number for number in text.logprobs if number is not None)
     assert (text.scored_tokens, text.scored_bytes, text.state) == (7, 7, None)
 
@@ -104,7 +104,7 @@ async def test_a_text_in_two_requests_has_the_scores_of_one(connect: Any) -> Non
 @pytest.mark.parametrize("decode", ["recurrent", "attention"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_echo_tells_of_the_prompt_what_decoding_tells(connect: Any, decode: str, stream: bool) -> None:
-    options = {"temperature": 8.0, "seed": 5, "logprobs": 2, "decode": decode}
+    options: dict[str, Any] = {"temperature": 8.0, "seed": 5, "logprobs": 2, "decode": decode}
     async with connect(fake_models(FakeLanguage(sureness=0.4))) as client:
         made = (await ask(client, "/v1/completions", prompt="say |", max_tokens=20, **options))["choices"][0][
             "logprobs"
@@ -135,7 +135,7 @@ async def test_echo_tells_of_the_prompt_what_decoding_tells(connect: Any, decode
 async def test_offsets_are_those_of_the_characters(connect: Any, prompt: Any, temperature: float) -> None:
     async with connect(fake_models(FakeLanguage(script="né € fox"))) as client:
         for seed in range(8):
-            options = {
+            options: dict[str, Any] = {
                 "max_tokens": 8,
                 "temperature": temperature,
                 "seed": seed,
@@ -254,7 +254,7 @@ async def test_a_bundle_scores_what_it_generates_alone_and_in_company(connect: A
     async with connect(fake_models(model), workers=2) as client:
 
         async def generate(seed: int) -> Any:
-            options = {"temperature": 1.0, "seed": seed, "logprobs": 3, "max_tokens": 90}
+            options: dict[str, Any] = {"temperature": 1.0, "seed": seed, "logprobs": 3, "max_tokens": 90}
             return (await ask(client, "/v1/completions", prompt="It was the", **options))["choices"][0]["logprobs"]
 
         made = await asyncio.gather(*map(generate, range(6)))
