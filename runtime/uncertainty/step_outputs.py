@@ -103,7 +103,7 @@ class StepOutputs(NamedTuple):
     """Calibrated outputs, a row an observation; NaN if nothing was observed.
 
     Attributes:
-        is_good: whether all of a row is finite; other rows are undefined.
+        is_good: whether all of a row is finite; other rows are undefined, but raised nothing.
         position: of the observation in its stream.
         alarm: 1 or 0; NaN unless requested.
         raised: of an alarm its RAISED_BY, else NaN, `[R, 4]`; see rules.py.
@@ -137,12 +137,14 @@ class StepOutputs(NamedTuple):
         """For observations of `size` components."""
         levels, horizon, calibrated = len(readout.names), len(readout.horizon), len(readout.calibration.levels)
         wide, row = (rows, size), (rows,)
-        return cls(
+        found = cls(
             np.zeros(rows, np.bool_), np.zeros(rows, np.int64), *map(np.empty, (wide, wide, row, row, row, wide, row,
             row, row, (rows, RAISED_NUMBERS), row, (rows, levels, size, 2), (rows, horizon, 3, size),
             (rows, horizon, levels, size, 2), (rows, columns(calibrated, horizon, size)),
             (rows, horizon, size, len(readout.experts))))
         )  # fmt: skip
+        found.raised.fill(np.nan)
+        return found
 
 
 class Workspace(NamedTuple):

@@ -103,7 +103,7 @@ def test_columns_with_models_of_their_own_are_filtered_each_by_itself(
     reported, picture = tmp_path / "told.csv", tmp_path / "told.svg"
     code, said, err = command(
         "filter", tmp_path / "rows.csv", "--by", "site", "--tz", "Europe/Berlin", "--system", tmp_path / "models.json",
-        "--horizon", "3", "--out", reported, "--plot", picture,
+        "--horizon", "3", "--digits", "full", "--out", reported, "--plot", picture,
     )  # fmt: skip
     assert code == 0, err
     assert said.startswith("4 series, 2,880 rows")

@@ -22,6 +22,8 @@ from tests.library.keys import API_KEY, STATE_KEY
 ROWS = 300
 FOLLOWED = [1.0, 4.0, 24.0]  # leads of `series` before 24 rows ahead, and these
 
+ZONE = "Europe/Berlin"
+
 
 def readings(rows: int = ROWS, seed: int = 1) -> pd.DataFrame:
     """Half-hourly readings of a room in Berlin while clocks go forward, with a gap, a spike and labels."""
@@ -33,7 +35,7 @@ def readings(rows: int = ROWS, seed: int = 1) -> pd.DataFrame:
             "room": pd.Categorical(["hall", "attic"] * (rows // 2)),
             "humidity": 50 + draw.normal(size=rows).cumsum(),
         },
-        index=pd.date_range("2024-03-29", periods=rows, freq="30min", tz="Europe/Berlin", name="at"),
+        index=pd.date_range("2024-03-29", periods=rows, freq="30min", tz=ZONE, name="at"),
     )
     frame.iloc[40:44, 0] = np.nan
     frame.iloc[200:201, 0] = 60.0
@@ -71,7 +73,7 @@ def test_a_frame_is_filtered_as_the_server_filters_it(server: TestClient) -> Non
     frame = readings()
     found = rfa.filter(frame, alarm="2/day", smooth=True)
     rows = observed(frame, ["temp", "humidity"])
-    steps = asked(server, times=seconds(frame), observations=rows, alarm={"rate": "2/day"}, smooth=True)
+    steps = asked(server, times=seconds(frame), observations=rows, alarm={"rate": "2/day"}, smooth=True, tz=ZONE)
     for a, name in enumerate(("temp", "humidity")):
         same(found[f"{name}_mean"], [step["mean"][a] for step in steps["steps"]])
         same(found[f"{name}_std"], [step["std"][a] for step in steps["steps"]])
@@ -126,6 +128,8 @@ KINDS: dict[str, type] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_answered_in_kind_with_the_same_numbers(kind: str) -> None:
     frame = readings()
+    if kind == "fields":  # whose times have no zone
+        frame = frame.tz_convert("UTC")
     given = as_given(frame)[kind]
     work: Callable[[Any], Any]
     answer: Any
@@ -183,7 +187,7 @@ def test_an_array_is_answered_by_one_with_fields() -> None:
     assert one.dtype.names[:4] == ("y", "y_mean", "y_std", "y_low50")
     assert two.dtype.names[:5] == ("t", "y0", "y1", "y0_mean", "y0_std")
     np.testing.assert_array_equal(two["y1"], values[:, 1])
-    expected = rfa.filter(frame)
+    expected = rfa.filter(frame.tz_convert("UTC"))
     same(two["y0_low90"], expected["temp_low90"])
     same(one["y_mean"], rfa.filter(values[:, 0].tolist())["y_mean"])
     assert rfa.forecast(values[:, 0], 3)["t"].tolist() == [300, 301, 302]
@@ -274,7 +278,7 @@ def test_rows_in_another_order_stay_where_they_are() -> None:
 
 def test_a_stream_and_a_frame_agree_bit_for_bit() -> None:
     frame = readings()
-    stream = rfa.Stream(2, alarm=0.01)
+    stream = rfa.Stream(2, alarm=0.01, tz=ZONE)
     steps = [stream.update(t, y) for t, y in zip(frame.index, frame[["temp", "humidity"]].to_numpy(), strict=True)]
     found = rfa.filter(frame, alarm=0.01)
     same(found["humidity_mean"], [step.mean[1] for step in steps])
@@ -285,14 +289,14 @@ def test_a_stream_and_a_frame_agree_bit_for_bit() -> None:
 
 def test_a_forecast_is_that_of_a_stream_and_of_the_server(server: TestClient) -> None:
     frame = readings()[["temp"]]
-    stream = rfa.Stream(horizon=[1800 * lead for lead in FOLLOWED])
+    stream = rfa.Stream(horizon=[1800 * lead for lead in FOLLOWED], tz=ZONE)
     for t, y in zip(frame.index, frame["temp"], strict=True):
         stream.update(t, y)
     points = stream.forecast("12h")
     found = rfa.forecast(frame, 24)
     reply = asked(
         server, times=seconds(frame)[-1:], observations=[None], state=stream.token(STATE_KEY, api_key=API_KEY),
-        horizon=[1800.0 * k for k in range(1, 25)],
+        horizon=[1800.0 * k for k in range(1, 25)], tz=ZONE,
     )  # fmt: skip
     for reported in (points, [type("Point", (), point) for point in reply["steps"][0]["forecast"]]):
         same(found["temp_mean"], [point.mean[0] for point in reported])
@@ -306,7 +310,7 @@ def test_what_is_rare_is_found_and_counted(server: TestClient) -> None:
     found = rfa.detect(frame, "1/day", quiet=5, direction="up")
     reply = asked(
         server, times=seconds(frame), observations=observed(frame, ["temp"]),
-        alarm={"rate": "1/day", "quiet": 5, "direction": "up"},
+        alarm={"rate": "1/day", "quiet": 5, "direction": "up"}, tz=ZONE,
     )  # fmt: skip
     checks = reply["calibration"]["alarms"]
     assert (found.raised, found.expected, found.observations, list(found.bound or ())) == (

@@ -38,6 +38,7 @@ def shown(step: Any) -> dict[str, Any]:
     return {
         **vars(step),
         "forecast": [vars(point) for point in step.forecast],
+        "raised": step.raised and vars(step.raised),
         "samples": [list(sample) for sample in step.samples],
     }
 

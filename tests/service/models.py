@@ -294,7 +294,7 @@ class FakeFilter:
         samples: int,
         options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
     ) -> Requested:
-        assert options == ReadoutOptions()
+        assert options == ReadoutOptions(utc_offsets=options.utc_offsets)  # the mean has no days
         if any(level not in self.levels for level in levels):
             raise InvalidInput("levels must be calibrated ones", param="levels", code="level_not_calibrated")
         return Requested(levels, horizon, samples)

@@ -162,6 +162,7 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
         one = (await client.post("/filter", json={"observations": [[1, 2]]})).json()
         many = (await client.post("/filter", json=exact)).json()
         metrics = (await client.get("/metrics")).text
+        first = [(await client.post("/filter", json={"observations": [[1.0, 1.0]] * k})).json() for k in (71, 72)]
     assert plain["calibration"] == lines(stream)[-1]["calibration"] == smooth["calibration"] == CHECKS
     nothing: dict[str, Any] = {
         "coverage": {"0.5": None, "0.9": None},
@@ -174,7 +175,10 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
     assert one["calibration"] == {**CHECKS, "scored": 0, **nothing}
     checks = many["calibration"]
     assert (checks["scored"], checks["coverage"]) == (198, {"0.5": 197 / 198, "0.9": 1.0})
-    assert plain["warnings"] == many["warnings"] == []  # 99 of 99 are not yet too many
+    # Of two columns, 70 of 70 are not yet too many: 0.9^70 > FALSE_WARNINGS / 4 / 2 > 0.9^71.
+    assert plain["warnings"] == first[0]["warnings"] == []
+    for reply in (first[1], many):
+        assert [(found["code"], found["components"]) for found in reply["warnings"]] == [("high_coverage", [0, 1])]
     assert checks["bound"] == pytest.approx(2 * 1.025 / (0.025 * 198))
     counted = {
         "rfa_filter_forecast_observations_total": 2 * 3 + 99,

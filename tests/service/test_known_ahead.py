@@ -196,7 +196,7 @@ def test_bad_arguments_name_the_column(tmp_path: Path) -> None:
         lambda: rfa.detect(frame.assign(z=1.0)[["y", "z"]], range=(0, 1), known="z"),
         lambda: rfa.Stream(known=["a"], alarm={"rate": 0.01, "range": (0, 1)}),
     ):
-        with pytest.raises(ValueError, match=r"alarm\.range cannot be had with known"):
+        with pytest.raises(ValueError, match=r"alarm\.range cannot be combined with known: omit one of them"):
             call()
     with pytest.raises(ValueError, match="known has a column 'b'; the stream was made with a"):
         rfa.Stream(known=["a"]).update(None, 1.0, known={"b": 1.0})

@@ -362,7 +362,7 @@ async def test_beliefs_at_the_ends_of_the_range_are_merged_or_refused_in_words()
 
 async def test_limits_come_before_work() -> None:
     """Sizes and counts before a state is opened; quotas and places as of every request."""
-    async with served(max_body_bytes=20_000) as client:
+    async with served(max_body_bytes=40_000) as client:
         app: Any = client.app  # type: ignore[attr-defined]
         state = (await filtered(client, *ONE))["state"]
         opened: list[str] = []

@@ -26,6 +26,7 @@ from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Piece, ReadoutOptions, Row
+from rfa.runtime.uncertainty.rules import alarm_fields
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 from tests.runtime.loading import load_filter
@@ -71,7 +72,11 @@ class Compiled:
         leads = Horizons.of(calibration.horizons)
         steps = CompiledSteps(config, leads, PassesRange(3, 3))
         assert steps.layout == {part.name: part.shape for part in state}
-        adaptive = {**leads.fields(steps.size, len(calibration.levels)), **baseline_fields()}
+        adaptive = {
+            **leads.fields(steps.size, len(calibration.levels)),
+            **baseline_fields(),
+            **alarm_fields(steps.size),
+        }
         states = FilterStates(steps.magic, steps.initial, steps.fields, adaptive)
         pool = StatePool(states.state_fields, STREAMS)
         for _ in range(STREAMS):

@@ -21,6 +21,7 @@ from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.filter import MOST_COLUMNS, SeriesRuntime
 from rfa.runtime.uncertainty.interface import Piece, ReadoutOptions
+from rfa.runtime.uncertainty.rules import LAST
 from tests.model.test_series_network import SMALL
 
 HORIZON = (1.0, 3.0, 24.0, 90.0)
@@ -205,6 +206,7 @@ def test_a_level_tells_nothing_once_zero_is_far(runtime, sign):
 def test_a_guess_by_the_size_of_a_value_is_not_remembered(runtime):
     """Near zero the second value is as far off as was guessed, far from it that is nothing; neither teaches."""
     one, other = (filtered(runtime, np.arange(3.0), level + np.array([20.0, 25.0, 23.0]))[1] for level in (0, 2.0**30))
+    other.adaptive["alarm.last"][:, LAST] -= 2.0**30  # a value, and not learned
     assert one.surprise == other.surprise
     for name, learned in one.adaptive.items():
         if name != "adaptive.mean":

@@ -120,7 +120,7 @@ def test_steps_and_prompts_are_as_exact_as_eager_float32(
 
     for row in range(rows):
         slots = slots_of(model, 2)
-        last, is_finite = decoder.prefill(tokens[row], int(positions[row]), slots, 0, 1, with_output=True)
+        last, is_finite = decoder.prefill(tokens[row], int(positions[row]), slots, 0, 1, outputs=1)
         assert is_finite and last is not None
         # The latent sample of the step is the only difference; its logits are those of the mean.
         silent = exact.run(tokens, np.zeros_like(noise), torch.float64)
