@@ -1,6 +1,6 @@
 """Incidents in simulated metrics: which are found, and how many alarms are raised elsewhere.
 
-    python -m rfa.benchmarks.incidents [--model default] [--seeds 10 11 12]
+    python -m rfa.benchmarks.incidents [--models default auto] [--seeds 10 11 12]
 
 A series is 14 days of minutes with the daily rhythm of its kind, and one incident on the ninth day or later. Each seed
 has one series of each kind, and one with a job at three o'clock each night. Alarms are asked for once a day.
@@ -8,9 +8,6 @@ has one series of each kind, and one with a job at three o'clock each night. Ala
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +17,8 @@ import pyarrow as pa
 from tqdm import tqdm
 
 import rfa
+from rfa.benchmarks.command import finish, parser
+from rfa.measured import origin
 
 Array = np.ndarray
 
@@ -213,7 +212,7 @@ def job_nights(alarms: Array) -> list[int]:
 
 
 def measure(model: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """The document of the results."""
+    """The results of a model."""
     kinds: dict[str, Any] = {kind: {"found_after": [], "elsewhere": 0, "expected": 0.0} for kind in KINDS}
     nights: list[list[int]] = []
     for seed in tqdm(seeds, unit="seed", disable=None):
@@ -227,8 +226,6 @@ def measure(model: str, seeds: Sequence[int]) -> dict[str, Any]:
     found = sum(rows is not None for row in kinds.values() for rows in row["found_after"])
     elsewhere, expected = (sum(row[name] for row in kinds.values()) for name in ("elsewhere", "expected"))
     return {
-        "model": model,
-        "seeds": list(seeds),
         "found": found,
         "incidents": len(KINDS) * len(seeds),
         "elsewhere_over_expected": elsewhere / expected,
@@ -238,12 +235,14 @@ def measure(model: str, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run, and print the document."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--model", default="default")
+    """Measure, print and write the file."""
+    options = parser(__doc__, "incidents")
+    options.add_argument("--models", nargs="+", default=["default", "auto"])
     options.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     given = options.parse_args()
-    sys.stdout.write(json.dumps(measure(given.model, given.seeds), indent=1) + "\n")
+    models = {model: measure(model, given.seeds) for model in given.models}
+    here = origin("python -m rfa.benchmarks.incidents")
+    finish("incidents", given.out, {**here, "seeds": list(given.seeds), "models": models})
 
 
 if __name__ == "__main__":
