@@ -43,9 +43,11 @@ Sources = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
+        "--model",
+        "--bundle",
         help="Bundle folder, or the name of a default bundle. Default: default, a mixture of a trained network and "
         "simple forecasts that filters each column separately. auto needs no training and is faster; auto-joint uses "
-        "the correlation of the columns."
+        "the correlation of the columns.",
     ),
 ]
 System = Annotated[
@@ -237,7 +239,7 @@ def _load(
 
     check_outputs(out, plot, data, plot_option)
     if bundle is not None and system is not None:
-        raise ValueError("--system replaces --bundle: give one of them")
+        raise ValueError("--system replaces --model: give one of them")
     return load_filter(bundle) if system is None else load_system(system)
 
 

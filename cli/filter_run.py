@@ -139,6 +139,8 @@ class Task:
             )
         with suggest_column_option():
             parts = with_covariates(self.filters)(key, series)
+        if self.weights and not any(runtime.experts for _, runtime in parts):
+            raise ValueError(f"--weights are those of a mixture, such as default; {parts[0][1].name!r} is none")
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:

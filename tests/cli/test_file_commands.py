@@ -17,7 +17,7 @@ from tests.cli.test_cli import rfa
 from tests.cli.test_filter_output import table_of
 from tests.data.everyday_readings import EVERYDAY
 
-AUTO = ("--bundle", "auto")
+AUTO = ("--model", "auto")
 
 
 def hourly(path: Path, values: Sequence[object], header: str = "time,y") -> Path:
@@ -78,6 +78,11 @@ def test_a_forecast_without_a_horizon_has_a_usual_number_of_rows(tmp_path: Path,
     code, out, err = rfa("forecast", tmp_path / "y.csv", *AUTO)
     assert code == 0, err
     assert len(table_of(out)) == rows and list(table_of(out)[0]) == ["time", *(f"y_{part}" for part in FORECAST_PARTS)]
+
+
+def test_weights_are_refused_of_a_model_that_mixes_none(tmp_path: Path) -> None:
+    code, out, err = rfa("forecast", hourly(tmp_path / "y.csv", range(40)), "--model", "auto", "--weights")
+    assert (code, out) == (1, "") and "--weights are those of a mixture" in err and "'auto'" in err
 
 
 def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Path) -> None:
