@@ -27,11 +27,12 @@ from rfa.runtime.text import decoder_numba, math_numba, product_numba
 from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, gelu, normed, run_slots
 from rfa.runtime.text.math_numba import HALF, ONE, ZERO, exp, log
 from rfa.runtime.text.product_numba import Matrix, multiply
+from rfa.runtime.uncertainty import copy_arrays
 
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
 # Modules that kernels of this one call, beside it.
-SOURCES = (config, decoder_numba, leads, math_numba, product_numba)
+SOURCES = (config, copy_arrays, decoder_numba, leads, math_numba, product_numba)
 # asinh of the largest distance of a quantile from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi

@@ -46,12 +46,13 @@ from rfa.runtime.series.tokens_numba import (
     write_paths,
     write_token,
 )
-from rfa.runtime.uncertainty import copy_arrays
+from rfa.runtime.uncertainty import alarms, copy_arrays, step_outputs
 from rfa.runtime.uncertainty.copy_arrays import copy3
 
-# Modules that kernels of this one call, beside it.
+# Modules of what kernels of this one call and take, beside it.
 SOURCES = (
-    clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, stream_arrays, tokens_numba,
+    alarms, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, step_outputs, stream_arrays,
+    tokens_numba,
 )  # fmt: skip
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
