@@ -80,6 +80,10 @@ Rows = Annotated[bool, typer.Option("--rows", help="Each row with an alarm, with
 MinDeviation = Annotated[float, typer.Option(min=0, help="Least distance of an alarm from the expected value.")]
 Direct = Annotated[str, typer.Option(help="Alarms above the expected value (up), below it (down), or both.")]
 Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]
+Rules = Annotated[
+    str | None,
+    typer.Option(help="What may raise alarms, joined by commas: value, stretch, standstill, gap.", show_default="all"),
+]
 Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values nearer than an outlier.")]
 Digits = Annotated[
     str,
@@ -104,6 +108,7 @@ def filter_series(
     lag: Lag = None,
     alarm: AlarmRate = None,
     quiet: Quiet = 0,
+    rules: Rules = None,
     mute: Mute = None,
     flag: Flag = OUTLIER,
     minimum: Minimum = None,
@@ -122,7 +127,8 @@ def filter_series(
     """
     from rfa.cli.filter_run import Task, parse_alarm, parse_range
 
-    alarms, limits = parse_alarm(alarm, reading.zone, quiet=quiet, mute=mute or []), parse_range(minimum, maximum)
+    alarms = parse_alarm(alarm, reading.zone, rules, quiet=quiet, mute=mute or [])
+    limits = parse_range(minimum, maximum)
     filters = _load(data, bundle, system, out, plot)
     task = Task(filters, lead or [], horizon, alarms, flag, smooth=smooth or lag is not None, lag=lag, range=limits)
     _write(
@@ -175,6 +181,7 @@ def detect_series(
     quiet: Quiet = 0,
     direction: Direct = "both",
     min_deviation: MinDeviation = 0.0,
+    rules: Rules = None,
     mute: Mute = None,
     rows: Rows = False,
     bundle: Model = None,
@@ -193,8 +200,9 @@ def detect_series(
     from rfa.cli.filter_run import Task, parse_alarm
 
     alarms = parse_alarm(
-        rate, reading.zone, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation, mute=mute or []
-    )
+        rate, reading.zone, rules, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation,
+        mute=mute or [],
+    )  # fmt: skip
     filters = _load(data, bundle, system, out, plot)
     task = Task(filters, [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
     view: View = "alarms" if rows else "incidents"
@@ -220,7 +228,10 @@ def plot_series(
     from rfa.data.source import display_name
 
     picture = out or Path(f"{'series' if data[0] == '-' else Path(display_name(data[0])).stem}_plot.png")
-    alarms, filters = parse_alarm(rate, reading.zone, "--rate"), _load(data, bundle, system, None, picture, "--out")
+    alarms, filters = (
+        parse_alarm(rate, reading.zone, None, "--rate"),
+        _load(data, bundle, system, None, picture, "--out"),
+    )
     task = Task(filters, [], horizon or USUAL, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
     _write(FilterBatch(data, source, reading, task, has_plot=True), None, picture, as_json=False)
 

@@ -125,7 +125,7 @@ class Task:
         Raises:
             ValueError: the series does not fit the filter or the alarm rate.
         """
-        from rfa.library.models import with_covariates
+        from rfa.library.models import check_mixture, with_covariates
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.needs_times == "rate" and series.clock is None:
@@ -139,8 +139,8 @@ class Task:
             )
         with suggest_column_option():
             parts = with_covariates(self.filters)(key, series)
-        if self.weights and not any(runtime.experts for _, runtime in parts):
-            raise ValueError(f"--weights are those of a mixture, such as default; {parts[0][1].name!r} is none")
+        for _, runtime in parts if self.weights else ():
+            check_mixture(runtime, "--weights")
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]
 
     def _run(self, file: str, key: Key, series: Series, runtime: FilterRuntime, *, is_part: bool) -> Filtered:
@@ -349,16 +349,21 @@ def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
     return value_range(low, high, ("--min", "--max"))
 
 
-def parse_alarm(rate: str | None, tz: str, option: str = "--alarm", **options: Any) -> Alarm:
+def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--alarm", **options: Any) -> Alarm:
     """The alarms of a rate, a share of the rows or a number per time, with other options of `alarm`.
+
+    Args:
+        rules: joined by commas; None for all.
 
     Raises:
         ValueError: If an option is invalid, or needs a rate.
     """
     from rfa.runtime.uncertainty.alarms import NEVER, alarm_of
 
+    if rules is not None:
+        options["rules"] = [rule.strip() for rule in rules.split(",")]
     if rate is None:
-        for name in ("quiet", "mute"):
+        for name in ("quiet", "rules", "mute"):
             if options.get(name):
                 raise ValueError(f"--{name} needs --alarm with a rate, such as 1/day")
         return NEVER

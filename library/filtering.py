@@ -14,7 +14,7 @@ from rfa.data import Key, Series, usual_step
 from rfa.data.table import unique_names
 from rfa.library.frames import Clock, Column, New, concatenated
 from rfa.library.incidents import Detection, incident_columns
-from rfa.library.models import Filters, covariate_inputs, filters, notify_on_compile
+from rfa.library.models import Filters, check_mixture, covariate_inputs, filters, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.spans import Span, as_written
@@ -129,7 +129,7 @@ def forecast(
         horizon: a number of rows such as 24, or a span of time such as "6h" for all rows in it. Rows are the usual step
             apart; steps of days, weeks or months follow the calendar of `tz`, without weekends if there were none.
         minimum, maximum: of possible values: no number of the forecast lies outside.
-        weights: whether to return the weights of the models that "default" mixes.
+        weights: whether to return the weights of the models that "default" mixes; other models have none.
         known: columns whose future is known. Rows at the end that have values in these columns alone are the future:
             the forecast begins after the last row with another value.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
@@ -152,6 +152,8 @@ def forecast(
         leads = (times - series.times[-1]).tolist()
         new: dict[str, Column] = {}
         for part, runtime in filters_of(key, series):
+            if weights:
+                check_mixture(runtime, "weights")
             options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
             state = _run(table, runtime, key, part, options).state
             inputs = covariate_inputs(part, ())

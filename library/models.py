@@ -145,6 +145,16 @@ def _checked_network(bundle: Bundle) -> SeriesRuntime:
     return runtime
 
 
+def check_mixture(runtime: FilterRuntime, option: str) -> None:
+    """Check that forecasts of a model have weights.
+
+    Raises:
+        ValueError: they have none; the message names the option.
+    """
+    if not runtime.experts:
+        raise ValueError(f"{option} are those of a mixture, such as default; {runtime.name!r} is none")
+
+
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
     """The filters of all series: one model, or if `system` has models of series, one for each column.
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.library.late import Late, late_options
-from rfa.library.models import Model, find_model, notify_on_compile
+from rfa.library.models import Model, check_mixture, find_model, notify_on_compile
 from rfa.library.observations import numbers, seconds_since_1970
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
@@ -118,6 +118,8 @@ class Stream:
         self._model, self._request, self._seed = model, request, state.seed
         self._runtime, self._size = model.runtime, model.runtime.observation_size
         self._alarms = request.alarms
+        if request.weights:
+            check_mixture(self._runtime, "weights")
         if known:
             self._runtime.check_input(self._alarms, None, is_given=False)
         self._readout = self._runtime.readout(request.levels, request.horizon, request.samples, request.readout)

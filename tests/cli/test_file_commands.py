@@ -85,6 +85,25 @@ def test_weights_are_refused_of_a_model_that_mixes_none(tmp_path: Path) -> None:
     assert (code, out) == (1, "") and "--weights are those of a mixture" in err and "'auto'" in err
 
 
+def test_rules_select_what_may_raise_an_alarm(tmp_path: Path) -> None:
+    values = [round(float(value), 3) for value in np.random.default_rng(2).normal(size=400)]
+    values[300:330] = [values[300]] * 30
+    path = hourly(tmp_path / "y.csv", values)
+    detected = table_of(rfa("detect", path, *AUTO, "--rate", "0.01", "--rules", "standstill, gap")[1])
+    assert [row["rule"] for row in detected] == ["standstill"]
+    scored = table_of(rfa("filter", path, *AUTO, "--alarm", "0.01", "--rules", "gap")[1])
+    assert {row["alarm"] for row in scored} == {"0"}
+    assert library.detect(path, 0.01, model="auto", rules=["standstill", "gap"]).incidents["alarms"].sum() == sum(
+        int(row["alarms"]) for row in detected
+    )
+    for options, expected in (
+        (("detect", "--rules", "value,level"), "--rules must be some of value, stretch, standstill, gap"),
+        (("filter", "--rules", "value"), "--rules needs --alarm"),
+    ):
+        code, out, err = rfa(options[0], path, *AUTO, *options[1:])
+        assert (code, out) == (1, "") and expected in err
+
+
 def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Path) -> None:
     values = [round(float(value), 3) for value in np.random.default_rng(2).normal(size=400)]
     values[300] = 40.0

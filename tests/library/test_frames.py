@@ -536,6 +536,19 @@ def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], reported: str
         rfa.detect([1.0, 2.0], **options)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: rfa.forecast([1.0, 2.0, 3.0], 2, model="auto", weights=True),
+        lambda: rfa.Stream(model="auto", weights=True),
+    ],
+    ids=["forecast", "Stream"],
+)
+def test_weights_of_a_model_that_mixes_none_are_refused(call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match="weights are those of a mixture, such as default; 'auto' is none"):
+        call()
+
+
 def test_an_alarm_at_more_than_half_of_the_rows_is_refused() -> None:
     """By whichever function: of rows every 30 minutes half are 24 a day."""
     reported = "more than half of the rows, which are 1,800 s apart"
