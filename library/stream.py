@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +15,7 @@ from rfa.library.models import Model, check_mixture, find_model, notify_on_compi
 from rfa.library.observations import numbers, seconds_since_1970
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
+from rfa.library.state_bytes import describe, stored_stream
 from rfa.runtime.errors import InvalidInput, RefusedRow
 from rfa.runtime.filters.ahead import points
 from rfa.runtime.filters.late import LateWindow, Snapshot, packed_bytes, split_state
@@ -41,10 +40,6 @@ from rfa.runtime.uncertainty.interface import LateOptions, Row, Stepped
 
 Time = float | datetime | np.datetime64
 Observation = float | Sequence[float | None] | np.ndarray | None
-# A state in bytes: this, the length of the description, the description as JSON, and the packed filter state.
-_MAGIC: Final = b"RFAP\x01"
-_LENGTH: Final = struct.Struct("<I")
-_MOST_DESCRIPTION: Final = 2_097_152
 _TOKEN_SECONDS: Final = 86_400
 
 
@@ -310,17 +305,8 @@ class Stream:
     @property
     def state(self) -> bytes:
         """The whole stream, for `Stream.resume`."""
-        description = {
-            "model": self._model.name,
-            "digest": self._model.digest,
-            "columns": self._size,
-            "system": self._model.system,
-            "wanted": self._request.document(),
-            "known": self._covariates,
-            "late": None if self._window is None else self._window.length,
-        }
-        text = json.dumps(description).encode()
-        return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, self._packed()))
+        late = None if self._window is None else self._window.length
+        return describe(self._model, self._request, self._covariates, late) + self._packed()
 
     @classmethod
     def resume(cls, state: bytes, *, model: str | Path | None = None) -> Stream:
@@ -333,20 +319,8 @@ class Stream:
             ValueError: it is no state of a stream, or of another version of its model.
             FileNotFoundError: the bundle is missing.
         """
-        description, payload = _split_state(state)
-        try:
-            name, digest, columns, options, system = (
-                description[key] for key in ("model", "digest", "columns", "wanted", "system")
-            )
-            request, known = OutputOptions.from_document(options), tuple(map(str, description.get("known", ())))
-        except (KeyError, TypeError, ValueError):
-            raise ValueError("this is no state of a Stream") from None
-        if model is None and system is None:
-            model = name
-        found = find_model(model, columns, system, len(known))
-        if found.digest != digest:
-            raise ValueError(f"the state is of another version of model {name!r}: start a new stream")
-        return cls._resumed(found, request, payload, known, description.get("late"))
+        found = stored_stream(state, model)
+        return cls._resumed(found.model, found.request, found.payload, found.known, found.late)
 
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS
@@ -429,20 +403,6 @@ class Stream:
         if not -LARGEST_TIME <= time <= LARGEST_TIME:
             raise ValueError(f"t must be finite and at most {LARGEST_TIME:g} in size, got {t!r}")
         return time
-
-
-def _split_state(state: bytes) -> tuple[Any, bytes]:
-    """The description and the packed filter state."""
-    begin = len(_MAGIC) + _LENGTH.size
-    try:
-        if not state.startswith(_MAGIC):
-            raise ValueError
-        (length,) = _LENGTH.unpack_from(state, len(_MAGIC))
-        if length > _MOST_DESCRIPTION:
-            raise ValueError
-        return json.loads(state[begin : begin + length]), state[begin + length :]
-    except (ValueError, TypeError, AttributeError, struct.error):
-        raise ValueError("this is no state of a Stream") from None
 
 
 def _scope(model: Model, api_key: str | None) -> StateScope:

@@ -1,7 +1,7 @@
 """Robust Filter Attention: attention that is state estimation, its recurrent twins, and the server.
 
-Names are imported on first use. `filter`, `forecast`, `detect` and `Stream` come with `pip install rfa-server`, `fit`
-with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or `rfa-server[train]`.
+Names are imported on first use. `filter`, `forecast`, `detect`, `Stream` and `Streams` come with
+`pip install rfa-server`, `fit` with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or `rfa-server[train]`.
 """
 
 from importlib import import_module
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rfa.model.loading import load_model
     from rfa.library.filtering import Detection, detect, filter, forecast
     from rfa.library.fitting import fit
+    from rfa.library.many import Streams
     from rfa.library.stream import Stream
     from rfa.runtime.errors import RefusedRow
     from rfa.model.attention.api import robust_filter_attention
@@ -27,6 +28,7 @@ __all__ = [
     "Models",
     "RefusedRow",
     "Stream",
+    "Streams",
     "detect",
     "filter",
     "fit",
@@ -45,6 +47,7 @@ _HOMES = {
     "Models": "rfa.runtime.filters.fitted",
     "RefusedRow": "rfa.runtime.errors",
     "Stream": "rfa.library.stream",
+    "Streams": "rfa.library.many",
     "detect": "rfa.library.filtering",
     "filter": "rfa.library.filtering",
     "fit": "rfa.library.fitting",

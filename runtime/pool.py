@@ -2,8 +2,8 @@
 
 A slot is a row of every array. Its owner has a handle, (row, generation). The generation changes on acquire and on
 release, so a handle that outlives its slot raises an error and cannot read another stream's state. Rows are zeroed on
-both occasions. Unused rows cost no memory, and the pages of a large released slot are returned to the system. Small
-slots are reused last in, first out.
+both occasions. Pages that nobody wrote to cost no memory, and those of a large released slot are returned to the
+system. Small slots are reused last in, first out.
 
 `acquire` and `release` may be called from any thread. Reading and writing rows takes no lock, because a slot has one
 owner.
@@ -96,13 +96,13 @@ class StatePool:
             if self._free_count:
                 self._free_count -= 1
                 row = int(self._free[self._free_count])
+                self._clear(row)
             elif self._untouched < self.capacity:
                 row = self._untouched
                 self._untouched += 1
             else:
                 raise PoolFull(f"all {self.capacity} slots of state are in use")
             self._generations[row] += 1
-            self._clear(row)
             return PoolSlot(row, int(self._generations[row]))
 
     def release(self, slot: PoolSlot) -> None:
@@ -133,6 +133,12 @@ class StatePool:
         if len(set(slots)) != len(slots):
             raise ValueError("a slot occurs twice in one batch")
         return rows
+
+    def are_current(self, rows: Array, generations: Array) -> Array:
+        """Return whether each handle, given as row and generation, has its slot."""
+        is_row = (rows >= 0) & (rows < self.capacity)
+        found: Array = is_row & (self._generations[np.where(is_row, rows, 0)] == generations)
+        return found
 
     def read(self, slot: PoolSlot) -> dict[str, Array]:
         """Return copies of a slot's fields.
