@@ -12,7 +12,20 @@ from typing import Annotated, Any
 
 import typer
 
-from rfa.cli import bench, bundle, compile, evaluate, filter, fit, generate, gpu_check, inspect_file, serve, train
+from rfa.cli import (
+    bench,
+    bundle,
+    compile,
+    evaluate,
+    filter,
+    fit,
+    generate,
+    gpu_check,
+    inspect_file,
+    serve,
+    train,
+    watch,
+)
 from rfa.cli.console import CommandGroup
 
 # Commands that read files of series, and take no data frames.
@@ -75,5 +88,5 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)
-for name, group in {"train": train.app, "eval": evaluate.app, "bench": bench.app}.items():
+for name, group in {"watch": watch.app, "train": train.app, "eval": evaluate.app, "bench": bench.app}.items():
     app.add_typer(group, name=name)

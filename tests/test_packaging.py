@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SHIPPED = {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "cli"}
+SHIPPED = {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "watch", "cli"}
 
 
 def pins() -> dict[str, str]:

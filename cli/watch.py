@@ -1,0 +1,84 @@
+"""`rfa watch`: filter the series of a metrics store as they arrive."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from rfa.watch.config import Config
+
+ConfigFile = Annotated[Path, typer.Argument(help="TOML or YAML file; see the guide to watch.", metavar="CONFIG")]
+
+
+class _RunByDefault(TyperGroup):
+    """A group whose command is `run` where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunByDefault,
+    no_args_is_help=True,
+    help="Filter the series of a metrics store as they arrive, and write back scores and alarms: rfa watch CONFIG.",
+)
+
+
+@app.command("run", hidden=True)
+def run(
+    config: ConfigFile,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file and the source, and end.")] = False,
+) -> None:
+    """Watch until stopped. SIGHUP reads the file again; if it is invalid, the present configuration stays."""
+    from rfa.watch.config import load_config
+
+    options = load_config(config)
+    if dry_run:
+        _check(options)
+        return
+    from rfa.runtime.state.keys import read_keys
+    from rfa.watch.store import Store
+    from rfa.watch.watch import Watch, serve_metrics
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rfa: %(message)s")
+    store = None
+    if options.state is not None:
+        file = os.environ.get("RFA_STATE_KEYS_FILE")
+        keys = read_keys(os.environ.get("RFA_STATE_KEYS"), Path(file) if file else None)
+        store = Store(options.state.file, keys)
+    watch = Watch(options, store)
+    stop, hangup = threading.Event(), threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: hangup.set())
+    server = serve_metrics(watch)
+    if server is not None:
+        typer.echo(f"rfa: metrics on http://{':'.join(map(str, server.server_address[:2]))}/metrics", err=True)
+    watch.run(stop, hangup, config)
+
+
+def _check(options: Config) -> None:
+    """Print the queries, the numbers of their series, and the memory of their states."""
+    import time
+
+    from rfa.library.models import find_model
+    from rfa.watch.prometheus import Prometheus
+
+    source = Prometheus(options.source.prometheus) if options.source.prometheus is not None else None
+    for query in options.query:
+        size = find_model(query.model, 1).runtime.state_bytes
+        series = "" if source is None else f"{source.count(query.expr, time.time())} series now, "
+        memory = query.series_limit * size / 1e6
+        typer.echo(f"{query.name}: {series}at most {query.series_limit} with {memory:.1f} MB of state, {query.model}")

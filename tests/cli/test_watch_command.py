@@ -1,0 +1,95 @@
+"""`rfa watch`: a process against a server, its metrics, a kill and a restart."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rfa.cli.main import app
+from tests.waiting import PATIENCE, wait_until
+from tests.watch.fake_prometheus import fake_prometheus
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def written(folder: Path, url: str, *, extra: str = "") -> Path:
+    path = folder / "watch.toml"
+    path.write_text(
+        f'step = "1s"\nhistory = "30s"\ndelay = 0\n[source.prometheus]\nurl = "{url}"\n'
+        f'[sink.metrics]\nlisten = "127.0.0.1:0"\n[sink.stdout]\n[state]\nfile = "{folder / "state"}"\n'
+        f'[[query]]\nname = "q"\nexpr = "up"\n{extra}'
+    )
+    return path
+
+
+@contextmanager
+def watching(path: Path, out: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A process, and the file of its messages."""
+    log = out.with_suffix(".log")
+    with out.open("ab") as rows, log.open("wb") as messages:
+        command = [sys.executable, "-m", "rfa", "watch", str(path)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=rows, stderr=messages)
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def lines(out: Path) -> list[str]:
+    return out.read_text().splitlines() if out.exists() else []
+
+
+def test_a_process_is_killed_and_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "rows"
+    with fake_prometheus() as fake:
+        path = written(tmp_path, fake.url)
+        with watching(path, out) as (process, log):
+            wait_until(lambda: len(lines(out)) >= 6)
+            (address,) = (word for word in log.read_text().split() if word.startswith("http://"))
+            with urllib.request.urlopen(address, timeout=PATIENCE) as reply:
+                text = reply.read().decode()
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENCE)
+        before = len(lines(out))
+        with watching(path, out) as (process, log):
+            wait_until(lambda: len(lines(out)) >= before + 6)
+            path.write_text("step = 1")
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "the configuration stays as it was" in log.read_text())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+    assert "rfa_score{" in text and 'rfa_watch_series{query="q"} 3' in text
+    rows = {(row["labels"]["host"], row["t"]): row["index"] for row in map(json.loads, lines(out))}
+    indices = sorted(index for (host, _), index in rows.items() if host == "a")
+    assert indices == list(range(30, 30 + len(indices))) and len(indices) >= 4
+
+
+def test_dry_run_counts_series_and_says_what_is_wrong(tmp_path: Path) -> None:
+    with fake_prometheus() as fake:
+        path = written(tmp_path, fake.url)
+        result = CliRunner().invoke(app, ["watch", str(path), "--dry-run"])
+        assert result.exit_code == 0, result.output
+        assert result.output == "q: 3 series now, at most 1000 with 45.8 MB of state, auto\n"
+        fake.is_down = True
+        result = CliRunner().invoke(app, ["watch", "--dry-run", str(path)])
+        assert result.exit_code == 1 and "status 503" in result.output
+    path = written(tmp_path, "http://127.0.0.1:9", extra="level = 2\n")
+    result = CliRunner().invoke(app, ["watch", str(path)])
+    assert result.exit_code == 1
+    assert f"{path}:14: query[0].level: Input should be less than 1" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["watch"], ["watch", "--help"]])
+def test_help(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert "rfa watch CONFIG" in result.output

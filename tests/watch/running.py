@@ -1,0 +1,50 @@
+"""Watches in tests, with a clock of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rfa.watch.config import Config, parse_config
+from rfa.watch.sinks import JsonLines
+from rfa.watch.store import Store
+from rfa.watch.watch import Watch
+
+START = 1_700_000_040.0
+STEP = 60.0
+
+
+def config_for(url: str, *, query: str = 'name = "q"\nexpr = "up"', history: str = "30m", expire: str = "1h") -> Config:
+    top = f'step = "1m"\nhistory = "{history}"\ndelay = 0\nexpire = "{expire}"\n'
+    return parse_config(f'{top}[source.prometheus]\nurl = "{url}"\n[[query]]\n{query}\n', "test")
+
+
+class Running:
+    """A watch whose time is that of the test, and the rows that it wrote."""
+
+    def __init__(self, config: Config, state: Path | None = None, keys: tuple[bytes, ...] = ()) -> None:
+        self.now = START
+        self._out = io.BytesIO()
+        self._store = None if state is None else Store(state, keys)
+        try:
+            self.watch = Watch(config, self._store, lambda: self.now)
+        except ValueError:
+            self.abandon()
+            raise
+        self.watch.sinks.append(JsonLines(only_alarms=False, out=self._out))
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.watch.pull()
+            self.now += STEP
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._out.getvalue().splitlines()]
+
+    def abandon(self) -> None:
+        """End as a killed process does: without storing anything."""
+        if self._store is not None:
+            self._store.close()

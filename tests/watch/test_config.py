@@ -1,0 +1,104 @@
+"""The configuration of a watch: what it takes, and what errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rfa.watch.config import Config, ConfigError, Section, kinds_of, load_config, parse_config
+from rfa.watch.selectors import labels_of, parse_selector
+
+GOOD = """step = "15s"
+history = "2d"
+
+[source.prometheus]
+url = "http://localhost:9090/"
+
+[sink.metrics]
+
+[[query]]
+name = "requests"
+expr = 'sum by (job) (rate(http_requests_total[5m]))'
+horizon = ["1h"]
+alarm = {rate = "1/day", direction = "up", mute = ["sat 22:00-23:30"]}
+
+[[query]]
+name = "load"
+expr = "node_load1"
+type = "gauge"
+tz = "Europe/Berlin"
+"""
+YAML = """
+step: 15s
+history: 2d
+source: {prometheus: {url: "http://localhost:9090/"}}
+sink: {metrics: {}}
+query:
+- name: requests
+  expr: sum by (job) (rate(http_requests_total[5m]))
+  horizon: [1h]
+  alarm: {rate: 1/day, direction: up, mute: ["sat 22:00-23:30"]}
+- {name: load, expr: node_load1, type: gauge, tz: Europe/Berlin}
+"""
+
+
+def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
+    for name, text in (("a.toml", GOOD), ("a.yaml", YAML)):
+        (tmp_path / name).write_text(text)
+    found = load_config(tmp_path / "a.toml")
+    assert found == load_config(tmp_path / "a.yaml")
+    assert (found.step, found.history, found.query[0].horizon) == (15, 172_800, [3600])
+    assert found.source.prometheus is not None and found.source.prometheus.url == "http://localhost:9090"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('step = "15s"', 'step = "15 apples"', 'watch.toml:1: step: must be a duration above 0 such as "15s"'),
+        ('step = "15s"', "step = ", "watch.toml: Invalid value (at line 1"),
+        ('step = "15s"', 'stop = "15s"', "watch.toml:1: stop: no such key; allowed are step, history, delay"),
+        ('type = "gauge"', 'type = "guage"', "18: query[1].type: Input should be 'auto', 'gauge' or 'counter'"),
+        ('"load"', '"requests"', "query: the name 'requests' is used twice"),
+        ('tz = "Europe/Berlin"', 'tz = "Berlin"', "watch.toml:15: query[1]: "),
+        ('tz = "Europe/Berlin"', "colour = 1", "19: query[1].colour: no such key; allowed are name, expr"),
+        ('expr = "node_load1"', "", "watch.toml:15: query[1].expr: is required"),
+        ('"1/day", direction', '"1/century", direction', "query[0]: alarm.rate must be a share of the observations"),
+        ('"sat 22:00-23:30"', '"some day"', "query[0]: alarm.mute[0] must be a weekly window"),
+        ("http://localhost:9090/", "localhost:9090", "watch.toml:5: source.prometheus.url: must be an address such as"),
+        ("[sink.metrics]", "[sink.metric]", "watch.toml:7: sink.metric: no such key; allowed are metrics, stdout"),
+        ("[source.prometheus]\nurl", "[state]\nfile", "source: Field required"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_line_the_key_and_what_is_allowed(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ConfigError) as caught:
+        parse_config(GOOD.replace(old, new, 1), "watch.toml")
+    assert message.replace("Field required", "is required") in str(caught.value)
+
+
+def test_every_option_is_in_the_guide() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "watch.md").read_text()
+    assert not [name for model in sections(Config) for name in model.model_fields if f"`{name}`" not in guide]
+
+
+def sections(model: type[Section]) -> Iterator[type[Section]]:
+    """A table and those in it."""
+    yield model
+    for field in model.model_fields.values():
+        for kind in kinds_of(field.annotation):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from sections(kind)
+
+
+def test_selectors() -> None:
+    labels = labels_of({"__name__": "up", "job": "api", "path": 'a"b'})
+    for text in ("up", 'up{job="api"}', '{job=~"a.*",other=""}', r'up{path="a\"b"}', 'up{job!="b", job!~"b.*",}'):
+        selector = parse_selector(text)
+        assert selector is not None and selector.matches(labels), text
+    for text in ("down", 'up{job="b"}', 'up{job=~"a"}', 'up{other=~".+"}'):
+        selector = parse_selector(text)
+        assert selector is not None and not selector.matches(labels), text
+    for text in ("rate(up[5m])", "up{", 'up{job=~"("}', "", "{}", "up + up", "up[5m]"):
+        assert parse_selector(text) is None, text

@@ -1,0 +1,230 @@
+"""A watch of a Prometheus: rows, series that come and go, counters, restarts, and its metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rfa
+from rfa.watch.filters import QueryFilter
+from rfa.watch.store import StateError, Store
+from tests.watch.fake_prometheus import FakePrometheus, fake_prometheus, wave
+from tests.watch.running import START, STEP, Running, config_for
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePrometheus]:
+    with fake_prometheus() as found:
+        yield found
+
+
+def test_rows_are_those_of_a_stream(fake: FakePrometheus) -> None:
+    running = Running(config_for(fake.url, query='name = "q"\nexpr = "up"\nhorizon = ["5m"]'))
+    running.step(5)
+    stream = rfa.Stream(model="auto", levels=(0.9,), horizon=(STEP, 300.0), alarm="1/day")
+    steps = {}
+    for k in range(-29, 5):
+        t = START + k * STEP
+        t -= t % STEP
+        steps[t] = stream.update(t, wave("a", t))
+    rows = [row for row in running.rows if row["labels"]["host"] == "a"]
+    assert [row["index"] for row in rows] == [30, 31, 32, 33]
+    for row in rows:
+        step, before = steps[row["t"]], steps[row["t"] - STEP].forecast[0]
+        assert row["score"] == step.anomaly and row["alarm"] == step.alarm
+        assert row["mean"] == row["value"] - step.innovation[0]
+        low, high = before.interval["0.9"][0]
+        assert row["upper"] - row["lower"] == pytest.approx(high - low)
+        ahead = step.forecast[1]
+        assert row["forecast"][0] == {
+            "horizon": 300.0, "mean": ahead.mean[0], "lower": ahead.interval["0.9"][0][0],
+            "upper": ahead.interval["0.9"][0][1],
+        }  # fmt: skip
+
+
+def test_a_spike_is_an_alarm_and_begins_an_incident(fake: FakePrometheus) -> None:
+    fake.value = lambda name, t: wave(name, t) + (500 if name == "b" and t >= START + 4 * STEP else 0)
+    query = 'name = "q"\nexpr = "up"\nalarm = {rate = "1/hour"}'
+    running = Running(config_for(fake.url, query=query, history="12h"))
+    running.step(8)
+    alarms = [row for row in running.rows if row["alarm"]]
+    assert {row["labels"]["host"] for row in alarms} == {"b"}
+    assert alarms[0]["incident"] and alarms[0]["value"] > alarms[0]["upper"] and alarms[0]["probability"] < 0.01
+    text = running.watch.metrics()
+    assert re.search(r'^rfa_incident\{query="q",metric="up",host="b"\} 1\.0$', text, re.MULTILINE)
+    assert re.search(r'^rfa_incident\{query="q",metric="up",host="[ac]"\} 0\.0$', text, re.MULTILINE)
+    assert re.search(r'^rfa_alarms_total\{query="q",metric="up",host="b"\} [1-9]', text, re.MULTILINE)
+
+
+def test_new_series_start_at_once_and_gone_ones_expire(fake: FakePrometheus) -> None:
+    running = Running(config_for(fake.url, expire="3m"))
+    running.step(2)
+    fake.hosts["up"] = ["b", "c", "new"]
+    running.step(1)
+    assert {row["labels"]["host"] for row in running.rows[-3:]} == {"b", "c", "new"}
+    assert next(row for row in running.rows if row["labels"]["host"] == "new")["index"] == 0
+    running.step(4)
+    assert 'host="a"' not in running.watch.metrics() and 'rfa_watch_series{query="q"} 3' in running.watch.metrics()
+
+
+def test_series_beyond_the_limit_are_refused_and_counted(fake: FakePrometheus) -> None:
+    running = Running(config_for(fake.url, query='name = "q"\nexpr = "up"\nseries_limit = 2'))
+    running.step(2)
+    assert {row["labels"]["host"] for row in running.rows} == {"a", "b"}
+    assert re.search(r'rfa_watch_dropped_total\{query="q",reason="limit"\} [1-9]', running.watch.metrics())
+
+
+@pytest.mark.parametrize("kind", ["auto", "counter"])
+def test_counters_become_rates_and_resets_are_no_jumps(fake: FakePrometheus, kind: str) -> None:
+    fake.types["up"] = "counter"
+    reset = START + 2 * STEP - (START + 2 * STEP) % STEP
+    fake.value = lambda name, t: 5 * (t - (reset - 30 if t >= reset else 1_600_000_000))
+    running = Running(config_for(fake.url, query=f'name = "q"\nexpr = "up"\ntype = "{kind}"'))
+    running.step(5)
+    values = [(row["t"], row["value"]) for row in running.rows if row["labels"]["host"] == "a"]
+    assert [value for t, value in values if t != reset] == [5.0] * 3
+    assert dict(values)[reset] == 5 * 30 / STEP  # what it has counted since the reset
+
+
+def test_missing_and_huge_values_are_missing(fake: FakePrometheus) -> None:
+    fake.value = lambda name, t: (
+        {"a": float("nan"), "b": float("inf"), "c": 1e300}[name] if t > START else wave(name, t)
+    )
+    running = Running(config_for(fake.url))
+    running.step(3)
+    last = running.rows[-3:]
+    assert all(row["value"] is None and row["score"] is None and row["mean"] is not None for row in last)
+
+
+def test_steps_that_were_missed_are_read_later(fake: FakePrometheus) -> None:
+    running = Running(config_for(fake.url))
+    running.step(2)
+    fake.is_down = True
+    running.step(3)
+    assert 'rfa_watch_source_errors_total{query="q"} 3' in running.watch.metrics()
+    fake.is_down = False
+    running.step(1)
+    times = [row["t"] for row in running.rows if row["labels"]["host"] == "a"]
+    assert np.diff(times).tolist() == [STEP] * 4
+
+
+@pytest.mark.parametrize("keys", [(), (bytes(range(32)),)])
+def test_a_killed_watch_goes_on_with_the_same_numbers(fake: FakePrometheus, tmp_path: Path, keys: tuple) -> None:
+    fake.value = lambda name, t: wave(name, t) + (300 if name == "b" and t >= START + 5 * STEP else 0)
+    whole = Running(config_for(fake.url))
+    whole.step(9)
+    rows = []
+    now = START
+    for steps in (1, 3, 5):  # the second ends between two files' writing, the third begins from a journal
+        part = Running(config_for(fake.url), tmp_path / "state", keys)
+        part.now = now
+        part.step(steps)
+        now = part.now
+        part.abandon()
+        rows += part.rows
+    assert rows == whole.rows
+
+
+@pytest.mark.parametrize("moment", ["before a step is confirmed", "after", "between the two files"])
+def test_a_crash_at_each_moment_of_a_step(
+    fake: FakePrometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    whole = Running(config_for(fake.url))
+    whole.step(6)
+    crashed = Running(config_for(fake.url), tmp_path / "state")
+    crashed.step(3)
+    append, replace = Store.append, Store._replace
+
+    def crash(store: Store, *arguments: Any) -> None:
+        if moment == "after":
+            append(store, *arguments)
+        raise KeyboardInterrupt
+
+    def crash_at_journal(store: Store, path: Path, *arguments: Any) -> None:
+        if path.suffix == ".journal":
+            raise KeyboardInterrupt
+        replace(store, path, *arguments)
+
+    with monkeypatch.context() as patched:
+        if moment == "between the two files":
+            patched.setattr(Store, "_replace", crash_at_journal)
+            with pytest.raises(KeyboardInterrupt):
+                crashed.watch.save()
+        else:
+            patched.setattr(Store, "append", crash)
+            with pytest.raises(KeyboardInterrupt):
+                crashed.step(1)
+    crashed.abandon()
+    again = Running(config_for(fake.url), tmp_path / "state")
+    again.now = crashed.now
+    again.step(6 - len(whole.rows) // 3 + 3)
+    again.abandon()
+    repeated = 3 if moment == "before a step is confirmed" else 0
+    assert again.rows[: len(whole.rows) - len(crashed.rows) + repeated] == whole.rows[len(crashed.rows) - repeated :]
+
+
+def test_a_state_file_that_was_altered_is_refused(fake: FakePrometheus, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    running = Running(config_for(fake.url), state)
+    running.step(2)
+    running.abandon()
+    good = state.read_bytes()
+    state.write_bytes(good[:-3] + b"abc")
+    with pytest.raises(StateError, match="altered"):
+        Running(config_for(fake.url), state)
+    state.write_bytes(good)
+    journal = tmp_path / "state.journal"
+    journal.write_bytes(journal.read_bytes()[:-5])  # the last step was not confirmed
+    again = Running(config_for(fake.url), state)
+    again.now = running.now - STEP
+    again.step(1)
+    assert again.rows == running.rows[-3:]
+    again.abandon()
+
+
+def test_two_processes_do_not_share_a_state(fake: FakePrometheus, tmp_path: Path) -> None:
+    running = Running(config_for(fake.url), tmp_path / "state")
+    with pytest.raises(StateError, match="another process"):
+        Store(tmp_path / "state")
+    running.watch.close()
+    Store(tmp_path / "state").close()
+
+
+def test_another_expression_starts_anew(fake: FakePrometheus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fake.hosts["load"] = ["x"]
+    first = Running(config_for(fake.url), tmp_path / "state")
+    first.step(2)
+    first.watch.close()
+    other = Running(config_for(fake.url, query='name = "q"\nexpr = "load"'), tmp_path / "state")
+    assert "query q starts anew" in caplog.text
+    other.now = first.now
+    other.step(1)
+    assert not other.rows and other.watch.filters["q"].labels  # history only
+    other.abandon()
+
+
+def test_reload_keeps_states_and_an_invalid_file_changes_nothing(fake: FakePrometheus, tmp_path: Path) -> None:
+    running = Running(config_for(fake.url))
+    running.step(2)
+    path = tmp_path / "watch.toml"
+    text = f'step = "1m"\ndelay = 0\n[source.prometheus]\nurl = "{fake.url}"\n[[query]]\nname = "q"\nexpr = "up"\n'
+    path.write_text(text + "alarm = {}\n")
+    assert not running.watch.reload(path)
+    before = running.watch.filters["q"]
+    path.write_text(text + 'alarm = {rate = "1/hour"}\n')
+    sink = running.watch.sinks[-1]
+    assert running.watch.reload(path) and running.watch.filters["q"] is not before
+    running.watch.sinks.append(sink)
+    running.step(1)
+    assert [row["index"] for row in running.rows[-3:]] == [31] * 3
+    assert 'rfa_watch_reloads_total{result="failure"} 1' in running.watch.metrics()
+
+
+def test_state_of_a_series_is_bounded(fake: FakePrometheus) -> None:
+    one = QueryFilter(config_for(fake.url).query[0], STEP, is_counter=False)
+    assert one.series_bytes < 47_000

@@ -1,0 +1,1 @@
+"""`rfa watch`: filter the series of a metrics store as they arrive, and write back scores, bands and incidents."""

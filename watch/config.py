@@ -1,0 +1,283 @@
+"""The configuration of `rfa watch`: TOML, or YAML where pyyaml is installed.
+
+Options of alarms and outputs have the names and the checks of `rfa.Stream` and `POST /filter`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from rfa.data.durations import SECONDS, duration
+from rfa.library.options import OutputOptions
+from rfa.watch.selectors import Selector, parse_selector
+
+MOST_BYTES: Final = 1_048_576
+MOST_QUERIES: Final = 1_000
+MOST_SERIES: Final = 1_000_000
+# Prometheus takes a lone m as minutes, which `duration` does not.
+_MINUTES: Final = re.compile(r"(\d+)m")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the file, the line or key, and what is allowed."""
+
+
+def _seconds(value: Any) -> float:
+    text = str(value).strip()
+    number, unit = duration(_MINUTES.sub(r"\1min", text) if _MINUTES.fullmatch(text) else text) or (0.0, None)
+    if unit is None:
+        raise ValueError(f'must be a duration above 0 such as "15s", "5m" or "1d", got {value!r}')
+    return number * SECONDS[unit]
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f'must be an address such as "http://127.0.0.1:9090", got {url!r}')
+    return url.rstrip("/")
+
+
+def _check_listen(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f'must be HOST:PORT such as "127.0.0.1:9464", got {address!r}')
+    return address
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Listen = Annotated[str, AfterValidator(_check_listen)]
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Endpoint(Section):
+    """A server that requests go to.
+
+    Attributes:
+        bearer_token_file: its content is sent as a bearer token; read anew for each request.
+        timeout: of a request, in seconds.
+    """
+
+    url: Url
+    bearer_token_file: Path | None = None
+    timeout: Seconds = 30.0
+
+
+class Sources(Section):
+    """Where observations come from.
+
+    Attributes:
+        prometheus: any server with the query API of Prometheus.
+    """
+
+    prometheus: Endpoint | None = None
+
+
+class MetricsSink(Section):
+    """`GET /metrics`: the latest outputs of each series."""
+
+    listen: Listen = "127.0.0.1:9464"
+
+
+class StdoutSink(Section):
+    """A line of JSON for each observation, or only for those with an alarm."""
+
+    rows: Literal["all", "alarms"] = "all"
+
+
+class Sinks(Section):
+    """Where outputs go."""
+
+    metrics: MetricsSink | None = None
+    stdout: StdoutSink | None = None
+
+
+class StateFile(Section):
+    """Where the states of the series are stored; sealed if RFA_STATE_KEYS or RFA_STATE_KEYS_FILE is set."""
+
+    file: Path
+
+
+class Query(Section):
+    """Series to filter.
+
+    Attributes:
+        expr: a PromQL query.
+        type: a counter becomes its rate per second; `auto` asks the server for the type of a plain metric.
+        model: `auto` or `default`, see `rfa.Stream`.
+        alarm: fields of `POST /filter`'s `alarm`.
+        horizon: forecasts to export, such as "1h".
+        level: of the intervals.
+        minimum, maximum: of possible values.
+        tz: time zone of days, weeks and mute windows.
+        series_limit: series beyond it are refused.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    expr: Annotated[str, Field(min_length=1, max_length=10_000)]
+    type: Literal["auto", "gauge", "counter"] = "auto"
+    model: Literal["auto", "default"] = "auto"
+    alarm: dict[str, Any] = {"rate": "1/day"}
+    horizon: Annotated[list[Seconds], Field(max_length=8)] = []
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    minimum: float | None = None
+    maximum: float | None = None
+    tz: str = "UTC"
+    series_limit: Annotated[int, Field(ge=1, le=MOST_SERIES)] = 1_000
+
+    def options(self, step: float) -> OutputOptions:
+        """Options of the filter, with the forecast one step ahead first.
+
+        Raises:
+            ValueError: one is invalid; the message names it.
+        """
+        limits = (self.minimum, self.maximum)
+        return OutputOptions.of((self.level,), (step, *self.horizon), self.alarm, limits=limits, tz=self.tz)
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Query:
+        self.options(60.0)
+        return self
+
+    @property
+    def selector(self) -> Selector | None:
+        """The selector that `expr` is, if it is one: only such queries can be answered without Prometheus."""
+        return parse_selector(self.expr)
+
+
+class Config(Section):
+    """The whole file.
+
+    Attributes:
+        step: time between two observations of a series.
+        history: time before the first start whose observations the filters learn from.
+        delay: time after which a value is queried, so that late scrapes are in it.
+        expire: time without values after which a series is forgotten.
+    """
+
+    step: Seconds = 60.0
+    history: Seconds = 86_400.0
+    delay: Annotated[float, BeforeValidator(lambda value: 0.0 if value in (0, "0", "0s") else _seconds(value))] = 5.0
+    expire: Seconds = 3_600.0
+    source: Sources
+    sink: Sinks = Sinks()
+    state: StateFile | None = None
+    query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        if not any(getattr(self.source, name) for name in Sources.model_fields):
+            raise ValueError(f"source: name at least one of {', '.join(Sources.model_fields)}")
+        names = [query.name for query in self.query]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"query: the name {min(repeated)!r} is used twice")
+        return self
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a file.
+
+    Raises:
+        ConfigError: it is invalid.
+        OSError: it cannot be read.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes")
+    text = path.read_text(encoding="utf-8")
+    return parse_config(text, str(path), is_yaml=path.suffix in (".yaml", ".yml"))
+
+
+def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
+    """Check the text of a file.
+
+    Raises:
+        ConfigError: it is invalid.
+    """
+    document = _parse_yaml(text, name) if is_yaml else _parse_toml(text, name)
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        location = first["loc"]
+        line = None if is_yaml else _line_of(text, location)
+        where = f"{name}:{line}" if line else name
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+        raise ConfigError(f"{where}: {key + ': ' if key else ''}{_explain(first, location)}") from None
+
+
+def _explain(error: Any, location: tuple[int | str, ...]) -> str:
+    if error["type"] == "extra_forbidden":
+        allowed = _fields_at(location[:-1])
+        return f"no such key; allowed are {', '.join(allowed)}" if allowed else "no such key"
+    if error["type"] == "missing":
+        return "is required"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Config
+    for part in location:
+        if isinstance(part, str) and (field := model.model_fields.get(part)) is not None:
+            found = [
+                kind for kind in kinds_of(field.annotation) if isinstance(kind, type) and issubclass(kind, Section)
+            ]
+            if not found:
+                return []
+            model = found[0]
+    return list(model.model_fields)
+
+
+def kinds_of(annotation: Any) -> list[Any]:
+    """The types that an annotation names, such as both of `X | None`, and that of a list's elements."""
+    inner = getattr(annotation, "__args__", ())
+    return [annotation] if not inner else [kind for each in inner for kind in kinds_of(each)]
+
+
+def _parse_toml(text: str, name: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _parse_yaml(text: str, name: str) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ConfigError(f"{name}: YAML needs pyyaml: pip install pyyaml, or write TOML") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: {' '.join(str(error).split())}") from None
+
+
+def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
+    """The line of a key in TOML, or of the table that lacks it."""
+    counts: dict[str, int] = {}
+    best, found, table = 0, None, list[int | str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
+            table = list(header[2].split("."))
+            if header[1] == "[[":
+                counts[header[2]] = counts.get(header[2], -1) + 1
+            if (count := counts.get(str(table[0]))) is not None:
+                table.insert(1, count)
+            path = table
+        elif key := re.match(r'\s*"?([\w.-]+)"?\s*=', line):
+            path = [*table, *key[1].split(".")]
+        else:
+            continue
+        if tuple(path) == location[: len(path)] and len(path) > best:
+            best, found = len(path), number
+    return found

@@ -1,0 +1,98 @@
+"""`/metrics`: the latest outputs of each series, and metrics of the watch itself, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from rfa.watch.filters import QueryFilter
+from rfa.watch.selectors import NAME, Labels
+
+# Labels that outputs add; an input's label of such a name gets a prefix, as in Prometheus.
+OWN_LABELS: Final = ("query", "metric", "horizon")
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# Outputs of a series: name of the metric, its field, and its help.
+OUTPUTS: Final = (
+    ("rfa_score", "score", "share of values that are less unusual than the latest, from 0 to 1"),
+    ("rfa_alarm", "alarm", "1 if the latest value is an alarm"),
+    ("rfa_incident", "incident", "1 during an incident"),
+    ("rfa_mean", "mean", "forecast of the latest value from those before it"),
+    ("rfa_lower", "lower", "lower end of its interval"),
+    ("rfa_upper", "upper", "upper end of its interval"),
+)
+FORECASTS: Final = ("rfa_forecast", "rfa_forecast_lower", "rfa_forecast_upper")
+
+
+def output_labels(query: str, labels: Labels) -> dict[str, str]:
+    """Labels of the outputs of a series: its own, the query, and the name of the metric as `metric`."""
+    found = {"query": query}
+    for name, value in labels:
+        if name == NAME:
+            found["metric"] = value
+        else:
+            found[f"exported_{name}" if name in OWN_LABELS else name] = value
+    return found
+
+
+def format_labels(labels: Mapping[str, str]) -> str:
+    """Labels without braces."""
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str, str]]]:
+    """Metric, type, value and labels of the latest outputs, grouped by metric."""
+    if not one.latest:
+        return
+    series = [(slot, output_labels(one.query.name, labels)) for slot, labels in one.labels.items()]
+    for name, field, _ in OUTPUTS:
+        column = one.latest[field]
+        for slot, labels in series:
+            value = float(column[slot])
+            if value == value:  # noqa: PLR0124
+                yield name, "gauge", float(value > 0) if field == "incident" else value, labels
+    alarms = one.pool.arrays["watch.alarms"]
+    for slot, labels in series:
+        yield "rfa_alarms_total", "counter", float(alarms[slot]), labels
+    forecast = one.latest["forecast"]
+    for h, seconds in enumerate(one.query.horizon):
+        for k, name in enumerate(FORECASTS):
+            for slot, labels in series:
+                value = float(forecast[slot, h, k])
+                if value == value:  # noqa: PLR0124
+                    yield name, "gauge", value, {**labels, "horizon": _span(seconds)}
+
+
+def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
+    """Metrics of the filters themselves."""
+    for one in filters:
+        labels = {"query": one.query.name}
+        yield "rfa_watch_series", "gauge", len(one.labels), labels
+        yield "rfa_watch_series_limit", "gauge", one.pool.capacity, labels
+        yield "rfa_watch_state_bytes", "gauge", len(one.labels) * one.series_bytes, labels
+        yield "rfa_watch_observations_total", "counter", one.observations, labels
+        yield "rfa_watch_alarms_total", "counter", one.alarms, labels
+        for reason, count in one.dropped.items():
+            yield "rfa_watch_dropped_total", "counter", count, {**labels, "reason": reason}
+
+
+def render(samples: Iterable[tuple[str, str, float, dict[str, str]]]) -> str:
+    """Samples as text, those of a metric together."""
+    families: dict[str, list[str]] = {}
+    helps = {name: text for name, _, text in OUTPUTS}
+    for name, kind, value, labels in samples:
+        if name not in families:
+            text = [f"# HELP {name} {helps[name]}"] if name in helps else []
+            families[name] = [*text, f"# TYPE {name} {kind}"]
+        families[name].append(f"{name}{{{format_labels(labels)}}} {value!r}" if labels else f"{name} {value!r}")
+    return "".join(f"{line}\n" for lines in families.values() for line in lines)

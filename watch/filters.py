@@ -1,0 +1,322 @@
+"""The filters of a query: the states of its series in one pool, stepped together in compiled code.
+
+Observations become rows of numbers in two steps. `admit` finds or creates the slots of series and drops what is late;
+`apply` filters. A journal stores what `admit` returns, and a restart gives it to `apply` again: the same states, bit
+for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rfa.library.models import find_model, notify_on_compile
+from rfa.runtime.filters.steps import Batch
+from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
+from rfa.runtime.uncertainty.rules import FIELDS as ALARM_FIELDS
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
+from rfa.runtime.uncertainty.steps import limit_outputs
+from rfa.watch.config import Query
+from rfa.watch.selectors import Labels
+
+Array = np.ndarray[Any, Any]
+# Rows of a call: their outputs take about 2 kB each.
+MOST_ROWS: Final = 4_096
+# Of a series beside the filter's state: time and value of its last observation, its forecast of the next one (mean,
+# lower, upper), and the alarms so far.
+OWN_FIELDS: Final = {
+    "watch.time": StateField((), np.float64),
+    "watch.raw": StateField((), np.float64),
+    "watch.ahead": StateField((3,), np.float64),
+    "watch.alarms": StateField((), np.int64),
+}
+# "alarm.incident": the position of the first alarm of the present incident plus 1, 0 for none.
+INCIDENT: Final = ALARM_FIELDS[0]
+# Outputs that are kept of the last row of each series.
+LATEST: Final = ("times", "score", "alarm", "incident", "mean", "lower", "upper", "forecast")
+MAGIC: Final = b"watch 1"
+
+
+class Samples(NamedTuple):
+    """Observations of one series, in order of time."""
+
+    labels: Labels
+    times: Array
+    values: Array
+
+
+@dataclass
+class Rows:
+    """Observations that a query takes: a row each, in order of slot and time.
+
+    Attributes:
+        new: slots of new series, with their labels.
+        gone: slots of series that have expired.
+    """
+
+    slots: Array
+    times: Array
+    values: Array
+    new: list[tuple[int, Labels]] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Outputs of rows; NaN where there is none.
+
+    Attributes:
+        index: position of the row in its series.
+        mean, lower, upper: forecast of the row from those before it.
+        raised: rule, first alarm, tail probability and component of an alarm; see `rfa.runtime.uncertainty.rules`.
+        incident: position of the first alarm of the incident that is open after the row, plus 1; 0: none.
+        forecast: mean, lower and upper at each horizon, `[R, H, 3]`.
+    """
+
+    slots: Array
+    times: Array
+    values: Array
+    index: Array
+    score: Array
+    alarm: Array
+    raised: Array
+    incident: Array
+    mean: Array
+    lower: Array
+    upper: Array
+    forecast: Array
+
+    def select(self, rows: Array) -> Scored:
+        """Some of the rows."""
+        return Scored(*(column[rows] for column in vars(self).values()))
+
+    def joined(self, others: Scored) -> Scored:
+        """These rows and others."""
+        return Scored(*map(np.concatenate, zip(vars(self).values(), vars(others).values(), strict=True)))
+
+
+class QueryFilter:
+    """The series of one query.
+
+    Args:
+        query: its options.
+        step: time between two observations of a series.
+        is_counter: whether values are counters, whose rates are filtered.
+
+    Raises:
+        ValueError, FileNotFoundError: the model cannot be had.
+    """
+
+    def __init__(self, query: Query, step: float, *, is_counter: bool) -> None:
+        model = find_model(query.model, 1)
+        self.query, self.step, self.is_counter, self._runtime = query, step, is_counter, model.runtime
+        options = query.options(step)
+        self._readout = self._runtime.readout(options.levels, options.horizon, 0, options.readout)
+        self.pool = StatePool({**self._runtime.state_fields, **OWN_FIELDS}, query.series_limit)
+        start = self._runtime.start()
+        self._initial = {**start.tensors, **start.adaptive, "watch.time": -np.inf, "watch.raw": np.nan}
+        self._initial["watch.ahead"] = np.nan
+        self.slots: dict[Labels, int] = {}
+        self.labels: dict[int, Labels] = {}
+        self._free = dict.fromkeys(range(query.series_limit - 1, -1, -1))  # the last is taken first
+        self.latest: dict[str, Array] = {}
+        self.dropped = {"late": 0, "limit": 0, "refused": 0}
+        self.observations = self.alarms = 0
+        identity = (MAGIC, model.digest.encode(), query.expr.encode(), bytes([is_counter]))
+        self.digest = hashlib.sha256(b"\0".join(identity)).hexdigest()
+
+    @property
+    def series_bytes(self) -> int:
+        """Memory of the state of a series."""
+        return self.pool.host_bytes_per_slot
+
+    # Rows of observations.
+
+    def admit(self, samples: Sequence[Samples]) -> Rows:
+        """The rows of some observations. Series beyond the limit and late observations are dropped and counted."""
+        new: list[tuple[int, Labels]] = []
+        slots, kept = [], []
+        for one in samples:
+            slot = self.slots.get(one.labels)
+            if slot is None:
+                if not self._free:
+                    self.dropped["limit"] += len(one.times)
+                    continue
+                slot, _ = self._free.popitem()
+                self.slots[one.labels] = slot
+                self._clear(slot)
+                new.append((slot, one.labels))
+            slots.append(slot)
+            kept.append(one)
+        counts = [len(one.times) for one in kept]
+        numbers = np.repeat(np.array(slots, np.int64), counts)
+        times, values = (
+            np.concatenate([np.asarray(part, np.float64) for part in parts]) if parts else np.empty(0)
+            for parts in ([one.times for one in kept], [one.values for one in kept])
+        )
+        order = np.lexsort((times, numbers))
+        numbers, times, values = numbers[order], times[order], values[order]
+        if self.is_counter:
+            is_number = np.isfinite(values)
+            numbers, times, values = numbers[is_number], times[is_number], values[is_number]
+        is_next = times > self.pool.arrays["watch.time"][numbers]
+        is_next[1:] &= (numbers[1:] != numbers[:-1]) | (times[1:] > times[:-1])
+        self.dropped["late"] += int((~is_next).sum())
+        return Rows(numbers[is_next], times[is_next], values[is_next], new)
+
+    def expired(self, before: float, rows: Rows) -> list[int]:
+        """Slots of series without observations since this time, and without one among some rows."""
+        slots = np.array(list(self.labels), np.int64)
+        is_old = self.pool.arrays["watch.time"][slots] < before
+        found: list[int] = slots[is_old & ~np.isin(slots, rows.slots)].tolist()
+        return found
+
+    def apply(self, rows: Rows) -> Iterator[Scored]:
+        """Filter rows, some at a time. Rows of one series given together have the same results as one by one."""
+        for slot, labels in rows.new:
+            self._take(slot, labels)
+        with notify_on_compile():
+            for first in range(0, len(rows), MOST_ROWS):
+                part = slice(first, first + MOST_ROWS)
+                yield self._filter(rows.slots[part], rows.times[part], rows.values[part])
+        for slot in rows.gone:
+            self._forget(slot)
+
+    def _filter(self, slots: Array, times: Array, values: Array) -> Scored:
+        arrays, is_last = self.pool.arrays, _is_last(slots)
+        observed, is_known = self._observed(slots, times, values)
+        arrays["watch.time"][slots[is_last]], arrays["watch.raw"][slots[is_last]] = times[is_last], values[is_last]
+        scored = self._score(slots[is_known], times[is_known], observed[is_known])
+        self._remember(scored.select(_is_last(scored.slots)))
+        return scored
+
+    def _score(self, slots: Array, times: Array, observed: Array) -> Scored:
+        batch = Batch(slots, times, observed[:, None], np.ones(len(slots)))
+        outputs, _ = self._runtime.step(self.pool, batch, self._readout, traced=False)
+        if not outputs.is_good.all():  # a refused row stops its series: go on after it
+            refused = ~outputs.is_good & np.append(True, (slots[1:] != slots[:-1]) | outputs.is_good[:-1])
+            self.dropped["refused"] += int(refused.sum())
+            rest = ~outputs.is_good & ~refused
+            good = outputs.is_good
+            outputs = type(outputs)(*(column[good] for column in outputs))
+            parts = self._outputs(slots[good], times[good], observed[good], outputs)
+            return parts if not rest.any() else parts.joined(self._score(slots[rest], times[rest], observed[rest]))
+        return self._outputs(slots, times, observed, outputs)
+
+    def _outputs(self, slots: Array, times: Array, observed: Array, outputs: StepOutputs) -> Scored:
+        arrays, is_last = self.pool.arrays, _is_last(slots)
+        limit_outputs(outputs, self._readout.options.range)
+        ahead = np.concatenate((outputs.moments[:, :, :1, 0], outputs.bands[:, :, 0, 0, :]), axis=2)
+        is_first = _is_first(slots)
+        before = np.concatenate((np.full((1, 3), np.nan), ahead[:-1, 0]))[: len(slots)]
+        before[is_first] = arrays["watch.ahead"][slots[is_first]]
+        # The forecast at the actual lag is that of the innovation; its interval is that of a usual lag.
+        mean = observed - outputs.innovation[:, 0]
+        mean = np.where(np.isnan(mean), before[:, 0], mean)
+        lower, upper = (mean + (before[:, k] - before[:, 0]) for k in (1, 2))
+        arrays["watch.ahead"][slots[is_last]] = ahead[is_last, 0]
+        raised = np.flatnonzero(outputs.alarm == 1)
+        np.add.at(arrays["watch.alarms"], slots[raised], 1)
+        self.observations += len(slots)
+        self.alarms += len(raised)
+        return Scored(
+            slots, times, observed, outputs.position, outputs.anomaly, outputs.alarm, outputs.raised,
+            arrays[INCIDENT][slots, 0], mean, lower, upper, ahead[:, 1:],
+        )  # fmt: skip
+
+    def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
+        """The numbers to filter, NaN where missing, and which rows have one: not the first of a counter."""
+        is_known = np.ones(len(slots), bool)
+        observed = values.copy()
+        if self.is_counter:
+            arrays = self.pool.arrays
+            is_first = _is_first(slots)
+            raw, before = np.roll(values, 1), np.roll(times, 1)
+            raw[is_first], before[is_first] = (
+                arrays["watch.raw"][slots[is_first]],
+                arrays["watch.time"][slots[is_first]],
+            )
+            is_known = np.isfinite(before)
+            # A counter that is smaller than before was reset: it has counted from 0 since.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                observed = np.where(values < raw, values, values - raw) / (times - before)
+        with np.errstate(invalid="ignore"):
+            return np.where(np.abs(observed) <= LARGEST_OBSERVATION, observed, np.nan), is_known
+
+    # Series.
+
+    def _clear(self, slot: int) -> None:
+        for name, array in self.pool.arrays.items():
+            array[slot] = self._initial.get(name, 0)
+        for array in self.latest.values():
+            array[slot] = np.nan
+
+    def _take(self, slot: int, labels: Labels) -> None:
+        """Occupy a slot, which `admit` has done already unless a journal is read."""
+        if self.slots.get(labels) != slot:
+            del self._free[slot]
+            self.slots[labels] = slot
+            self._clear(slot)
+        self.labels[slot] = labels
+
+    def _forget(self, slot: int) -> None:
+        labels = self.labels.pop(slot)
+        del self.slots[labels]
+        self._free[slot] = None
+
+    def restore(self, series: dict[int, Labels]) -> None:
+        """Occupy slots, whose states the caller writes into the pool."""
+        self.labels = dict(series)
+        self.slots = {labels: slot for slot, labels in series.items()}
+        free = range(self.query.series_limit - 1, -1, -1)
+        self._free = dict.fromkeys(slot for slot in free if slot not in series)
+
+    def take_over(self, other: QueryFilter) -> bool:
+        """Continue with the states of another filter, if they fit."""
+        if self.digest != other.digest or max(other.labels, default=-1) >= self.pool.capacity:
+            return False
+        self.restore(other.labels)
+        slots = np.array(list(other.labels), np.int64)
+        for name, array in self.pool.arrays.items():
+            array[slots] = other.pool.arrays[name][slots]
+        self.observations, self.alarms, self.dropped = other.observations, other.alarms, other.dropped
+        return True
+
+    def _remember(self, scored: Scored) -> None:
+        """Keep the latest outputs of each series, for `/metrics`."""
+        if not self.latest:
+            capacity = self.pool.capacity
+            self.latest = {
+                name: np.full((capacity, *column.shape[1:]), np.nan)
+                for name, column in vars(scored).items()
+                if name in LATEST
+            }
+        for name, array in self.latest.items():
+            array[scored.slots] = getattr(scored, name)
+
+
+def waves(rows: Rows) -> Iterator[Rows]:
+    """The same rows with at most one of each series at a time."""
+    begins = np.flatnonzero(_is_first(rows.slots))
+    position = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
+    last = int(position.max(initial=0))
+    for k in range(last + 1):
+        chosen = position == k
+        new, gone = rows.new if k == 0 else [], rows.gone if k == last else []
+        yield Rows(rows.slots[chosen], rows.times[chosen], rows.values[chosen], new, gone)
+
+
+def _is_first(slots: Array) -> Array:
+    return np.diff(slots, prepend=-1) != 0
+
+
+def _is_last(slots: Array) -> Array:
+    return np.diff(slots, append=-1) != 0

@@ -1,0 +1,111 @@
+"""The HTTP server of a watch: `/metrics`, health, and the routes of sources that are pushed to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar, Final, NamedTuple
+
+logger = logging.getLogger("rfa.watch")
+MOST_BODY: Final = 32 << 20
+MOST_CONNECTIONS: Final = 64
+_IDLE_SECONDS: Final = 60.0
+
+
+class Reply(NamedTuple):
+    """Status, content and its type."""
+
+    status: int
+    body: bytes = b""
+    kind: str = "text/plain; charset=utf-8"
+
+
+# A route gets the body and the headers, in lower case.
+Route = Callable[[bytes, Mapping[str, str]], Reply]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_SECONDS
+    routes: ClassVar[Mapping[tuple[str, str], Route]] = {}
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MOST_BODY:
+            self.close_connection = True
+            status = 413 if length.isdecimal() else 411
+            self._send(Reply(status, f"Content-Length must be at most {MOST_BODY}\n".encode()))
+            return
+        body = self.rfile.read(int(length))
+        if len(body) == int(length):
+            self._answer(body)
+
+    def _answer(self, body: bytes) -> None:
+        path = self.path.partition("?")[0]
+        route = self.routes.get((self.command, path))
+        if route is None:
+            is_known = any(known == path for _, known in self.routes)
+            self._send(Reply(405 if is_known else 404, b"no such route\n"))
+            return
+        try:
+            reply = route(body, {name.lower(): value for name, value in self.headers.items()})
+        except Exception:
+            logger.exception("%s %s failed", self.command, path)
+            reply = Reply(500, b"internal error\n")
+        self._send(reply)
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        self.send_header("Content-Type", reply.kind)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug(format, *args)
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Serves routes in threads until closed.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one.
+        routes: by method and path.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, listen: str, routes: Mapping[tuple[str, str], Route]) -> None:
+        host, _, port = listen.rpartition(":")
+        handler = type("Handler", (_Handler,), {"routes": dict(routes)})
+        super().__init__((host.strip("[]"), int(port)), handler)
+        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        threading.Thread(target=self.serve_forever, name="watch-http", daemon=True).start()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, unless there are too many."""
+        if not self._connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of ours."""
+        logger.debug("a connection ended early", exc_info=True)
+
+    def close(self) -> None:
+        """Stop."""
+        self.shutdown()
+        self.server_close()

@@ -1,0 +1,136 @@
+"""A source: queries by the API of Prometheus, which VictoriaMetrics, Thanos and Mimir have as well."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import numpy as np
+import orjson
+
+from rfa.watch.config import Endpoint
+from rfa.watch.filters import Samples
+from rfa.watch.selectors import Selector, labels_of
+
+# Points of one series that a server returns at most.
+MOST_POINTS: Final = 11_000
+MOST_REPLY: Final = 256 << 20
+
+
+class SourceError(RuntimeError):
+    """A source does not answer, or not as expected: try again later."""
+
+
+class Requests:
+    """Sends requests to a server.
+
+    Args:
+        endpoint: the server.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def send(
+        self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, most: int = MOST_REPLY
+    ) -> bytes:
+        """GET, or POST with a body.
+
+        Raises:
+            SourceError: there is no reply, an error, or a reply of more than `most` bytes.
+        """
+        url = f"{self._endpoint.url}{path}"
+        request = urllib.request.Request(url, data=body, headers={"User-Agent": "rfa-watch", **(headers or {})})
+        try:
+            if self._endpoint.bearer_token_file is not None:
+                token = self._endpoint.bearer_token_file.read_text(encoding="utf-8").strip()
+                request.add_header("Authorization", f"Bearer {token}")
+            with urllib.request.urlopen(request, timeout=self._endpoint.timeout) as reply:
+                found: bytes = reply.read(most + 1)
+        except urllib.error.HTTPError as error:
+            text = error.read(500).decode("utf-8", "replace")
+            raise SourceError(f"{self._endpoint.url}: status {error.code}: {' '.join(text.split())}") from None
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{self._endpoint.url}: {getattr(error, 'reason', error)}") from None
+        if len(found) > most:
+            raise SourceError(f"{self._endpoint.url}: the reply has more than {most:,} bytes: make the query smaller")
+        return found
+
+
+class Prometheus:
+    """The API of a server.
+
+    Args:
+        endpoint: its address, without /api/v1.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._requests = Requests(endpoint)
+
+    def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
+        """The values of a query at `start`, `start + step`, … up to `end`.
+
+        Raises:
+            SourceError: there is no reply, or an error.
+        """
+        data = self._get("query_range", {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)})
+        if data["resultType"] != "matrix":
+            raise SourceError(f"the query {expr!r} gives a {data['resultType']}, not series")
+        found = []
+        for one in data["result"]:
+            points = one.get("values", [])  # none in a series of histograms
+            times = np.array([float(t) for t, _ in points])
+            values = np.array([float(value) for _, value in points])
+            found.append(Samples(labels_of(one["metric"]), times, values))
+        return found
+
+    def metadata(self, limit: int = 20_000) -> dict[str, str]:
+        """Types of metrics by name. Servers without metadata have none."""
+        try:
+            data = self._get("metadata", {"limit": str(limit)})
+        except SourceError:
+            return {}
+        return {name: entries[0]["type"] for name, entries in data.items() if entries}
+
+    def names(self) -> list[str]:
+        """Names of all metrics.
+
+        Raises:
+            SourceError: there is no reply, or an error.
+        """
+        found: list[str] = self._get("label/__name__/values", {})
+        return found
+
+    def type_of(self, selector: Selector) -> str | None:
+        """The type of a metric; None: unknown."""
+        if selector.name is None:
+            return None
+        try:
+            data = self._get("metadata", {"metric": selector.name})
+        except SourceError:
+            return None
+        entries = data.get(selector.name, [])
+        return str(entries[0]["type"]) if entries else None
+
+    def count(self, expr: str, time: float) -> int:
+        """Number of series of a query at a time.
+
+        Raises:
+            SourceError: there is no reply, or an error.
+        """
+        data = self._get("query", {"query": f"count({expr})", "time": repr(time)})
+        return int(float(data["result"][0]["value"][1])) if data["result"] else 0
+
+    def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
+        body = self._requests.send(f"/api/v1/{path}?{urlencode(parameters)}")
+        try:
+            reply = orjson.loads(body)
+            if reply.get("status") != "success":
+                raise SourceError(f"{path}: {json.dumps(reply)[:300]}")
+            return reply["data"]
+        except (orjson.JSONDecodeError, KeyError, AttributeError):
+            raise SourceError(f"{path}: the reply is none of Prometheus' API") from None

@@ -1,0 +1,84 @@
+"""Sinks: where the outputs of rows and the incidents go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import IO, Any, Protocol
+
+import numpy as np
+import orjson
+
+from rfa.runtime.uncertainty.alarms import RULE_NAMES
+from rfa.runtime.uncertainty.rules import FIRST_ALARM, PROBABILITY, RAISED_BY
+from rfa.watch.filters import QueryFilter, Scored
+
+
+class Sink(Protocol):
+    """Takes the outputs of new rows."""
+
+    def write(self, one: QueryFilter, scored: Scored) -> None:
+        """Send the outputs of rows of a query."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left."""
+        ...
+
+
+def rows_as_documents(one: QueryFilter, scored: Scored) -> list[dict[str, Any]]:
+    """Rows as JSON documents; None where there is no number."""
+    columns = {
+        name: [_number(value) for value in getattr(scored, name).tolist()]
+        for name in ("score", "mean", "lower", "upper")
+    }
+    documents = []
+    for k, slot in enumerate(scored.slots.tolist()):
+        document: dict[str, Any] = {
+            "query": one.query.name,
+            "labels": dict(one.labels[slot]),
+            "t": float(scored.times[k]),
+            "index": int(scored.index[k]),
+            "value": _number(scored.values[k]),
+            **{name: column[k] for name, column in columns.items()},
+            "alarm": bool(scored.alarm[k] == 1),
+            "incident": bool(scored.incident[k] > 0),
+        }
+        if scored.alarm[k] == 1:
+            document["rule"] = RULE_NAMES[int(scored.raised[k, RAISED_BY])]
+            document["probability"] = float(scored.raised[k, PROBABILITY])
+            document["incident_index"] = int(scored.raised[k, FIRST_ALARM])
+        if one.query.horizon:
+            document["forecast"] = [
+                {"horizon": seconds, **dict(zip(("mean", "lower", "upper"), map(_number, numbers), strict=True))}
+                for seconds, numbers in zip(one.query.horizon, scored.forecast[k], strict=True)
+            ]
+        documents.append(document)
+    return documents
+
+
+def _number(value: Any) -> float | None:
+    return None if value != value else float(value)  # noqa: PLR0124
+
+
+class JsonLines:
+    """A line of JSON for each row.
+
+    Args:
+        only_alarms: leave out the other rows.
+    """
+
+    def __init__(self, *, only_alarms: bool, out: IO[bytes] | None = None) -> None:
+        self._only_alarms, self._out = only_alarms, out or sys.stdout.buffer
+
+    def write(self, one: QueryFilter, scored: Scored) -> None:
+        """See `Sink`."""
+        chosen = scored.select(np.flatnonzero(scored.alarm == 1)) if self._only_alarms else scored
+        self._write(rows_as_documents(one, chosen))
+
+    def _write(self, documents: Sequence[Any]) -> None:
+        self._out.write(b"".join(orjson.dumps(document) + b"\n" for document in documents))
+        self._out.flush()
+
+    def close(self) -> None:
+        """See `Sink`."""

@@ -1,0 +1,254 @@
+"""A running watch: sources, the filters of the queries, sinks, and the store of states.
+
+Each step reads what is new, filters it, writes the outputs, and confirms the rows in the store. After a crash between
+the last two, a restart reads the same rows again and writes the same outputs again: rows are filtered exactly once, and
+written at least once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from rfa.watch.config import Config, Query, load_config
+from rfa.watch.exposition import CONTENT_TYPE, output_samples, own_samples, render
+from rfa.watch.filters import QueryFilter, Rows, Samples, waves
+from rfa.watch.http_server import HttpServer, Reply, Route
+from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
+from rfa.watch.sinks import JsonLines, Sink
+from rfa.watch.store import Cursors, Store
+
+logger = logging.getLogger("rfa.watch")
+# Points of a range query over all series, and of a query whose number of series is unknown.
+MOST_READ: Final = 1_000_000
+FIRST_POINTS: Final = 100
+# Work after which the states are stored anew: a restart repeats at most so many seconds of it.
+SAVE_AFTER_SECONDS: Final = 10.0
+
+
+class Watch:
+    """The filters of a configuration, with their sinks and their store.
+
+    Args:
+        config: what to watch.
+        store: of the states; None: they are lost at the end.
+        now: the time in seconds since 1970.
+
+    Raises:
+        ValueError, FileNotFoundError: a model cannot be had, or the stored states cannot be used.
+    """
+
+    def __init__(self, config: Config, store: Store | None = None, now: Callable[[], float] = time.time) -> None:
+        self._now, self._store = now, store
+        self._lock = threading.RLock()
+        self._work = 0.0
+        self.counts = {"rfa_watch_steps_total": 0.0, "rfa_watch_step_seconds_total": 0.0}
+        self.errors: dict[str, int] = {}
+        self.reloads = {"success": 0, "failure": 0}
+        self.cursors: Cursors = {}
+        self.sinks: list[Sink] = []
+        self._configure(config, self._make_filters(config))
+        if store is not None:
+            self.cursors, lost = store.load(self.filters)
+            for name in lost:
+                logger.warning("query %s starts anew: its expression, type or model has changed", name)
+            self.save()
+
+    def _make_filters(self, config: Config) -> dict[str, QueryFilter]:
+        prometheus = None if config.source.prometheus is None else Prometheus(config.source.prometheus)
+        return {
+            query.name: QueryFilter(query, config.step, is_counter=_is_counter(query, prometheus))
+            for query in config.query
+        }
+
+    def _configure(self, config: Config, filters: dict[str, QueryFilter]) -> None:
+        self.config, self.filters = config, filters
+        self._prometheus = None if config.source.prometheus is None else Prometheus(config.source.prometheus)
+        self.sinks = make_sinks(config)
+
+    def reload(self, path: Path) -> bool:
+        """Use another configuration; if it is invalid, the present one stays. Addresses and files stay.
+
+        States of queries whose expression, type and model are the same go on.
+        """
+        try:
+            config = load_config(path)
+            filters = self._make_filters(config)
+            with self._lock:
+                kept = {
+                    name for name in filters if name in self.filters and filters[name].take_over(self.filters[name])
+                }
+                old, self.cursors = self.sinks, {name: at for name, at in self.cursors.items() if name in kept}
+                self._configure(config, filters)
+                for sink in old:
+                    sink.close()
+                self.save()
+        except (ValueError, OSError) as error:
+            logger.error("the configuration stays as it was: %s", error)
+            self.reloads["failure"] += 1
+            return False
+        self.reloads["success"] += 1
+        return True
+
+    # Rows.
+
+    def ingest(self, rows: Mapping[str, Rows], cursors: Cursors, *, is_silent: bool = False) -> None:
+        """Filter rows, write their outputs, and confirm them.
+
+        Args:
+            is_silent: write no outputs: they are history.
+        """
+        begin = time.monotonic()
+        with self._lock:
+            for name, some in rows.items():
+                one = self.filters[name]
+                for wave in [some] if is_silent else waves(some):
+                    for scored in one.apply(wave):
+                        for sink in () if is_silent else self.sinks:
+                            sink.write(one, scored)
+            self.cursors |= cursors
+            self._work += time.monotonic() - begin
+            if self._store is not None and not is_silent:
+                self._store.append(rows, cursors)
+                if self._work > SAVE_AFTER_SECONDS:
+                    self.save()
+
+    def save(self) -> None:
+        """Store all states."""
+        with self._lock:
+            if self._store is not None:
+                self._store.save(self.filters, self.cursors)
+            self._work = 0.0
+
+    def accept(self, samples: Mapping[str, Sequence[Samples]], cursors: Cursors | None = None) -> None:
+        """Filter observations of queries, and forget series that have none any more."""
+        with self._lock:
+            rows = {name: self.filters[name].admit(some) for name, some in samples.items()}
+            for name, some in rows.items():
+                if len(some):
+                    some.gone = self.filters[name].expired(float(some.times.max()) - self.config.expire, some)
+            self.ingest(rows, cursors or {})
+
+    # Queries of Prometheus.
+
+    def pull(self) -> None:
+        """Read and filter all steps up to now. A query that fails is read again at the next step."""
+        begin = time.monotonic()
+        end = self._last_step()
+        for name in self.filters:
+            try:
+                self._pull(name, end)
+            except SourceError as error:
+                self.errors[name] = self.errors.get(name, 0) + 1
+                logger.warning("query %s: %s", name, error)
+        self.counts["rfa_watch_steps_total"] += 1
+        self.counts["rfa_watch_step_seconds_total"] += time.monotonic() - begin
+
+    def _last_step(self) -> float:
+        return math.floor((self._now() - self.config.delay) / self.config.step) * self.config.step
+
+    def _pull(self, name: str, end: float) -> None:
+        assert self._prometheus is not None
+        one, step = self.filters[name], self.config.step
+        last = self.cursors.get(name)
+        is_history = last is None
+        if last is None:
+            last = end - math.ceil(self.config.history / step) * step
+        points, silent_until = FIRST_POINTS, end if is_history else -math.inf
+        while last < end - step / 2:
+            to = min(end, last + points * step)
+            samples = self._prometheus.range(one.query.expr, last + step, to, step)
+            with self._lock:
+                self._take(one, samples, to, is_silent=to <= silent_until)
+            last = to
+            points = max(1, min(MOST_POINTS - 1, MOST_READ // max(1, len(samples))))
+        if is_history:
+            with self._lock:
+                self.cursors[name] = end
+                self.save()
+
+    def _take(self, one: QueryFilter, samples: Sequence[Samples], to: float, *, is_silent: bool) -> None:
+        rows = one.admit(samples)
+        rows.gone = one.expired(to - self.config.expire, rows)
+        self.ingest({one.query.name: rows}, {} if is_silent else {one.query.name: to}, is_silent=is_silent)
+
+    def run(self, stop: threading.Event, hangup: threading.Event, path: Path) -> None:
+        """Watch until stopped."""
+        while not stop.is_set():
+            if hangup.is_set():
+                hangup.clear()
+                self.reload(path)
+            if self._prometheus is not None:
+                self.pull()
+            wait = self._last_step() + self.config.step + self.config.delay - self._now()
+            end = time.monotonic() + max(0.0, wait)
+            while not stop.is_set() and not hangup.is_set() and (left := end - time.monotonic()) > 0:
+                stop.wait(min(left, 1.0))
+        self.close()
+
+    def close(self) -> None:
+        """Store the states and end."""
+        with self._lock:
+            for sink in self.sinks:
+                sink.close()
+            self.save()
+            if self._store is not None:
+                self._store.close()
+
+    # Metrics.
+
+    def metrics(self) -> str:
+        """The text of `/metrics`."""
+        with self._lock:
+            samples = [one for each in self.filters.values() for one in output_samples(each)]
+            samples += own_samples(self.filters.values())
+            samples += [(name, "counter", value, {}) for name, value in self.counts.items()]
+            samples += [
+                ("rfa_watch_source_errors_total", "counter", count, {"query": name})
+                for name, count in self.errors.items()
+            ]
+            samples += [
+                ("rfa_watch_reloads_total", "counter", count, {"result": result})
+                for result, count in self.reloads.items()
+            ]
+            samples += [
+                ("rfa_watch_last_step_seconds", "gauge", cursor, {"query": name})
+                for name, cursor in self.cursors.items()
+                if isinstance(cursor, float)
+            ]
+        return render(samples)
+
+    def routes(self) -> dict[tuple[str, str], Route]:
+        """Routes of the HTTP server."""
+        return {
+            ("GET", "/metrics"): lambda body, headers: Reply(200, self.metrics().encode(), CONTENT_TYPE),
+            ("GET", "/-/healthy"): lambda body, headers: Reply(200, b"ok\n"),
+        }
+
+
+def make_sinks(config: Config) -> list[Sink]:
+    """The sinks of a configuration that rows are written to."""
+    found: list[Sink] = []
+    if config.sink.stdout is not None:
+        found.append(JsonLines(only_alarms=config.sink.stdout.rows == "alarms"))
+    return found
+
+
+def serve_metrics(watch: Watch) -> HttpServer | None:
+    """The HTTP server that the configuration names."""
+    listen = watch.config.sink.metrics
+    return None if listen is None else HttpServer(listen.listen, watch.routes())
+
+
+def _is_counter(query: Query, prometheus: Prometheus | None) -> bool:
+    if query.type != "auto":
+        return query.type == "counter"
+    selector = query.selector
+    if prometheus is None or selector is None:
+        return False
+    return prometheus.type_of(selector) == "counter"
