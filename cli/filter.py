@@ -7,11 +7,37 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from rfa.cli.digits import parse_digits
+from rfa.cli.filter_options import (
+    AlarmRate,
+    Digits,
+    Direct,
+    Flag,
+    Horizon,
+    InParts,
+    Lag,
+    Leads,
+    Maximum,
+    MinDeviation,
+    Minimum,
+    Model,
+    Mute,
+    Out,
+    Picture,
+    Plot,
+    Quiet,
+    Rate,
+    Rows,
+    Rules,
+    Smooth,
+    Sources,
+    System,
+    Weights,
+)
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
@@ -23,77 +49,6 @@ OUTLIER = 0.999
 View = Literal["rows", "forecast", "alarms", "incidents"]
 # Messages of one kind that are printed.
 SHOWN = 8
-
-
-def _expand(sources: list[str]) -> list[str]:
-    from rfa.data.source import expand_sources
-
-    return expand_sources(sources)
-
-
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        help="CSV, JSON, Excel, Parquet, Arrow or SQLite, also compressed; a folder or a pattern such as 'data/*.csv'; "
-        "a URL such as https:// or s3://; or - for standard input. `rfa inspect FILE` shows how it is read.",
-        metavar="FILE...",
-        callback=_expand,
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "--bundle",
-        help="Bundle folder, or the name of a default bundle. Default: default, a mixture of a trained network and "
-        "simple forecasts that filters each column separately. auto needs no training and is faster; auto-joint uses "
-        "the correlation of the columns.",
-    ),
-]
-System = Annotated[
-    Path | None, typer.Option(help="Instead of a bundle: JSON file with matrices, presets or fitted models.")
-]
-Horizon = Annotated[str | None, typer.Option(help="Forecast the next rows: 24, or all within 30min, 6h or 1d.")]
-Leads = Annotated[
-    list[str] | None,
-    typer.Option(help="Also the forecast of each row this far ahead: rows such as 24, or a time. Repeatable."),
-]
-Minimum = Annotated[
-    float | None, typer.Option("--min", help="Lowest possible value: no estimate or forecast lies below.")
-]
-Maximum = Annotated[
-    float | None, typer.Option("--max", help="Highest possible value: no estimate or forecast lies above.")
-]
-Weights = Annotated[bool, typer.Option("--weights", help="Also the weights of the models that the default one mixes.")]
-Smooth = Annotated[bool, typer.Option("--smooth", help="Also estimate each row from all rows, earlier and later.")]
-Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this many later rows only.")]
-AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share such as 0.001.")]
-Rate = Annotated[str, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows such as 0.001.")]
-Mute = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Maintenance window, whose rows count as missing: 'sat 22:00-23:30', 'daily 03:00-03:10' or two times "
-        "joined by /, in the zone of --tz. Repeatable."
-    ),
-]
-Rows = Annotated[bool, typer.Option("--rows", help="Each row with an alarm, with its estimates, not each incident.")]
-MinDeviation = Annotated[float, typer.Option(min=0, help="Least distance of an alarm from the expected value.")]
-Direct = Annotated[str, typer.Option(help="Alarms above the expected value (up), below it (down), or both.")]
-Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]
-Rules = Annotated[
-    str | None,
-    typer.Option(help="What may raise alarms, joined by commas: value, stretch, standstill, gap.", show_default="all"),
-]
-Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values nearer than an outlier.")]
-Digits = Annotated[
-    str,
-    typer.Option(help="Digits of CSV output beyond the leading one of the interval's width; full: all.", metavar="N"),
-]
-Plot = Annotated[Path | None, typer.Option(help="Image of estimates, intervals, outliers, alarms and forecast.")]
-Picture = Annotated[
-    Path | None, typer.Option(help="Image as .png, .svg, .pdf, .jpg or .html. Default: FILE_plot.png, in this folder.")
-]
-Out = Annotated[Path | None, typer.Option(help="Table as .csv, .parquet, .arrow or .jsonl; everything as .json.")]
 
 
 @reads_files
@@ -113,6 +68,7 @@ def filter_series(
     flag: Flag = OUTLIER,
     minimum: Minimum = None,
     maximum: Maximum = None,
+    stream: InParts = False,
     digits: Digits = "3",
     plot: Plot = None,
     out: Out = None,
@@ -127,6 +83,16 @@ def filter_series(
     """
     from rfa.cli.filter_run import Task, parse_alarm, parse_range
 
+    if stream:
+        from rfa.cli.filter_stream import StreamOptions, stream_parquet
+
+        others = {
+            "--system": system, "--horizon": horizon, "--lead": lead, "--lag": lag, "--smooth": smooth, "--plot": plot,
+            "--json": as_json, "--mute": mute, "--rules": rules, "--quiet": quiet, "--sheet": source["sheet"],
+            "--query": source["query"],
+        }  # fmt: skip
+        options = StreamOptions(bundle, alarm, minimum, maximum)
+        return stream_parquet(data, out, reading, options, [name for name, value in others.items() if value])
     alarms = parse_alarm(alarm, reading.zone, rules, quiet=quiet, mute=mute or [])
     limits = parse_range(minimum, maximum)
     filters = _load(data, bundle, system, out, plot)
@@ -246,9 +212,19 @@ def _load(
 ) -> Filters:
     """Check the outputs, and load the model."""
     from rfa.cli.filter_output import check_outputs
-    from rfa.cli.filter_run import load_filter, load_system
 
     check_outputs(out, plot, data, plot_option)
+    return load_model(bundle, system)
+
+
+def load_model(bundle: str | None, system: Path | None) -> Filters:
+    """The filters of --model or --system.
+
+    Raises:
+        ValueError: both are given, or it cannot be loaded.
+    """
+    from rfa.cli.filter_run import load_filter, load_system
+
     if bundle is not None and system is not None:
         raise ValueError("--system replaces --model: give one of them")
     return load_filter(bundle) if system is None else load_system(system)
@@ -306,7 +282,7 @@ class FilterBatch:
         Raises:
             ValueError: none could be filtered.
         """
-        from rfa.library.filtering import check_sizes
+        from rfa.library.running import check_sizes
 
         for source, name in zip(self.sources, _display_names(self.sources), strict=True):
             for frame, key, series in self._series(source, name):

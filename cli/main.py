@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from rfa.cli import (
+    backtest,
     bench,
     bundle,
     compile,
@@ -29,7 +30,7 @@ from rfa.cli import (
 from rfa.cli.console import CommandGroup
 
 # Commands that read files of series, and take no data frames.
-READERS = ("filter", "forecast", "detect", "plot", "inspect", "fit")
+READERS = ("filter", "forecast", "detect", "plot", "backtest", "inspect", "fit")
 
 
 class App(typer.Typer):
@@ -77,6 +78,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "detect": filter.detect_series,
     "filter": filter.filter_series,
     "plot": filter.plot_series,
+    "backtest": backtest.backtest_series,
     "inspect": inspect_file.inspect_file,
     "fit": fit.fit,
     "export": bundle.export,

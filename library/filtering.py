@@ -17,15 +17,14 @@ from rfa.library.incidents import Detection, incident_columns
 from rfa.library.models import Filters, check_mixture, covariate_inputs, filters, notify_on_compile
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
+from rfa.library.running import rows_of, run_series
 from rfa.library.spans import Span, as_written
 from rfa.runtime.filters.ahead import followed
-from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.uncertainty.alarms import SHARES, count_alarms, is_most
-from rfa.runtime.uncertainty.diagnostics import diagnose
-from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED, summarise
-from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME, level_name
-from rfa.runtime.uncertainty.interface import Ahead, FilterOptions
+from rfa.runtime.uncertainty.alarms import SHARES, count_alarms
+from rfa.runtime.uncertainty.forecast_checks import ALARMS, ASKED, EXPECTED
+from rfa.runtime.uncertainty.input import level_name
+from rfa.runtime.uncertainty.interface import Ahead
 from rfa.runtime.uncertainty.mute import Window
 
 Frame = TypeVar("Frame")
@@ -99,7 +98,7 @@ def _filter_series(
     new: dict[str, Column] = {}
     parts = filters_of(key, series)
     for part, runtime in parts:
-        outputs = _output_columns(part, _run(table, runtime, key, part, request, smooth=smooth), request)
+        outputs = _output_columns(part, run_series(table, runtime, key, part, request, smooth=smooth)[0], request)
         new |= outputs if len(parts) == 1 else rename_row_outputs(part.names[0], outputs)
     return new
 
@@ -155,13 +154,13 @@ def forecast(
             if weights:
                 check_mixture(runtime, "weights")
             options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
-            state = _run(table, runtime, key, part, options).state
+            state = run_series(table, runtime, key, part, options)[0].state
             inputs = covariate_inputs(part, ())
             later = None if inputs is None else inputs.at(times)
             readout = request.readout._replace(utc_offsets=series.utc_offsets)
             found = runtime.ahead(state, request.levels, leads, readout, covariates=later)
             new |= _forecast_columns(part, found, request.levels)
-        return np.repeat(_rows(series)[-1], len(times)), table.clock(series, times), new
+        return np.repeat(rows_of(series)[-1], len(times)), table.clock(series, times), new
 
     with notify_on_compile():
         found = list(table.each(work).values())
@@ -251,7 +250,7 @@ class _Detected(NamedTuple):
 def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, key: Key, series: Series) -> _Detected:
     step = usual_step(series) or 1.0
     options = request.with_horizon([step])
-    parts = [(part, _run(table, runtime, key, part, options)) for part, runtime in filters_of(key, series)]
+    parts = [(part, run_series(table, runtime, key, part, options)[0]) for part, runtime in filters_of(key, series)]
     outputs = [result.columns(part.names, (step,)) for part, result in parts]
     alarms = np.flatnonzero(np.any([one["alarm"] == 1 for one in outputs], axis=0))
     new: dict[str, Column] = {}
@@ -266,7 +265,7 @@ def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, ke
     listed = {name: concatenated([columns[name] for columns in incidents]) for name in incidents[0]}
     count = sum(len(result.incidents.listed) for _, result in parts)
     tally = np.sum([result.tally for _, result in parts], axis=0)
-    return _Detected(_rows(series)[alarms], new, tally, np.repeat(_rows(series)[:1], count), listed)
+    return _Detected(rows_of(series)[alarms], new, tally, np.repeat(rows_of(series)[:1], count), listed)
 
 
 def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
@@ -308,58 +307,6 @@ def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
     return gate
 
 
-def check_sizes(series: Series, first_row: int = 1) -> None:
-    """Check that values are at most LARGEST_OBSERVATION in size.
-
-    Args:
-        first_row: the number of the table's first row.
-
-    Raises:
-        ValueError: If a value is larger; the message names its row and column.
-    """
-    if series.covariates is not None:
-        for row, k in np.argwhere(np.abs(series.covariates.values) > LARGEST_OBSERVATION)[:1].tolist():
-            name, size = series.covariates.names[k], series.covariates.values[row, k]
-            raise ValueError(f"column {name!r}: at most {LARGEST_OBSERVATION:g} in size is taken, got {size:g}")
-    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
-        place = row if series.rows is None else series.rows[row]
-        raise ValueError(
-            f"row {first_row + place}, column {series.names[a]!r}: at most {LARGEST_OBSERVATION:g} in size is taken, "
-            f"got {series.values[row, a]:g}; take a larger unit, or leave the cell empty"
-        )
-
-
-def _run(
-    table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
-    smooth: bool = False,
-) -> FilteredSequence:  # fmt: skip
-    alarms = request.alarms
-    if alarms.needs_times and series.clock is None:
-        needs = "the rate of alarms is per time" if alarms.needs_times == "rate" else "mute names times"
-        raise ValueError(f"{needs}, and the data have no time column: give a share of the rows, 0.001")
-    for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
-        raise ValueError(f"row {_rows(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")
-    if is_most(alarms, step := usual_step(series)):
-        raise ValueError(
-            f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
-            'as "1/week", or a share of the rows, 0.001'
-        )
-    if runtime.covariates:
-        runtime.check_input(alarms, None, is_given=False)
-    check_sizes(series)
-    options = FilterOptions(
-        series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
-        alarm=alarms, smooth=smooth, range=request.range, inputs=covariate_inputs(series, request.horizon),
-        utc_offsets=series.utc_offsets,
-    )  # fmt: skip
-    result = FilteredSequence.collect(runtime.work(options))
-    size, horizon = runtime.observation_size, options.horizon
-    checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
-    if found := diagnose(runtime, checks, step=result.state.step, names=series.names):
-        table.diagnostics.setdefault(key, []).extend(found)
-    return result
-
-
 def _output_columns(series: Series, result: FilteredSequence, request: OutputOptions) -> New:
     outputs = result.columns(series.names)
     new: dict[str, Column] = {}
@@ -399,11 +346,6 @@ def _expected_columns(
     return new
 
 
-def _rows(series: Series) -> np.ndarray:
-    assert series.rows is not None  # of a frame
-    return series.rows
-
-
 def _in_row_order(table: Table, found: Mapping[Key, New]) -> New:
     """The new columns of all rows; NaN or False in rows of no series."""
     columns: dict[str, np.ndarray] = {}
@@ -412,5 +354,5 @@ def _in_row_order(table: Table, found: Mapping[Key, New]) -> New:
             if name not in columns:
                 missing = False if values.dtype.kind == "b" else np.nan
                 columns[name] = np.full(len(table.data.table), missing, values.dtype)
-            columns[name][_rows(table.series[key])] = values
+            columns[name][rows_of(table.series[key])] = values
     return columns

@@ -49,6 +49,9 @@ class Streams:
         limit: most series.
         threads: that share a batch.
 
+    Attributes:
+        request: the outputs that were asked for.
+
     Raises:
         ValueError: If an argument is invalid; the message names it.
         FileNotFoundError: there is no such bundle.
@@ -70,10 +73,10 @@ class Streams:
     ) -> None:
         if not 1 <= limit <= _ROW_MASK or threads < 1:
             raise ValueError(f"limit and threads must be at least 1, got {limit} and {threads}")
-        self._request = OutputOptions.of(levels, horizon, alarm, limits=(minimum, maximum), tz=tz)
+        self.request = OutputOptions.of(levels, horizon, alarm, limits=(minimum, maximum), tz=tz)
         self._model = find_model(model, columns)
         runtime = self._runtime = self._model.runtime
-        self._readout = runtime.readout(self._request.levels, self._request.horizon, 0, self._request.readout)
+        self._readout = runtime.readout(self.request.levels, self.request.horizon, 0, self.request.readout)
         try:
             self._pool = StatePool(runtime.state_fields, limit)
         except OSError as error:
@@ -156,7 +159,7 @@ class Streams:
         """
         slot = self._slots[key]
         state = self._runtime.get(self._pool, slot, self._seeds.get(slot.row, 0))
-        return describe(self._model, self._request) + self._runtime.pack(state)
+        return describe(self._model, self.request) + self._runtime.pack(state)
 
     def restore(self, key: Hashable, state: bytes) -> None:
         """Continue a series from a state, in place of the one with this key.

@@ -1,7 +1,8 @@
 """Robust Filter Attention: attention that is state estimation, its recurrent twins, and the server.
 
-Names are imported on first use. `filter`, `forecast`, `detect`, `Stream` and `Streams` come with
-`pip install rfa-server`, `fit` with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or `rfa-server[train]`.
+Names are imported on first use. `filter`, `filter_table`, `forecast`, `detect`, `backtest`, `Stream` and `Streams` come
+with `pip install rfa-server`, `fit` with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or
+`rfa-server[train]`.
 """
 
 from importlib import import_module
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rfa.model.loading import load_model
+    from rfa.library.backtest import Backtest, backtest
     from rfa.library.filtering import Detection, detect, filter, forecast
     from rfa.library.fitting import fit
     from rfa.library.many import Streams
     from rfa.library.stream import Stream
+    from rfa.library.table import filter_table
     from rfa.runtime.errors import RefusedRow
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionResult",
+    "Backtest",
     "Detection",
     "Dynamics",
     "IRKFState",
@@ -29,8 +33,10 @@ __all__ = [
     "RefusedRow",
     "Stream",
     "Streams",
+    "backtest",
     "detect",
     "filter",
+    "filter_table",
     "fit",
     "forecast",
     "irkf_scan",
@@ -41,6 +47,7 @@ __all__ = [
 
 _HOMES = {
     "AttentionResult": "rfa.model.attention.reference",
+    "Backtest": "rfa.library.backtest",
     "Detection": "rfa.library.filtering",
     "Dynamics": "rfa.model.dynamics",
     "IRKFState": "rfa.model.recurrence.irkf",
@@ -48,8 +55,10 @@ _HOMES = {
     "RefusedRow": "rfa.runtime.errors",
     "Stream": "rfa.library.stream",
     "Streams": "rfa.library.many",
+    "backtest": "rfa.library.backtest",
     "detect": "rfa.library.filtering",
     "filter": "rfa.library.filtering",
+    "filter_table": "rfa.library.table",
     "fit": "rfa.library.fitting",
     "forecast": "rfa.library.filtering",
     "irkf_scan": "rfa.model.recurrence.irkf",

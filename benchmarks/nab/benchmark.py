@@ -21,9 +21,10 @@ from tqdm import tqdm
 
 from rfa.benchmarks.command import post
 from rfa.benchmarks.load.server import started
-from rfa.benchmarks.nab.score import PROFILES, Labelled, Profile, best_threshold, detect, earlier, labelled, score
+from rfa.benchmarks.nab.score import best_threshold, earlier, score
 from rfa.data import load_series
 from rfa.library.locate import find_bundle
+from rfa.library.nab import PROFILES, Labelled, Profile, detect, labelled
 from rfa.measured import origin, write_result
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.auto import NAME

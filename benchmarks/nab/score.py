@@ -1,83 +1,17 @@
-"""The public scoring rules of the Numenta Anomaly Benchmark (NAB).
-
-Source: Lavin and Ahmad, Evaluating Real-time Anomaly Detection Algorithms (2015), and the benchmark's scorer. A row is
-a detection if its anomaly score reaches one threshold, the same for the whole corpus. With
-
-    s(y) = 2 / (1 + e^{5 y}) - 1,   s = -1 from y = 3 on
-
-    in a window    its earliest detection counts, A_TP s(y) / s(-1) with y = -(right - i + 1) / width; none costs A_FN
-    outside        every detection costs A_FP s(y), y = (i - right) / (width - 1) behind the last window (y = 3 where
-                   there was none)
-    probation      the first min(floor(0.15 N), 750) rows count for nothing
-
-and the sum S over the series becomes 100 (S - S_null) / (S_perfect - S_null) with S_null = -A_FN W (no detection) and
-S_perfect = A_TP W, W the number of windows with a row to score in the series given. So a part of the corpus has its own
-0 and 100, and its figure is not that of the whole.
-"""
+"""Parts of the NAB corpus, and the threshold with the highest score over it. See `rfa.library.nab`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
-SLOPE = 5.0
-FAR_BEHIND = 3.0
-PROBATION_SHARE, PROBATION_ROWS = 0.15, 750
+from rfa.library.nab import Labelled, Profile, check_scores, count_windows, detect, normalised, score_changes
+
 # A threshold that no score reaches.
 NEVER = math.inf
-
-
-class Profile(NamedTuple):
-    """Weights of a detection in a window, a missed window and a false alarm."""
-
-    hit: float
-    miss: float
-    false_alarm: float
-
-
-PROFILES = {
-    "standard": Profile(1.0, 1.0, 0.11),
-    "low_fp": Profile(1.0, 1.0, 0.22),
-    "low_fn": Profile(1.0, 2.0, 0.11),
-}
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """A series of `length` rows with its windows, (first row, last row) each, and its first scored row."""
-
-    name: str
-    length: int
-    windows: tuple[tuple[int, int], ...]
-    start: int
-
-    def __post_init__(self) -> None:
-        edges = [edge for window in self.windows for edge in window]
-        if edges != sorted(edges) or (edges and not 0 <= edges[0] <= edges[-1] < self.length):
-            raise ValueError(f"{self.name}: windows must be in order and within its {self.length} rows")
-
-
-class Detected(NamedTuple):
-    """Detections in one series at one threshold: windows, detected windows, rows of false alarm, and S."""
-
-    windows: int
-    found: int
-    false_alarms: int
-    score: float
-
-
-def probation(length: int) -> int:
-    """Return the number of rows at the start of a series that are not scored."""
-    return min(math.floor(PROBATION_SHARE * length), PROBATION_ROWS)
-
-
-def labelled(name: str, length: int, windows: Sequence[tuple[int, int]]) -> Labelled:
-    """Return a whole series under the probation of the benchmark."""
-    return Labelled(name, length, tuple(windows), probation(length))
 
 
 def earlier(series: Labelled, share: float) -> Labelled:
@@ -86,77 +20,6 @@ def earlier(series: Labelled, share: float) -> Labelled:
     inside = tuple(window for window in series.windows if window[1] < end)
     cut = [first for first, last in series.windows if first < end <= last]
     return replace(series, length=min([end, *cut]), windows=inside)
-
-
-def scaled_sigmoid(position: np.ndarray) -> np.ndarray:
-    """Return s of positions relative to a window."""
-    near = np.minimum(position, FAR_BEHIND)
-    return np.where(position >= FAR_BEHIND, -1.0, 2 / (1 + np.exp(SLOPE * near)) - 1)
-
-
-def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
-    """Return the worth of a detection at each row before the profile is applied, and the number of its window, -1
-    outside.
-
-    The worth is in (0, 1] inside a window and in [-1, 0) outside.
-    """
-    weight, window = np.full(series.length, -1.0), np.full(series.length, -1)
-    for number, (first, last) in enumerate(series.windows):
-        width = last - first + 1
-        inside, behind = np.arange(width), np.arange(1, series.length - last)
-        weight[first : last + 1] = scaled_sigmoid((inside - width) / width) / scaled_sigmoid(np.array(-1.0))
-        window[first : last + 1] = number
-        weight[last + 1 :] = scaled_sigmoid(behind / (width - 1)) if width > 1 else -1.0
-    return weight, window
-
-
-def _changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np.ndarray:
-    """Return the increase of S, `[length - start]`, when the threshold falls to the anomaly score of each scored row.
-
-    In a window a row adds its gain over the best earlier row.
-    """
-    weight, window = row_weights(series)
-    change = np.where(window < 0, profile.false_alarm * weight, 0.0)
-    for number in range(len(series.windows)):
-        rows = np.flatnonzero(window == number)
-        rows = rows[rows >= series.start]
-        rows = rows[np.argsort(-anomaly[rows], kind="stable")]
-        best = np.maximum.accumulate(profile.hit * weight[rows])
-        change[rows] = np.diff(best, prepend=-profile.miss)
-    return change[series.start :]
-
-
-def _check(series: Labelled, anomaly: np.ndarray) -> np.ndarray:
-    scores = np.asarray(anomaly, np.float64)
-    if len(scores) < series.length or not np.isfinite(scores[: series.length]).all():
-        raise ValueError(f"{series.name}: needs {series.length} finite anomaly scores, got {len(scores)}")
-    return scores[: series.length]
-
-
-def _scored_windows(series: Labelled) -> int:
-    return sum(last >= series.start for _, last in series.windows)
-
-
-def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> float:
-    """Scale S to 0 for no detections and 100 for a detection at the first row of every window without false alarms."""
-    count = sum(_scored_windows(series) for series in corpus)
-    if not count:
-        raise ValueError("there is no window to score")
-    null = -profile.miss * count
-    return 100 * (total - null) / (profile.hit * count - null)
-
-
-def detect(series: Labelled, anomaly: np.ndarray, threshold: float, profile: Profile) -> Detected:
-    """Return the detections in one series at a threshold."""
-    scores = _check(series, anomaly)
-    hit = scores >= threshold
-    hit[: series.start] = False
-    _, window = row_weights(series)
-    change = _changes(series, scores, profile)
-    count = _scored_windows(series)
-    found = len(set(window[hit & (window >= 0)].tolist()))
-    total = -profile.miss * count + float(change[hit[series.start :]].sum())
-    return Detected(count, found, int((hit & (window < 0)).sum()), total)
 
 
 def score(corpus: Sequence[Labelled], anomalies: Sequence[np.ndarray], threshold: float, profile: Profile) -> float:
@@ -169,12 +32,12 @@ def best_threshold(
     corpus: Sequence[Labelled], anomalies: Sequence[np.ndarray], profile: Profile
 ) -> tuple[float, float]:
     """Return the threshold with the highest score over the corpus, by the public rules, and that score."""
-    pairs = [(series, _check(series, anomaly)) for series, anomaly in zip(corpus, anomalies, strict=True)]
+    pairs = [(series, check_scores(series, anomaly)) for series, anomaly in zip(corpus, anomalies, strict=True)]
     levels = np.concatenate([scores[series.start :] for series, scores in pairs])
-    changes = np.concatenate([_changes(series, scores, profile) for series, scores in pairs])
+    changes = np.concatenate([score_changes(series, scores, profile) for series, scores in pairs])
     order = np.argsort(-levels, kind="stable")
     levels = levels[order]
-    null = -profile.miss * sum(_scored_windows(series) for series in corpus)
+    null = -profile.miss * sum(count_windows(series) for series in corpus)
     totals = null + np.cumsum(changes[order])
     is_last = np.append(np.diff(levels) < 0, True)
     thresholds, totals = np.append(NEVER, levels[is_last]), np.append(null, totals[is_last])

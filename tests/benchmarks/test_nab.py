@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.nab import benchmark as nab
-from rfa.benchmarks.nab.score import PROFILES
 from rfa.benchmarks.results_page.filters import nab_tables
+from rfa.library.nab import PROFILES
 
 START = datetime(2014, 4, 1)
 

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 
 from rfa.benchmarks.nab.benchmark import load_nab, windowed_gaussian
-from rfa.benchmarks.nab.score import (
-    NEVER,
-    PROFILES,
-    Labelled,
-    best_threshold,
-    detect,
-    earlier,
-    labelled,
-    score,
-)
+from rfa.benchmarks.nab.score import NEVER, best_threshold, earlier, score
+from rfa.library.nab import PROFILES, Labelled, detect, labelled
 
 STANDARD = PROFILES["standard"]
 # One window of ten rows; 40 rows have 6 rows of probation.

@@ -1,0 +1,280 @@
+"""`rfa.backtest`: what the alarms and forecasts of a filter would have been, over recorded series.
+
+Strictly causal: each row is judged by the rows before it, so a longer series has the same alarms at its beginning.
+With labelled windows, detections are scored after the probation of NAB (`rfa.library.nab`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rfa.data import Key, Series, key_name
+from rfa.library.models import filters, notify_on_compile
+from rfa.library.nab import PROFILES, Labelled, detect, labelled, normalised
+from rfa.library.options import LEVELS, AlarmRule, OutputOptions
+from rfa.library.reading import read
+from rfa.library.running import run_series
+from rfa.library.spans import Span
+from rfa.library.windows import read_windows
+from rfa.runtime.outputs import ForecastChecks, Incident
+from rfa.runtime.uncertainty.incidents import Incidents
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class WindowScores:
+    """Alarms against labelled windows, after the probation.
+
+    Attributes:
+        windows, found: how many there are, and have an alarm.
+        incidents, true_incidents: how many there are, and touch a window.
+        delays: from the beginning of each window that was found to its first alarm, in units of the times.
+    """
+
+    windows: int
+    found: int
+    incidents: int
+    true_incidents: int
+    delays: tuple[float, ...]
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the incidents that touch a window; None without incidents."""
+        return self.true_incidents / self.incidents if self.incidents else None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the windows that have an alarm; None without windows."""
+        return self.found / self.windows if self.windows else None
+
+    @property
+    def delay(self) -> float | None:
+        """Median delay; None if no window was found."""
+        return float(np.median(self.delays)) if self.delays else None
+
+    def document(self) -> dict[str, Any]:
+        """The figures as JSON types."""
+        shown = {"windows": self.windows, "found": self.found, "incidents": self.incidents}
+        return {**shown, "precision": self.precision, "recall": self.recall, "delay": self.delay}
+
+
+@dataclass(frozen=True)
+class SeriesBacktest:
+    """Figures of a series.
+
+    Attributes:
+        alarms: number of alarms; `expected` at the requested rate, of so many `observations`.
+        coverage: share of the values inside their intervals by horizon, "step" for one row ahead, and level.
+        labelled: rows and windows for NAB's score; None without windows.
+    """
+
+    name: str
+    rows: int
+    observations: int
+    alarms: int
+    expected: float
+    incidents: tuple[Incident, ...]
+    coverage: Mapping[str, Mapping[str, float | None]]
+    scored: Mapping[str, int]
+    scores: WindowScores | None
+    is_alarm: Array
+    labelled: Labelled | None
+
+    def document(self) -> dict[str, Any]:
+        """The figures as JSON types."""
+        found = {name: getattr(self, name) for name in ("name", "rows", "observations", "alarms", "expected")}
+        found |= {"incidents": [asdict(one) for one in self.incidents], "coverage": self.coverage}
+        return found | ({} if self.scores is None else {"scores": self.scores.document()})
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """Figures of all series; `series` has those of each."""
+
+    series: tuple[SeriesBacktest, ...]
+
+    @property
+    def alarms(self) -> int:
+        """Number of alarms."""
+        return sum(one.alarms for one in self.series)
+
+    @property
+    def expected(self) -> float:
+        """Number of alarms at the requested rate."""
+        return sum(one.expected for one in self.series)
+
+    @property
+    def coverage(self) -> dict[str, dict[str, float | None]]:
+        """Shares inside the intervals over all series, by horizon and level."""
+        found: dict[str, dict[str, float | None]] = {}
+        for lead in self.series[0].coverage if self.series else ():
+            counts = [(one.scored.get(lead, 0), one.coverage.get(lead, {})) for one in self.series]
+            total = sum(count for count, _ in counts)
+            found[lead] = {
+                level: sum(count * (shares.get(level) or 0.0) for count, shares in counts) / total if total else None
+                for level in self.series[0].coverage[lead]
+            }
+        return found
+
+    @property
+    def scores(self) -> WindowScores | None:
+        """Alarms of all series against their windows; None without windows."""
+        found = [one.scores for one in self.series if one.scores is not None]
+        if not found:
+            return None
+        return WindowScores(
+            sum(one.windows for one in found),
+            sum(one.found for one in found),
+            sum(one.incidents for one in found),
+            sum(one.true_incidents for one in found),
+            tuple(delay for one in found for delay in one.delays),
+        )
+
+    @property
+    def nab(self) -> dict[str, float] | None:
+        """NAB's scores by profile, of the alarms as they were raised; None without windows."""
+        pairs = [(one.labelled, one.is_alarm.astype(np.float64)) for one in self.series if one.labelled is not None]
+        if not any(series.windows and series.windows[-1][1] >= series.start for series, _ in pairs):
+            return None
+        corpus = [series for series, _ in pairs]
+        return {
+            name: normalised(
+                corpus, sum(detect(series, alarms, 1.0, profile).score for series, alarms in pairs), profile
+            )
+            for name, profile in PROFILES.items()
+        }
+
+    def document(self) -> dict[str, Any]:
+        """All figures as JSON types."""
+        scores = self.scores
+        return {
+            "observations": sum(one.observations for one in self.series),
+            "alarms": self.alarms,
+            "expected": self.expected,
+            "incidents": sum(len(one.incidents) for one in self.series),
+            "coverage": self.coverage,
+            "scores": None if scores is None else scores.document(),
+            "nab": self.nab,
+            "series": [one.document() for one in self.series],
+        }
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(self.series)} series, {sum(one.observations for one in self.series):,} observations",
+            f"{self.alarms} alarms, {self.expected:.3g} expected",
+            f"{sum(len(one.incidents) for one in self.series)} incidents",
+        ]
+        parts += [
+            f"{100 * share:.1f} % of the values inside the {100 * float(level):g} % intervals {lead} ahead"
+            for lead, shares in self.coverage.items()
+            for level, share in shares.items()
+            if share is not None and level == "0.9"
+        ]
+        scores, nab = self.scores, self.nab
+        if scores is not None:
+            parts.append(f"{scores.found} of {scores.windows} windows found")
+            parts += [] if scores.precision is None else [f"precision {scores.precision:.2f}"]
+            parts += [] if scores.delay is None else [f"median delay {scores.delay:g}"]
+        return "; ".join(parts + ([] if nab is None else [f"NAB {nab['standard']:.1f}"]))
+
+
+def backtest(
+    data: Any,
+    rate: float | str = 0.001,
+    *,
+    windows: str | Path | Sequence[Sequence[float]] | None = None,
+    horizon: Sequence[float | Span] = (),
+    alarm: Mapping[str, Any] | None = None,
+    time: Any = None,
+    columns: Sequence[str] | str = (),
+    by: Sequence[str] | str = (),
+    model: str | Path | None = None,
+    system: Mapping[str, Any] | None = None,
+    levels: Sequence[float] = LEVELS,
+    tz: str = "UTC",
+) -> Backtest:
+    """Alarms, incidents and coverage that a filter would have had over recorded series; each row by those before it.
+
+    Args:
+        rate: of the alarms, see `rfa.detect`; `alarm` has other fields of the server's `alarm`.
+        windows: when something was wrong: a file with the columns `from` and `to`, and key columns for windows of
+            single series; or pairs of times in seconds since 1970. Both ends belong to the window.
+        horizon: forecasts whose coverage is counted besides that of the next row.
+        data, time, columns, by, model, system, levels, tz: see `rfa.filter`.
+
+    Raises:
+        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
+        FileNotFoundError: there is no such bundle.
+    """
+    rule: AlarmRule = {"rate": rate, **(alarm or {})}
+    request = OutputOptions.of(levels, horizon, rule, tz=tz)
+    table = read(data, time, columns, by, tz)
+    found_windows = None if windows is None else read_windows(windows, table.by, tz)
+    filters_of = filters(model, table.columns, system)
+
+    def work(key: Key, series: Series) -> list[SeriesBacktest]:
+        own = None if found_windows is None else found_windows.of(table.by, key)
+        found, parts = [], filters_of(key, series)
+        for part, runtime in parts:
+            result, checks = run_series(table, runtime, key, part, request)
+            name = ": ".join([key_name(key)] * bool(key) + [*part.names] * (len(parts) > 1))
+            is_alarm = result.columns(part.names, request.horizon)["alarm"] == 1
+            found.append(judge(name, part, is_alarm, result.incidents, checks, own))
+        return found
+
+    with notify_on_compile():
+        return Backtest(tuple(one for each in table.each(work).values() for one in each))
+
+
+def judge(
+    name: str, series: Series, is_alarm: Array, incidents: Incidents, checks: ForecastChecks,
+    windows: Sequence[tuple[float, float]] | None,
+) -> SeriesBacktest:  # fmt: skip
+    """The figures of a filtered series.
+
+    Args:
+        is_alarm: of each row.
+        windows: first and last time of each, in order and apart; None without labels.
+    """
+    coverage, scored = {"step": checks.coverage}, {"step": checks.scored}
+    for lead in checks.leads:
+        label = f"{lead.horizon:g}" if not series.is_dated else f"{lead.horizon:g}s"
+        coverage[label], scored[label] = lead.coverage, lead.scored
+    alarms = checks.alarms
+    rows = None if windows is None else labelled(name, len(series.times), _rows_of(series.times, windows))
+    return SeriesBacktest(
+        name, len(series.times), 0 if alarms is None else alarms.observations, 0 if alarms is None else alarms.raised,
+        0.0 if alarms is None else alarms.expected, tuple(incidents.listed), coverage, scored,
+        None if rows is None else _score(series.times, is_alarm, incidents.listed, rows), is_alarm, rows,
+    )  # fmt: skip
+
+
+def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
+    """First and last row of each window that has rows."""
+    found: list[tuple[int, int]] = []
+    for begin, end in windows:
+        first, after = np.searchsorted(times, begin), np.searchsorted(times, end, side="right")
+        if first < after:
+            found.append((int(first), int(after) - 1))
+    return found
+
+
+def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: Labelled) -> WindowScores:
+    alarms = np.flatnonzero(is_alarm)
+    alarms = alarms[alarms >= rows.start]
+    windows = [(max(first, rows.start), last) for first, last in rows.windows if last >= rows.start]
+    firsts = [alarms[(alarms >= first) & (alarms <= last)][:1] for first, last in windows]
+    delays = tuple(
+        float(times[hit[0]] - times[first]) for hit, (first, _) in zip(firsts, windows, strict=True) if len(hit)
+    )
+    judged = [one for one in incidents if len(times) and one.begin >= times[min(rows.start, len(times) - 1)]]
+    touching = [
+        one for one in judged if any(one.begin <= times[last] and one.end >= times[first] for first, last in windows)
+    ]
+    return WindowScores(len(windows), len(delays), len(judged), len(touching), delays)

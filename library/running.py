@@ -1,0 +1,81 @@
+"""Filter one series of a caller's data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfa.data import Key, Series, usual_step
+from rfa.library.models import covariate_inputs
+from rfa.library.options import OutputOptions
+from rfa.library.reading import Table
+from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.sequence import FilteredSequence
+from rfa.runtime.outputs import ForecastChecks
+from rfa.runtime.uncertainty.alarms import is_most
+from rfa.runtime.uncertainty.diagnostics import diagnose
+from rfa.runtime.uncertainty.forecast_checks import summarise
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION, LARGEST_TIME
+from rfa.runtime.uncertainty.interface import FilterOptions
+
+
+def run_series(
+    table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
+    smooth: bool = False,
+) -> tuple[FilteredSequence, ForecastChecks]:  # fmt: skip
+    """Filter a series; its diagnostics are added to those of the table.
+
+    Raises:
+        ValueError: the series does not fit the filter or the rate of alarms.
+    """
+    alarms = request.alarms
+    if alarms.needs_times and series.clock is None:
+        needs = "the rate of alarms is per time" if alarms.needs_times == "rate" else "mute names times"
+        raise ValueError(f"{needs}, and the data have no time column: give a share of the rows, 0.001")
+    for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
+        raise ValueError(f"row {rows_of(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")
+    if is_most(alarms, step := usual_step(series)):
+        raise ValueError(
+            f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
+            'as "1/week", or a share of the rows, 0.001'
+        )
+    if runtime.covariates:
+        runtime.check_input(alarms, None, is_given=False)
+    check_sizes(series)
+    options = FilterOptions(
+        series.times, series.values, np.ones(len(series.times)), request.levels, request.horizon,
+        alarm=alarms, smooth=smooth, range=request.range, inputs=covariate_inputs(series, request.horizon),
+        utc_offsets=series.utc_offsets,
+    )  # fmt: skip
+    result = FilteredSequence.collect(runtime.work(options))
+    size, horizon = runtime.observation_size, options.horizon
+    checks = summarise(result.tally, runtime.levels, size, horizon, is_fresh=True)
+    if found := diagnose(runtime, checks, step=result.state.step, names=series.names):
+        table.diagnostics.setdefault(key, []).extend(found)
+    return result, checks
+
+
+def check_sizes(series: Series, first_row: int = 1) -> None:
+    """Check that values are at most LARGEST_OBSERVATION in size.
+
+    Args:
+        first_row: the number of the table's first row.
+
+    Raises:
+        ValueError: If a value is larger; the message names its row and column.
+    """
+    if series.covariates is not None:
+        for row, k in np.argwhere(np.abs(series.covariates.values) > LARGEST_OBSERVATION)[:1].tolist():
+            name, size = series.covariates.names[k], series.covariates.values[row, k]
+            raise ValueError(f"column {name!r}: at most {LARGEST_OBSERVATION:g} in size is taken, got {size:g}")
+    for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
+        place = row if series.rows is None else series.rows[row]
+        raise ValueError(
+            f"row {first_row + place}, column {series.names[a]!r}: at most {LARGEST_OBSERVATION:g} in size is taken, "
+            f"got {series.values[row, a]:g}; take a larger unit, or leave the cell empty"
+        )
+
+
+def rows_of(series: Series) -> np.ndarray:
+    """The rows of the table of a series."""
+    assert series.rows is not None  # of a frame
+    return series.rows

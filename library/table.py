@@ -1,0 +1,284 @@
+"""`rfa.filter_table`: an Arrow table with rows of many series in, the same rows with estimates out.
+
+States come in and go out as a column, so that an engine which moves tables moves the filters too. `TableFilter` takes a
+table in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from rfa.data.clock import read_clock
+from rfa.data.table import combine_chunks, unique_names
+from rfa.library.filtering import OUTLIER, beyond_gate, ends
+from rfa.library.many import Streams
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray
+FIELDS: Final = (
+    "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm", "outlier", "forecast",
+)  # fmt: skip
+# Rows of a call of `Streams.step`, whose outputs hold more than is returned.
+STEP_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Columns of the input, and which estimates to return.
+
+    Attributes:
+        key: label the series.
+        time: numbers as they are, or dates in seconds since 1970.
+        values: to filter; (): all columns of numbers that are neither key, time nor state.
+        state: name of the column of states; None without one.
+        fields: some of FIELDS.
+        tz: time zone of dates without one.
+    """
+
+    key: tuple[str, ...]
+    time: str
+    values: tuple[str, ...] = ()
+    state: str | None = None
+    fields: tuple[str, ...] = FIELDS
+    tz: str = "UTC"
+
+    def of(self, schema: pa.Schema) -> TableColumns:
+        """The same with the value columns of a schema.
+
+        Raises:
+            ValueError: A column is missing, or a field is unknown; the message names it.
+        """
+        import pyarrow.types as kinds
+
+        if unknown := [field for field in self.fields if field not in FIELDS]:
+            raise ValueError(f"fields has {unknown[0]!r}; there are {', '.join(FIELDS)}")
+        if not self.key:
+            raise ValueError("key must name at least one column")
+        others = {*self.key, self.time, self.state}
+        values = self.values or tuple(
+            field.name
+            for field in schema
+            if field.name not in others and (kinds.is_integer(field.type) or kinds.is_floating(field.type))
+        )
+        for name in (*self.key, self.time, *values):
+            if name not in schema.names:
+                raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, schema.names))}")
+        if not values:
+            raise ValueError("no column has numbers to filter: name one in values")
+        return TableColumns(self.key, self.time, values, self.state, self.fields, self.tz)
+
+
+class TableFilter:
+    """Filters a table of many series in parts, which continue each other.
+
+    Args:
+        columns: with value columns, see `TableColumns.of`.
+        options: of `rfa.Streams`.
+
+    Attributes:
+        refused: number of rows without estimates: see `rfa.Streams.step`; or without a key or time.
+        alarms: number of rows with an alarm.
+    """
+
+    def __init__(self, columns: TableColumns, **options: Any) -> None:
+        self.columns = columns
+        self.streams = Streams(len(columns.values), tz=columns.tz, **options)
+        self.refused = self.alarms = 0
+
+    def filter(self, table: Any, *, is_sorted: bool = False) -> pa.Table:
+        """The rows of a table with their estimates, in the same order.
+
+        Args:
+            table: a pyarrow table or record batch.
+            is_sorted: whether rows before the last one of their series are refused; else each series of this table is
+                sorted by time.
+
+        Raises:
+            ValueError: a column has the wrong type, or a state is not of this model.
+            StreamsFull: there are too many series.
+        """
+        import pyarrow as pa
+
+        table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+        columns, rows = self.columns, table.num_rows
+        codes, keys = _keys(table, columns.key)
+        if columns.state is not None and columns.state in table.column_names:
+            self._restore(codes, keys, combine_chunks(table[columns.state]))
+            table = table.drop_columns([columns.state])
+        handles = self.streams.handles(keys)[codes] if rows else np.empty(0, np.int64)
+        times = _seconds(combine_chunks(table[columns.time]), columns.time, columns.tz)
+        for name in columns.key:
+            times[np.asarray(combine_chunks(table[name]).is_null(), bool)] = np.nan
+        values = np.stack([_numbers(table[name], name) for name in columns.values], axis=1)
+        order = None if is_sorted else _order(codes, times)
+        found = self._step(handles, times, values, order)
+        names = unique_names([*table.column_names, *found])[len(table.column_names) :]
+        for name, column in zip(names, found.values(), strict=True):
+            table = table.append_column(name, _arrow(column))
+        return table
+
+    def state_column(self, table: pa.Table) -> pa.Array:
+        """For each row of a table its series' state where it is the last row of the series, else null."""
+        import pyarrow as pa
+
+        codes, keys = _keys(table, self.columns.key)
+        states: list[bytes | None] = [None] * len(codes)
+        for code, back in zip(*np.unique(codes[::-1], return_index=True), strict=True):
+            states[len(codes) - 1 - back] = self.streams.state(keys[code])
+        return pa.array(states, pa.large_binary())
+
+    def _restore(self, codes: Array, keys: Sequence[Hashable], states: Any) -> None:
+        """Continue series that have not begun from the first state of each."""
+        for row in np.flatnonzero(np.asarray(states.is_valid(), bool)).tolist():
+            key = keys[codes[row]]
+            if key not in self.streams:
+                self.streams.restore(key, states[row].as_py())
+
+    def _step(self, handles: Array, times: Array, values: Array, order: Array | None) -> dict[str, Array]:
+        """The estimates of all rows by their names."""
+        found: dict[str, Array] = {}
+        for begin in range(0, max(len(handles), 1), STEP_ROWS):
+            part = slice(begin, begin + STEP_ROWS)
+            rows = part if order is None else order[part]
+            outputs = self.streams.step(handles[rows], times[rows], values[rows])
+            self.refused += int(np.count_nonzero(~outputs.is_good))
+            self.alarms += int(np.count_nonzero(outputs.alarm == 1))
+            for name, column in self._estimates(outputs, values[rows]).items():
+                found.setdefault(name, np.empty(len(handles), column.dtype))[rows] = column
+        return found
+
+    def _estimates(self, outputs: StepOutputs, values: Array) -> dict[str, Array]:
+        """Columns of these rows, with the names of `rfa.filter`."""
+        fields, request = self.columns.fields, self.streams.request
+        found: dict[str, Array] = {}
+        for a, name in enumerate(self.columns.values):
+            found |= {f"{name}_{part}": getattr(outputs, part)[:, a] for part in ("mean", "std") if part in fields}
+            if "interval" in fields:
+                for k, level in enumerate(request.levels):
+                    found |= dict(zip(ends(name, level), outputs.interval[:, k, a].T, strict=True))
+            for h, lead in enumerate(request.horizon if "forecast" in fields else ()):
+                ahead = f"{name}_ahead{lead:g}"
+                found |= {f"{ahead}_{part}": outputs.moments[:, h, k, a] for k, part in enumerate(("mean", "std"))}
+                for k, level in enumerate(request.levels):
+                    found |= dict(zip(ends(ahead, level), outputs.bands[:, h, k, a].T, strict=True))
+        for name in ("weight", "nis", "anomaly", "confidence"):
+            found |= {name: getattr(outputs, name)} if name in fields else {}
+        if "alarm" in fields and request.alarm is not None:
+            found["alarm"] = outputs.alarm == 1
+        if "outlier" in fields:
+            found["outlier"] = beyond_gate(outputs.nis, (~np.isnan(values)).sum(axis=1), OUTLIER)
+        return found
+
+
+def filter_table(
+    table: Any,
+    *,
+    key: Sequence[str] | str,
+    time: str,
+    values: Sequence[str] | str = (),
+    state: str | None = None,
+    fields: Sequence[str] = FIELDS,
+    tz: str = "UTC",
+    **options: Any,
+) -> pa.Table:
+    """Filter the series in an Arrow table; compiled code runs over the rows of all of them.
+
+    Each series has the numbers of `rfa.filter` of it alone, to the bit.
+
+    Args:
+        table: a pyarrow table or record batch, or an object with `__arrow_c_stream__`, such as a pandas or polars
+            frame. Rows may be in any order, and keep it; each series is filtered in the order of its times.
+        key, time: the columns that label series; the column of times: numbers as they are, or dates, in seconds.
+        values: the columns to filter; default: all others of numbers.
+        state: name of a column of states, as bytes. In the input, the first one of a series continues it; null or no
+            such column begins it. In the output, the last row of each series in the table has its state.
+        fields: which estimates to return: "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm",
+            "outlier", "forecast".
+        tz: time zone of dates without one, and of the days and weeks that models follow.
+        options: those of `rfa.Streams`: model, levels, horizon, alarm, minimum, maximum, limit, threads.
+
+    Returns:
+        The table with the columns of `rfa.filter` for each column x; of each lead of `horizon`, such as 3600,
+        `x_ahead3600_mean`, `x_ahead3600_std` and the ends of its intervals. A row that cannot be filtered has null: its
+        time, key or number is missing or not finite, or its time is before that of the state.
+
+    Raises:
+        ValueError: If an argument or a column is invalid; the message names it.
+        StreamsFull: there are more series than `limit`.
+    """
+    import pyarrow as pa
+
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        table = pa.table(table)
+    keys, chosen = ((one,) if isinstance(one, str) else tuple(one) for one in (key, values))
+    columns = TableColumns(keys, time, chosen, state, tuple(fields), tz).of(table.schema)
+    work = TableFilter(columns, **options)
+    found = work.filter(table)
+    return found if state is None else found.append_column(state, work.state_column(found))
+
+
+def _keys(table: pa.Table, names: Sequence[str]) -> tuple[Array, list[Hashable]]:
+    """A number for each row, and the key of each number: a cell, or a tuple of those of several columns."""
+    import pyarrow.compute as pc
+
+    codes, cells = np.zeros(table.num_rows, np.int64), []
+    for name in names:
+        encoded = pc.dictionary_encode(combine_chunks(table[name]), null_encoding="encode")
+        indices = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
+        cells.append((encoded.dictionary.to_pylist(), indices))
+        codes = codes * max(1, len(encoded.dictionary)) + indices
+        if len(names) > 1:
+            _, codes = np.unique(codes, return_inverse=True)
+    if len(names) == 1:
+        return codes, cells[0][0]
+    _, first = np.unique(codes, return_index=True)
+    return codes, [tuple(texts[indices[row]] for texts, indices in cells) for row in first]
+
+
+def _order(codes: Array, times: Array) -> Array | None:
+    """The rows by series and time, those of one time in their order; None if they are."""
+    is_next = (codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & ~(times[1:] < times[:-1]))
+    return None if is_next.all() else np.lexsort((times, codes))
+
+
+def _seconds(column: Any, name: str, tz: str) -> Array:
+    """Times, a copy; NaN where missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.array(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise ValueError(f"time: column {name!r} is of {kind}: cast it to numbers or timestamps")
+    is_null = np.asarray(column.is_null(), bool)
+    column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(kind)) if is_null.any() else column
+    rows = np.arange(len(column))
+    times = np.array(read_clock(column, name, zone=tz, time_format=None, rows=rows).seconds(slice(None)), np.float64)
+    times[is_null] = np.nan
+    return times
+
+
+def _numbers(column: Any, name: str) -> Array:
+    import pyarrow as pa
+
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise ValueError(f"values: column {name!r} is of {kind}: cast it to numbers")
+    found: Array = combine_chunks(column.cast(pa.float64())).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _arrow(column: Array) -> pa.Array:
+    """NaN becomes null."""
+    import pyarrow as pa
+
+    is_missing = column.dtype.kind == "f" and bool(np.isnan(column).any())
+    return pa.array(np.ascontiguousarray(column), from_pandas=is_missing)

@@ -1,0 +1,81 @@
+"""Labelled windows of time: when something was wrong, as people or records say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rfa.data import Key, load_table
+from rfa.data.clock import read_clock
+
+BEGIN, END = "from", "to"
+MOST_WINDOWS: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of some series, or of all.
+
+    Attributes:
+        spans: first and last time of each, in the units of the series, `[W, 2]`.
+        labels: of each window the cells of its series, by column; without a column it is of every series.
+    """
+
+    spans: np.ndarray
+    labels: Sequence[Mapping[str, str]]
+
+    def of(self, by: Sequence[str], key: Key) -> list[tuple[float, float]]:
+        """Windows of a series in order of time, those that overlap as one."""
+        own = dict(zip(by, map(str, key), strict=True))
+        found: list[tuple[float, float]] = []
+        for (begin, end), labels in sorted(
+            zip(self.spans.tolist(), self.labels, strict=True), key=lambda each: each[0]
+        ):
+            if any(own.get(name) != cell for name, cell in labels.items()):
+                continue
+            if found and begin <= found[-1][1]:
+                found[-1] = (found[-1][0], max(end, found[-1][1]))
+            else:
+                found.append((begin, end))
+        return found
+
+
+def read_windows(source: str | Path | Sequence[Sequence[float]], by: Sequence[str], tz: str) -> Windows:
+    """Windows in a file with the columns `from` and `to`, and the key columns of those of single series; or pairs.
+
+    Args:
+        by: key columns of the data.
+        tz: time zone of dates without one.
+
+    Raises:
+        ValueError: a column is missing, a cell is no time, or a window ends before it begins.
+        OSError: the file cannot be read.
+    """
+    if not isinstance(source, str | Path):
+        spans = np.array(source, np.float64).reshape(-1, 2)
+        return Windows(_checked(spans), [{}] * len(spans))
+    columns = load_table(source).columns
+    for name in (BEGIN, END):
+        if name not in columns:
+            raise ValueError(f"{source}: windows need the columns {BEGIN} and {END}, got {', '.join(columns)}")
+    rows = np.arange(1, len(columns[BEGIN]) + 1)
+    if not 0 < len(rows) <= MOST_WINDOWS:
+        raise ValueError(f"{source}: 1 to {MOST_WINDOWS:,} windows are taken, got {len(rows):,}")
+    ends = [
+        read_clock(columns[name], name, zone=tz, time_format=None, rows=rows).seconds(slice(None))
+        for name in (BEGIN, END)
+    ]
+    names = [name for name in by if name in columns]
+    cells = [map(str, columns[name].to_pylist()) for name in names]
+    labels = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)] if names else [{}] * len(rows)
+    return Windows(_checked(np.stack(ends, axis=1)), labels)
+
+
+def _checked(spans: np.ndarray) -> np.ndarray:
+    for row in np.flatnonzero(~(spans[:, 0] <= spans[:, 1]))[:1].tolist():
+        raise ValueError(f"window {row + 1} ends before it begins: from {spans[row, 0]:.12g} to {spans[row, 1]:.12g}")
+    return spans
