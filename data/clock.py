@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from rfa.data.clock_choice import take
-from rfa.data.clock_numbers import EXCEL, calendar_form, check_finite, excel_seconds, unix_seconds
+from rfa.data.clock_numbers import DAYS_1970, calendar_form, check_finite, day_seconds, unix_seconds
 from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
 from rfa.data.time_formats import candidate_formats, parse
 
@@ -173,10 +173,9 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str) -> Clock:
     numbers = column.to_numpy()
     check_finite(numbers, name, rows)
     form = calendar_form(numbers, name) if len(numbers) else None
-    if form == EXCEL:
-        note = f"{EXCEL}, taken as {zone}"
-        seconds = excel_seconds(numbers)
-        return Clock(seconds if zone == "UTC" else utc_seconds(seconds, zone), note, form=EXCEL)
+    if form in DAYS_1970:
+        seconds = day_seconds(numbers, form)
+        return Clock(seconds if zone == "UTC" else utc_seconds(seconds, zone), f"{form}, taken as {zone}", form=form)
     if form is not None:
         cells = pc.cast(pc.cast(column, pa.int64()), pa.string())
         chunked = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells

@@ -22,10 +22,17 @@ USUAL_DATES: Final = ("last_changed", "last_updated", "start", "start_time", "cr
 UNIX_WORDS: Final = frozenset((
     "unix", "epoch", "time", "timestamp", "ts", "ms", "ns", "us", "utc", "stamp", "clock", "date", "datetime",
     "created", "updated", "at", "unixtime", "zeit", "temps", "tiempo", "hora", "tempo", "tijd", "start",
+    "times", "timestamps", "dates",
 ))  # fmt: skip
-ELAPSED_WORDS: Final = frozenset(("time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd"))
+ELAPSED_WORDS: Final = frozenset((
+    "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "second", "seconds", "sec",
+))  # fmt: skip
+# The least rows of a column of numbers at even distances for it to be the clock without a name.
+FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
 MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
+# Names of columns that are no names.
+VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
 # Cells of a sample that are parsed as dates.
 PARSED: Final = 6
 
@@ -123,20 +130,40 @@ def numeric_sample(column: Any) -> np.ndarray | None:
 
 
 def refuse_unknown_times(columns: dict[str, Any]) -> None:
-    """Refuse a table without a time column whose first column may hold times in an unknown form.
+    """Refuse a table without a time column whose cells or names look like times: its rows are not merely counted.
 
     Raises:
-        ValueError: it may; the message names the options that mend it.
+        ValueError: they do; the message names the options that mend it.
     """
     import pyarrow as pa
 
-    name = next(iter(columns))
-    cells = sample(columns[name]).to_pylist() if pa.types.is_string(columns[name].type) else []
-    if len(cells) > 2 and len({*cells}) == len(cells) and all(re.search(MAY_BE_TIME, cell) for cell in cells):
+    others = [name for name, column in columns.items() if numeric_sample(column) is not None] or list(columns)[-1:]
+    for position, (name, column) in enumerate(columns.items()):
+        choose = f"choose value columns with --column {next((o for o in others if o != name), name)!r}"
+        cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
+        is_distinct = len(cells) > 2 and len({*cells}) > len(cells) // 2
+        if is_distinct and all(re.search(MAY_BE_TIME, cell) for cell in cells):
+            raise ValueError(
+                f"column {name!r}: {cells[0]!r} may be a time in an unknown form: give --time {name!r} --time-format "
+                f"'%d.%m.%Y %H:%M', as it is written, or {choose}"
+            )
+        if position == 0 and len(columns) > 1 and _may_be_clock(column):
+            raise ValueError(f"column {name!r} rises and may be the time: give --time {name!r}, or {choose}")
+    named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
+    if len(named) > 2 and 2 * len(named) >= len(columns):
         raise ValueError(
-            f"column {name!r}: {cells[0]!r} may be a time in an unknown form: give --time {name!r} --time-format "
-            "'%d.%m.%Y %H:%M', as it is written, or choose value columns with --column"
+            f"the names of the columns are numbers or times, such as {named[0]!r}: if each row is a series, give "
+            f"--by {next(iter(columns))!r}; if the file has no header, choose value columns with --column {named[0]!r}"
         )
+
+
+def _may_be_clock(column: Any) -> bool:
+    """Whether numbers only rise, and do not count the rows."""
+    numbers = numeric_sample(column)
+    if numbers is None or len(numbers) < FEWEST_EVEN:
+        return False
+    steps = np.diff(numbers)
+    return bool((steps > 0).all() and not (steps == 1).all())
 
 
 def _is_number_or_date(column: Any) -> bool:
@@ -157,13 +184,31 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
         words, rises = words_of(name), bool((np.diff(numbers) >= 0).all())
         if calendar_form(numbers, name) is not None and (rises or position == 0):
             return name
-        if _is_unix(numbers) and (words & UNIX_WORDS or (position == 0 and rises and len(numbers) > 2)):
+        if is_unix(numbers) and (words & UNIX_WORDS or (position == 0 and rises and len(numbers) > 2)):
             return name
         if position == 0 and words & ELAPSED_WORDS and len(numbers) > 2 and (np.diff(numbers) > 0).all():
+            return name
+        if len(columns) > 1 and ((position == 0 and _is_even(column)) or (is_unix(numbers) and _is_even(column))):
             return name
     return None
 
 
-def _is_unix(numbers: np.ndarray) -> bool:
+def _is_even(column: Any) -> bool:
+    """Whether plain numbers rise at even distances other than 1, as times or positions do."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(column) < FEWEST_EVEN:
+        return False
+    try:
+        numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
+    except pa.ArrowInvalid:
+        return False
+    steps = np.diff(numbers)
+    return bool(steps[0] > 0 and steps[0] != 1 and np.allclose(steps, steps[0], rtol=1e-3, atol=0))
+
+
+def is_unix(numbers: np.ndarray) -> bool:
+    """Whether all numbers have the size of times since 1970, in one unit."""
     scales = (1.0, *(per_second for _, per_second, _ in EPOCHS))
     return any(bool(((numbers >= EARLIEST_UNIX * k) & (numbers <= LATEST_UNIX * k)).all()) for k in scales)

@@ -12,17 +12,20 @@ EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11,
 EPOCH_SECONDS: Final = 1e8
 # Seconds since 1970 in a column that no name marks as times: 2000 to 2040.
 EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
-EXCEL: Final = "days of Excel"
-EXCEL_1970: Final = 25569  # Excel counts days from 1899-12-30
+EXCEL, MATLAB = "days of Excel", "days of MATLAB"
+# 1970-01-01 as a day number. Excel counts from 1899-12-30, MATLAB from year 0.
+DAYS_1970: Final = {EXCEL: 25_569, MATLAB: 719_529}
 DAY: Final = 86400.0
-# Days of Excel from 1940 to 2100.
-EXCEL_DAYS: Final = (14_611.0, 73_051.0)
+# Days since 1970 from 1940 to 2100.
+DATED_DAYS: Final = (-10_958.0, 47_482.0)
 YEAR_WORDS: Final = frozenset((
-    "year", "yr", "years", "jahr", "année", "annee", "an", "anno", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
+    "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
+    "an", "anno", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
 ))  # fmt: skip
 DATE_WORDS: Final = frozenset((
     "date", "datum", "day", "tag", "fecha", "dia", "día", "data", "jour", "giorno", "dag", "dato", "month", "monat",
     "mois", "mes", "mese", "mês", "maand", "period", "periode", "yearmonth", "yyyymm", "yyyymmdd", "ds", "datetime",
+    "datenum", "serial", "matlab",
 ))  # fmt: skip
 # The forms of whole numbers, and which numbers they fit.
 # The least number of dates without separators in a column that no name marks as times.
@@ -52,8 +55,10 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
         parts = numbers % 100
         if least <= numbers.min() and numbers.max() <= most and parts.min() >= 1 and parts.max() <= last:
             return form
-    low, high = EXCEL_DAYS
-    return EXCEL if words & DATE_WORDS and low <= numbers.min() and numbers.max() <= high else None
+    low, high = DATED_DAYS
+    begin, end = float(numbers.min()), float(numbers.max())
+    days = (form for form, origin in DAYS_1970.items() if low <= begin - origin and end - origin <= high)
+    return next(days, None) if words & DATE_WORDS else None
 
 
 def _long_compact(numbers: np.ndarray) -> str | None:
@@ -75,14 +80,14 @@ def _are_dates(numbers: np.ndarray, factor: int) -> bool:
     return all(bool(((part >= least) & (part <= most)).all()) for part, least, most in limits)
 
 
-def excel_seconds(numbers: np.ndarray) -> np.ndarray:
-    """Days of Excel as seconds since 1970, to the millisecond."""
-    return np.asarray(np.rint((numbers.astype(np.float64) - EXCEL_1970) * DAY * 1e3) / 1e3, np.float64)
+def day_seconds(numbers: np.ndarray, form: str) -> np.ndarray:
+    """Days of Excel or MATLAB as seconds since 1970, to the millisecond."""
+    return np.asarray(np.rint((numbers.astype(np.float64) - DAYS_1970[form]) * DAY * 1e3) / 1e3, np.float64)
 
 
-def excel_days(seconds: np.ndarray) -> np.ndarray:
-    """The inverse of `excel_seconds`."""
-    return np.asarray(seconds / DAY + EXCEL_1970, np.float64)
+def day_numbers(seconds: np.ndarray, form: str) -> np.ndarray:
+    """The inverse of `day_seconds`."""
+    return np.asarray(seconds / DAY + DAYS_1970[form], np.float64)
 
 
 def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:

@@ -11,7 +11,7 @@ from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_w
 from rfa.data.clock_numbers import YEAR_WORDS
 from rfa.data.month_names import LANGUAGES, names
 
-TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp](\.?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
 # In columns called date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
@@ -40,7 +40,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
             "hora", "ora", "uur", "timme",
         )), 0, 24,
     ),
-    "minute": (frozenset(("minute", "minuten", "minuto")), 0, 59),
+    "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
 }  # fmt: skip
 # The parts that follow a year, and how they are joined. The first that fits is taken.
 AFTER_YEAR: Final = (
@@ -99,11 +99,14 @@ class ClockParts:
 def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     """The clock of a table that has it in several columns; None if it has one column or none."""
     lower = {name.strip(" <>").lower(): name for name in reversed(list(columns))}
+    if {"MM", "mm"} <= columns.keys():
+        lower["minute"] = "mm"
     dates = [name for name in date_columns(dict(columns)) if not _has_time_of_day(columns[name])]
     clocks = [name for name in columns if _is_time_of_day(columns[name])]
     if (
         "date" in lower
         and "time" in lower
+        and not _has_time_of_day(columns[lower["date"]])
         and (
             lower["time"] in clocks
             or (_match(columns[lower["date"]], COMPACT_DATE) and _match(columns[lower["time"]], COMPACT_TIME))
@@ -219,6 +222,7 @@ def _part_text(kind: str, column: Any) -> Any:
     is_text = pa.types.is_string(column.type)
     if kind in ("date", "clock"):
         cells = pc.utf8_trim_whitespace(column) if is_text else pc.strftime(column, format="%Y-%m-%d")
+        cells = pc.replace_substring_regex(cells, r"(\d)( ?[aApP])$", r"\1\2m") if kind == "clock" else cells
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
     cells = pc.utf8_trim_whitespace(_bare(kind, column)) if is_text else column
     cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells) if is_text else cells

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS
-from rfa.data.clock_numbers import words_of
+from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, is_unix
+from rfa.data.clock_numbers import DAY, unix_seconds, words_of
 from rfa.data.marks import MissingRule
 from rfa.data.numbers import NumberFormat, parse_numbers, read_switches, report_unreadable
 from rfa.data.table import Table
@@ -143,7 +143,7 @@ def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.nd
         found.notes.append(f"left out, {kind}: {', '.join(map(repr, left))}; --column chooses columns")
 
 
-def leave_out_counters(found: ValueColumns, times: np.ndarray) -> None:
+def leave_out_counters(found: ValueColumns, times: np.ndarray, *, is_dated: bool) -> None:
     """Leave out columns that number the rows or repeat the times, by their names and values."""
     clocks = (times, np.arange(float(len(times))))
 
@@ -152,6 +152,18 @@ def leave_out_counters(found: ValueColumns, times: np.ndarray) -> None:
         return is_named and any(_is_line(values, clock) for clock in clocks)
 
     _leave_out(found, "counts of rows or times", counts)
+    if is_dated:
+        _leave_out(found, "times", lambda _, values: _are_times(values, times))
+
+
+def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
+    """Whether values are seconds or finer units since 1970 that follow the times, such as the ends of intervals."""
+    seen = ~np.isnan(values)
+    if seen.sum() < LEAST_ROWS or not is_unix(values[seen]):
+        return False
+    moments, clock = unix_seconds(values[seen])[0], times[seen]
+    near = 2 * float(np.ptp(clock)) / (len(clock) - 1) + DAY
+    return bool((np.abs(moments - clock) <= near).all() and np.corrcoef(moments, clock)[0, 1] > 0.99)
 
 
 def _is_line(values: np.ndarray, clock: np.ndarray) -> bool:

@@ -5,27 +5,36 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
-from rfa.data.clock_choice import CLOCK_NAMES
+from rfa.data.attributes import as_csv, read_series_lines
+from rfa.data.header import (
+    END_OF_PROPERTIES,
+    MOST_DESCRIPTIONS,
+    count_descriptions,
+    is_data,
+    is_headless,
+    join_names,
+    uncomment_header,
+)  # fmt: skip
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
+from rfa.data.labelled_lines import read_labelled
 from rfa.data.line_protocol import read_points
-from rfa.data.table import MISSING, Table, unique_names
-from rfa.data.text_tables import as_separated, count_titles
+from rfa.data.sql_dump import read_dump
+from rfa.data.table import Table, unique_names
+from rfa.data.text_tables import as_separated, count_titles, split_all_spaces, split_spaces
+from rfa.data.titles import add_date
 
 PREVIEW_LINES: Final = 50
 # Those that are rarer inside cells first.
 SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
-DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
 NOT_SPACE: Final = re.compile(r"\S")
 # Files from this size on are read by several threads.
 LARGE: Final = 2**23
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
-# Lines below a header that describe the columns: units, types.
-MOST_DESCRIPTIONS: Final = 8
-TYPE: Final = re.compile(r"\d+[sdn]")
 
 
 def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
@@ -59,39 +68,34 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
-    if (logged := read_points(text)) is not None:
-        return logged.table()
+    for reader in (read_points, read_labelled, read_series_lines):
+        if (logged := reader(text)) is not None:
+            return logged.table()
+    if (dumped := read_dump(text)) is not None:
+        return dumped
     if is_annotated(text):
         return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
+    if (changed := as_csv(text) or uncomment_header(text, SPLITS)) is not None:
+        text, encoded = changed, None
     lines = _preview(text)
     if not lines:
         raise ValueError("the file is empty")
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
         return read_text(separated, (*notes, "a table drawn as text: rows are counted without its lines of dashes"))
-    titles = count_titles([line[0] for line in lines])
+    titles = _count_titles(lines)
     separator, above = _separator([line[0] for line in lines[titles:]])
     above += titles
     if above:
         notes += (f"{above} lines above the header are skipped",)
-    lines = lines[above:]
-    header = _cells(lines[0][0], separator)
-    start = lines[0].start()
-    if not _is_data(header):
-        start = lines[0].end()
-        names = [name.strip() or f"column {k}" for k, name in enumerate(header, start=1)]
-        described = _descriptions([_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]])
-        if described:
-            start = lines[described].end()
-            # A title line may have as many cells as the header below it.
-            rows = [header, *(_cells(line[0], separator) for line in lines[1 : described + 1])]
-            names = next((row for row in rows if row[0].strip().lower() in CLOCK_NAMES), names)
-            notes += (f"{described} lines below the header have no numbers and are skipped",)
-    else:
-        names = [f"column {k}" for k in range(1, len(header) + 1)]
-        notes += ("no header: columns are numbered",)
+    title_text = text[: lines[above].start()]
+    header, names, start, more = _header(lines[above:], separator)
+    notes += more
     if NOT_SPACE.search(text, start) is None:
         raise ValueError("the file has a header and no rows")
     names = unique_names(names)
+    has_header = start > lines[above].start()
+    text, encoded, more = _without_headers(text, lines[above][0] if has_header else "", start, encoded)
+    notes += more
     # Its own line end belongs to the header.
     before = len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
     if encoded is None:
@@ -101,7 +105,36 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     columns = _arrow_columns(encoded, offset, names, separator, before)
     while len(names) > 1 and not header[len(names) - 1].strip() and _is_empty(columns[names[-1]]):
         del columns[names.pop()]  # every line ends with a separator
-    return Table(columns, separator, before + 1, notes)
+    return add_date(Table(columns, separator, before + 1, notes), title_text)
+
+
+def _header(lines: Sequence[re.Match[str]], separator: str) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:
+    """The cells of the header's line, the names of the columns, where the rows begin, and notes."""
+    first = _cells(lines[0][0], separator)
+    rows = [_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]]
+    if is_headless(first, rows):
+        names = [f"column {k}" for k in range(1, len(first) + 1)]
+        return first, names, lines[0].start(), ("no header: columns are numbered",)
+    described = count_descriptions(rows)
+    notes = (f"{described} lines below the header have no numbers and are skipped",) if described else ()
+    return first, join_names([first, *rows[:described]]), lines[described].end(), notes
+
+
+def _without_headers(
+    text: str, header: str, start: int, encoded: bytes | None
+) -> tuple[str, bytes | None, tuple[str, ...]]:
+    """The text without lines below `start` that repeat the header, as in files that were appended to each other."""
+    pattern = re.compile(rf"^{re.escape(header)}\r?$\n?", re.MULTILINE)
+    if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
+        return text, encoded, ()
+    text = text[:start] + pattern.sub("", text[start:])
+    return text, None, (f"{count} lines repeat the header: left out",)
+
+
+def _count_titles(lines: Sequence[re.Match[str]]) -> int:
+    """The number of lines above the header that are properties of the file."""
+    ends = [k + 1 for k, line in enumerate(lines[:-1]) if END_OF_PROPERTIES.fullmatch(line[0].strip())]
+    return ends[-1] if ends else count_titles([line[0] for line in lines])
 
 
 def _arrow_columns(
@@ -164,6 +197,13 @@ def _cells(line: str, separator: str) -> list[str]:
         raise ValueError(f"the file cannot be read as CSV: {error}") from None
 
 
+SPLITS: Final[tuple[Callable[[str], list[str]], ...]] = (
+    *(partial(_cells, separator=sign) for sign in SEPARATORS),
+    split_spaces,
+    split_all_spaces,
+)
+
+
 def _separator(lines: list[str]) -> tuple[str, int]:
     """The separator for which most lines have as many cells as the header, and the number of title lines."""
     found = {separator: _fit([len(_cells(line, separator)) for line in lines]) for separator in SEPARATORS}
@@ -173,7 +213,7 @@ def _separator(lines: list[str]) -> tuple[str, int]:
     separator = next(separator for separator in SEPARATORS if found[separator][0] == best)
     above = found[separator][1]
     # A row with more cells than the header does not make the header a title line.
-    return separator, above if above < len(lines) - 1 and not _is_data(_cells(lines[above], separator)) else 0
+    return separator, above if above < len(lines) - 1 and not is_data(_cells(lines[above], separator)) else 0
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
@@ -184,27 +224,3 @@ def _fit(counts: list[int]) -> tuple[float, int]:
         return as_first, 0
     above = counts.index(usual)
     return sum(count == usual for count in counts[above:]) / len(counts), above
-
-
-def _descriptions(rows: list[list[str]]) -> int:
-    """The number of rows right below a header that describe the columns.
-
-    They have no digits, or none in their first cell, or only types as in USGS' files, and the rows below have some in
-    their first cell.
-    """
-
-    def describes(row: list[str]) -> bool:
-        first = row[0].strip()
-        is_label = first.lower() not in MISSING and not re.search(r"\d", first)
-        return is_label or not re.search(r"\d", "".join(row)) or all(TYPE.fullmatch(cell) for cell in row)
-
-    count = next((k for k, row in enumerate(rows) if not describes(row)), 0)
-    if rows and all(TYPE.fullmatch(cell) for cell in rows[0]):
-        return 1
-    return count if count and all(row and re.search(r"\d", row[0]) for row in rows[count:]) else 0
-
-
-def _is_data(cells: list[str]) -> bool:
-    """Whether a row has only numbers and dates, so it is not a header."""
-    filled = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
-    return bool(filled) and all(NUMBER.fullmatch(cell) or DATE.fullmatch(cell) for cell in filled)

@@ -12,6 +12,7 @@ from rfa.data.csv_text import decode_text, read_text
 from rfa.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
 from rfa.data.json_text import is_json, read_json
 from rfa.data.table import Table
+from rfa.data.xml_rows import is_xml, read_xml
 
 MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string arrays
 PACKED: Final = {
@@ -30,7 +31,7 @@ OPTIONAL: Final = (b"Obj\x01", b"CDF", b"\x89HDF")
 # Endings of tables among the other files of an archive.
 TABLES: Final = (
     ".csv", ".tsv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".orc", ".xlsx",
-    ".xls", ".ods", ".db", ".sqlite", ".avro", ".nc", ".duckdb",
+    ".xls", ".ods", ".db", ".sqlite", ".avro", ".nc", ".duckdb", ".xml", ".gpx", ".sql", ".tsf", ".arff",
 )  # fmt: skip
 MOST_LISTED: Final = 8
 COMPRESSED: Final = r"\.(gz|zst|bz2|xz|lz4)$"
@@ -40,7 +41,7 @@ OTHERS: Final = ("readme", "license", "licence", "metadata", "manifest")
 def is_plain_text(content: bytes) -> bool:
     """Whether the content begins like CSV: not compressed, binary or JSON."""
     magics = (*PACKED, ZIP, DATABASE, OLD_WORKBOOK, PDF, *OPTIONAL, *ARROW)
-    return not (content.startswith(magics) or b"\0" in content[:4096] or is_json(content))
+    return not (content.startswith(magics) or b"\0" in content[:4096] or is_json(content) or is_xml(content))
 
 
 def read_limited(file: Any) -> bytes:
@@ -91,6 +92,8 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
         return read_optional(content)
     if content.startswith(PDF):
         raise ValueError("PDF files are not read: save the table as CSV or Parquet")
+    if is_xml(content):
+        return read_xml(content)
     return read_json(content) if is_json(content) else _read_csv(content)
 
 

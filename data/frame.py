@@ -180,7 +180,7 @@ def _read_rows(
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
     if not options.columns:
-        leave_out_counters(values, times)
+        leave_out_counters(values, times, is_dated=read.is_dated)
     known = read_covariates(table, options.known, MissingRule.of(options.missing), strict=options.strict)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
     whole = Series(

@@ -77,7 +77,7 @@ def gluonts(document: Any) -> Rows | None:
     rows = Rows(note="the values of 'target' are the rows of a series")
     for number, series in enumerate(listed):
         labels = {"item_id": series.get("item_id", series.get("id", str(number)))}
-        times = _steps(series.get("start"), series.get("freq"), len(series["target"]))
+        times = time_steps(series.get("start"), series.get("freq"), len(series["target"]))
         rows.add(labels, **({} if times is None else {"time": times}), target=series["target"])
     return rows
 
@@ -103,28 +103,6 @@ def home_assistant(document: Any) -> Rows | None:
     return rows
 
 
-def point_lists(document: Any) -> Rows | None:
-    """A list of series, each with one list of pairs and labels, such as Datadog's `series` with `pointlist`."""
-    if not _are_objects(document):
-        return None
-    rows, found = Rows(), [name for name, cells in document[0].items() if _are_points(cells)]
-    if len(found) != 1 or not all(_are_points(series.get(found[0])) for series in document):
-        return None
-    for series in document:
-        labels = {name: cell for name, cell in series.items() if isinstance(cell, str)}
-        time, value = zip(*series[found[0]], strict=True)
-        rows.add(labels, time=time, value=value)
-    return rows
-
-
-def _are_points(cells: Any) -> bool:
-    return (
-        isinstance(cells, list)
-        and len(cells) > 0
-        and all(isinstance(cell, list) and len(cell) == 2 and isinstance(cell[0], int | float) for cell in cells)
-    )
-
-
 def _are_objects(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
 
@@ -133,7 +111,8 @@ def _labels(tags: Any) -> dict[str, Any]:
     return {str(name): tag for name, tag in tags.items()} if isinstance(tags, Mapping) else {}
 
 
-def _steps(start: Any, step: Any, count: int) -> list[str] | None:
+def time_steps(start: Any, step: Any, count: int) -> list[str] | None:
+    """The times of `count` rows from a start and a step such as 15min or D; None if these are not known."""
     found = re.fullmatch(r"(\d*)(min|[a-zA-Z])(?:[ES]|-\w+)?", str(step or ""))
     if found is None or found[2].lower() not in STEPS or not isinstance(start, str) or count > MOST_CELLS:
         return None

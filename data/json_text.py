@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from rfa.data.clock_numbers import EARLIEST_UNIX, LATEST_UNIX, unix_seconds
-from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, point_lists, prometheus
+from rfa.data.json_blocks import named_cells, parallel_lists, read_blocks
+from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
 # Parsed JSON takes many times its size.
 MOST_BYTES: Final = 2**28
-# Objects around the rows, such as {"data": {"rows": […]}}.
-MOST_LEVELS: Final = 7
 SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
-    prometheus, influx, graphite, opentsdb, gluonts, home_assistant, point_lists,
+    prometheus, influx, graphite, opentsdb, gluonts, home_assistant,
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def read_json(content: bytes) -> Table:
     content = content.removeprefix(b"\xef\xbb\xbf")
     document = _parse(content)
     try:
-        found = _read(document, MOST_LEVELS)
+        found = read_blocks(document, _read)
     except (AttributeError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(
             f"a row or series of this JSON has another form than the others ({type(error).__name__}: {error}): give an "
@@ -83,25 +83,24 @@ def _parse_lines(lines: Sequence[bytes]) -> list[Any]:
     return rows
 
 
-def _read(document: Any, levels: int) -> Table | None:
+def _read(document: Any) -> Table | None:
+    """A table of a whole value, without those inside of it."""
     for shape in SHAPES:
         found = shape(document)
         if found is not None:
             return found.table()
     if isinstance(document, list):
-        is_alone = len(document) == 1 and isinstance(document[0], Mapping)
-        inside = _read_inside(document[0], levels) if is_alone else None
-        return inside if inside is not None and len(inside) > 1 else _read_list(document)
-    if not isinstance(document, Mapping):
-        return None
-    return _read_columns(document) or _read_inside(document, levels)
+        return _read_list(document)
+    return _read_columns(document) if isinstance(document, Mapping) else None
 
 
 def _read_list(document: list[Any]) -> Table | None:
     if not document:
         return None
     if all(isinstance(row, Mapping) for row in document):
-        return table_of_rows(document)
+        table, lists = table_of_rows(document), [name for name, cell in document[0].items() if isinstance(cell, list)]
+        note = f"lists inside the rows are left out: {', '.join(map(repr, lists))}"
+        return replace(table, notes=(note,)) if lists else table
     if all(isinstance(row, list) for row in document):
         first = document[0]
         has_header = all(isinstance(cell, str) for cell in first) and len(document) > 1
@@ -139,29 +138,18 @@ def _read_columns(document: Mapping[str, Any]) -> Table | None:
         index = document.get("index")
         columns = {"index": index} if isinstance(index, list) and any(isinstance(cell, str) for cell in index) else {}
         return table_of_columns(columns | {name: [row[k] for row in document["data"]] for k, name in enumerate(names)})
-    lists = {name: cells for name, cells in document.items() if isinstance(cells, list)}
-    lengths = {len(cells) for cells in lists.values()}
-    are_plain = all(not isinstance(cell, list | Mapping) for cells in lists.values() for cell in cells[:10])
-    if lists and len(lengths) == 1 and lengths != {0} and are_plain and len(lists) > 1:
+    if (named := named_cells(document)) is not None:
+        return table_of_columns(named)
+    lists = parallel_lists(document)
+    if len(lists) > 1:
         return table_of_columns(lists)
     if document and all(isinstance(cells, Mapping) for cells in document.values()):
         keys = [tuple(cells) for cells in document.values()]
-        if len({*keys}) == 1 and len(keys[0]) > 2 and len(keys[0]) >= len(keys):
+        are_plain = not any(isinstance(cell, list | Mapping) for cells in document.values() for cell in cells.values())
+        if are_plain and len({*keys}) == 1 and len(keys[0]) > 2 and len(keys[0]) >= len(keys):
             return table_of_columns(
                 {"time": list(keys[0])} | {n: list(cells.values()) for n, cells in document.items()}
             )
         if len(document) > 2 and all(name[:1].isdigit() for name in document):
             return table_of_rows([{"time": name, **cells} for name, cells in document.items()])
     return None
-
-
-def _read_inside(document: Mapping[str, Any], levels: int) -> Table | None:
-    """The rows in one of the values of an object: the longest of them."""
-    if not levels:
-        return None
-    found = [
-        table
-        for value in document.values()
-        if isinstance(value, list | Mapping) and (table := _read(value, levels - 1))
-    ]
-    return max(found, key=len, default=None)

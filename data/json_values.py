@@ -71,7 +71,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     Raises:
         ValueError: it would be too large.
     """
-    flat = [row if _is_flat(row) else _flatten(row) for row in rows]
+    flat = [row if _is_flat(row) else flatten_row(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     check_cells(len(flat) * len(names))
     return table_of_columns({name: [row.get(name) for row in flat] for name in names})
@@ -112,11 +112,12 @@ def _is_flat(row: Mapping[str, Any]) -> bool:
     return not any(isinstance(cell, dict | list) for cell in row.values())
 
 
-def _flatten(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) -> dict[str, Any]:
+def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) -> dict[str, Any]:
+    """The fields of an object and of the objects in it, called a.b; lists are left out."""
     found: dict[str, Any] = {}
     for name, cell in row.items():
         if isinstance(cell, Mapping) and depth:
-            found |= _flatten(cell, f"{prefix}{name}.", depth - 1)
+            found |= flatten_row(cell, f"{prefix}{name}.", depth - 1)
         elif not isinstance(cell, list):
             found[f"{prefix}{name}"] = cell
     return found

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.clock_choice import numeric_sample
 from rfa.data.clock_numbers import YEAR_WORDS
 from rfa.data.month_names import LANGUAGES, names
 from rfa.data.table import Table
@@ -19,8 +20,8 @@ def melt_months(table: Table) -> Table:
     """Convert a table of years with a column for each month to one row per value; other tables are returned."""
     import pyarrow as pa
 
-    year = next((name for name in table.columns if name.strip().lower() in YEAR_WORDS), None)
-    months = _month_columns(list(table.columns))
+    year = next((name for name in table.columns if name.strip().lower() in YEAR_WORDS), None) or _first_years(table)
+    months = _month_columns([name for name in table.columns if name != year])
     if year is None or not months:
         return table
     rows = len(table)
@@ -38,8 +39,19 @@ def melt_months(table: Table) -> Table:
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
 
+def _first_years(table: Table) -> str | None:
+    """The first of thirteen columns or more, if it has no name and consecutive years."""
+    name = next(iter(table.columns))
+    numbers = numeric_sample(table.columns[name]) if len(table.columns) > MONTHS else None
+    if name != "column 1" or numbers is None or len(numbers) < 2 or numbers.min() < 1500 or numbers.max() > 2200:
+        return None
+    return name if bool((np.diff(numbers) == 1).all()) else None
+
+
 def _month_columns(columns: list[str]) -> list[str]:
-    """Twelve consecutive columns with the names of the months in one language."""
+    """Twelve consecutive columns with the names of the months in one language, or with numbers."""
+    if columns in ([f"column {k + 2}" for k in range(MONTHS)], [str(k + 1) for k in range(MONTHS)]):
+        return columns
     lower = [name.strip().lower().rstrip(".") for name in columns]
     for language in LANGUAGES:
         for start in range(len(columns) - MONTHS + 1):

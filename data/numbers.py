@@ -30,6 +30,8 @@ SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
 ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
 FIRST: Final = 1000
+# The longest word that marks missing values in most cells of a column, and the fewest different numbers beside it.
+LONGEST_MARK, FEWEST_NUMBERS = 4, 5
 # Signs and bounds written around a number, the plain form, and a note.
 SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
@@ -111,7 +113,7 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
         if pc.any(is_odd, min_count=0).as_py() and (units := split_units(cells)) is not None:
             cells, notes = units.cells, [*notes, units.note]
             is_odd = _is_odd(cells, texts)
-        if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count:
+        if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count and not _is_mark(texts, is_odd):
             return None
         odd = np.flatnonzero(is_odd.to_numpy())
         cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
@@ -155,6 +157,15 @@ def _is_odd(cells: Any, texts: Any) -> Any:
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
     is_odd = pc.fill_null(pc.invert(is_number), False)
     return pc.or_(is_odd, pc.and_(pc.is_null(cells), pc.is_valid(texts)))
+
+
+def _is_mark(texts: Any, is_odd: Any) -> bool:
+    """Whether all cells that are no numbers are one short word among numbers, so a mark of missing values."""
+    import pyarrow.compute as pc
+
+    words = pc.unique(texts.filter(is_odd)).to_pylist()
+    numbers = pc.count_distinct(texts.filter(pc.invert(is_odd))).as_py()
+    return len(words) == 1 and len(words[0]) <= LONGEST_MARK and numbers >= FEWEST_NUMBERS
 
 
 def _separate_percent(texts: Any, cells: Any) -> Any:

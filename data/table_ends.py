@@ -10,8 +10,8 @@ import numpy as np
 from rfa.data.clock_choice import take
 
 # Rows at each end that are looked at, and the largest share of rows that may be left out.
-MOST: Final = 3
-MOST_SHARE: Final = 0.1
+MOST: Final = 20
+MOST_SHARE: Final = 0.2
 NO_TIME: Final = re.compile(
     r"\s*|(grand )?total.*|sum|summe.*|gesamt.*|average|mean|mittelwert|min|max|source.*|quelle.*|-+|\(\d+ rows?\)",
     re.IGNORECASE,
@@ -25,9 +25,11 @@ def timed_rows(cells: Any) -> slice:
     def count(order: np.ndarray) -> int:
         texts = take(cells, np.sort(order)).to_pylist()
         texts = texts if order[0] == 0 else texts[::-1]
-        return next((k for k, text in enumerate(texts) if text is not None and not NO_TIME.fullmatch(str(text))), MOST)
+        timed = (k for k, text in enumerate(texts) if text is not None and not NO_TIME.fullmatch(str(text)))
+        return next(timed, len(texts))
 
-    if rows <= 2 * MOST:
+    most = min(MOST, rows // 2)
+    if not most:
         return slice(0, rows)
-    first, last = count(np.arange(MOST)), count(np.arange(rows - MOST, rows))
+    first, last = count(np.arange(most)), count(np.arange(rows - most, rows))
     return slice(first, rows - last) if 0 < first + last <= MOST_SHARE * rows else slice(0, rows)

@@ -1,10 +1,12 @@
-"""Tables drawn as text, with rules of dashes or columns aligned by spaces, as CSV."""
+"""Tables drawn as text, with rules of dashes or columns separated by spaces, as CSV."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
+
+from rfa.data.header import is_data
 
 RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
 FOOTER: Final = re.compile(r"\(?\d+ rows?( in set.*| selected.*)?[.)]?", re.IGNORECASE)
@@ -14,6 +16,23 @@ TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}:"?\s*([,;\t|]|$)')
 # Share of the lines that have bars, or as many cells as the others.
 ALIGNED_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**26
+CLOCK: Final = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: (?:UTC|GMT|[A-Z]{2,4}T|[+-]\d{4})\b)?"
+DAY: Final = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})"
+CELL: Final = re.compile(rf'"[^"]*"|{CLOCK}(?=\s|$)|\S+')
+DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ ]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|$)|\S+')
+FEWEST_ROWS: Final = 3
+# Most lines among the rows that have another number of cells, such as sums and notes.
+MOST_OTHERS: Final = 0.2
+
+
+def split_spaces(line: str) -> list[str]:
+    """The cells of a line that are separated by spaces; a date and a time of day are one cell."""
+    return [cell.strip('"').removesuffix(":") for cell in DATED_CELL.findall(line)]
+
+
+def split_all_spaces(line: str) -> list[str]:
+    """The same, with dates and times of day in cells of their own."""
+    return [cell.strip('"').removesuffix(":") for cell in CELL.findall(line)]
 
 
 def as_separated(text: str, preview: Sequence[str], separators: str) -> str | None:
@@ -29,11 +48,47 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
         if sum("|" in row for row in rows) >= ALIGNED_SHARE * len(rows):
             return "\n".join(row.removeprefix("|").removesuffix("|").strip() for row in rows)
-        return "\n".join(GAP.sub("\t", row) for row in rows) if _are_aligned(rows[: len(preview)]) else None
+        return _spaced(rows, len(preview))
     has_separators = sum(any(sign in line for sign in separators) for line in preview)
-    if has_separators > (1 - ALIGNED_SHARE) * len(preview) or not _are_aligned(preview):
+    if has_separators > (1 - ALIGNED_SHARE) * len(preview):
         return None
-    return "\n".join(GAP.sub("\t", line.strip()) for line in text.splitlines() if line.strip())
+    return _spaced([line.strip() for line in text.splitlines() if line.strip()], len(preview))
+
+
+def _spaced(lines: Sequence[str], shown: int) -> str | None:
+    for split in (split_spaces, split_all_spaces):
+        if (found := _rows_of_values(lines, split, shown)) is not None:
+            return found
+    return "\n".join(GAP.sub("\t", row) for row in lines) if _are_aligned(lines[:shown]) else None
+
+
+def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], shown: int) -> str | None:
+    """The rows with as many cells as the line above them, or one more: their number, a year; None without such."""
+    first = next((k for k in range(min(shown, len(lines))) if _begins(lines[k:], split)), None)
+    if first is None:
+        return None
+    count = len(split(lines[first]))
+    header = split(lines[first - 1]) if first else []
+    if first and len(header) not in (count, count - 1) and not (len(header) < 3 and is_data(header)):
+        return None
+    header = ["", *header] if len(header) == count - 1 else header if len(header) == count else []
+    rows = [cells for line in lines[first:] if len(cells := split(line)) == count and cells != header]
+    if len(lines) - first - len(rows) > max(3, MOST_OTHERS * (len(lines) - first)):
+        return None
+    header = ["time" if re.fullmatch(CLOCK, name) else name for name in header]
+    top = first - bool(header)
+    while top and len(above := split(lines[top - 1])) == count and not any(is_data([cell]) for cell in above):
+        top -= 1
+    headers = [*(split(line) for line in lines[top : first - bool(header)]), *([header] if header else [])]
+    titles = [line.replace("\t", " ") for line in lines[:top] if not is_data(split(line))]
+    return "\n".join([*titles, *("\t".join(cells) for cells in [*headers, *rows])])
+
+
+def _begins(lines: Sequence[str], split: Callable[[str], list[str]]) -> bool:
+    """Whether lines begin with rows of numbers and dates, and as many cells."""
+    rows = [split(line) for line in lines[:FEWEST_ROWS]]
+    are_alike = len(rows) == FEWEST_ROWS and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
+    return are_alike and all(sum(is_data([cell]) for cell in row) * 2 >= len(row) for row in rows)
 
 
 def count_titles(preview: Sequence[str]) -> int:

@@ -21,7 +21,8 @@ DATE_FORMATS: Final = (
     "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
     "%b-%y", "%b %y", "%b-%Y", "%b %Y", "%b/%Y", "%B %Y", "%B-%Y", "%Y-%b", "%Y %b", "%Y %B", "%b'%y", "%Y-%b-%d",
-    "%d %b %y", "%m/%Y", "%m.%Y", "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
+    "%d %b %y", "%d%b%Y", "%d%b%y", "%m/%Y", "%m.%Y",
+    "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (

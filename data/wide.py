@@ -22,6 +22,8 @@ DATED: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d|$)")
 COMPACT: Final = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])?")
 MOST_VALUES: Final = 50_000_000
 YEAR_NAME: Final = re.compile(r"(1[5-9]|20|21)\d\d")
+# Columns that sum up the others.
+TOTAL: Final = re.compile(r"(grand )?total|sum(me)?|gesamt|average|mean|mittelwert|annual|ann", re.IGNORECASE)
 TIME, VALUE, YEAR = "time", "value", "year"
 
 
@@ -47,7 +49,8 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     # Empty cells after the last value are not part of a series.
     is_kept = np.maximum.accumulate(there[::-1], axis=0)[::-1]
     step, row = np.nonzero(is_kept)
-    rest = {name: column.take(row) for name, column in table.columns.items() if name not in steps}
+    totals = [name for name in table.columns if TOTAL.fullmatch(name.strip())]
+    rest = {name: column.take(row) for name, column in table.columns.items() if name not in (*steps, *totals)}
     stacked = pa.chunked_array([chunk for name in steps for chunk in _chunks(table.columns[name])])
     columns = {**rest, VALUE: stacked.take(step * len(table) + row)}
     if dates := _as_dates(steps):
@@ -69,7 +72,8 @@ def wide_keys(table: Table) -> list[str]:
 
 
 def step_columns(names: Sequence[str]) -> list[str]:
-    """The last consecutive columns whose names are numbered or are dates; empty if there are none."""
+    """The last consecutive columns whose names are numbered or are dates, without totals; empty if there are none."""
+    names = [name for name in names if not TOTAL.fullmatch(name.strip())]
     counted = _last(names, _counts_up)
     dated = _last(names, lambda name, _: _is_date(name.strip()))
     # The last days of a month count up as well, but only the dates go on into the month before.

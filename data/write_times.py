@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock import local_seconds
-from rfa.data.clock_numbers import EXCEL, excel_days
+from rfa.data.clock_numbers import DAYS_1970, day_numbers
 from rfa.data.iso import ISO
 from rfa.data.series import Series
 from rfa.data.table import Table
@@ -53,8 +53,8 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
     kind = sample.type
     if isinstance(series.form, float):
         return _numbers(times * series.form, sample)
-    if series.form == EXCEL:
-        return _numbers(excel_days(local_seconds(times, series.zone)), sample)
+    if series.form in DAYS_1970:
+        return _numbers(day_numbers(local_seconds(times, series.zone), str(series.form)), sample)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         texts = pa.array(_by_format(series, times, "", str(series.form)) or [])
         return texts.cast(pa.int64()).cast(kind)

@@ -10,6 +10,7 @@ import pytest
 from rfa.data import read_frame
 from rfa.data.file_formats import read_table
 from tests.data import kinds_of_programs as programs
+from tests.data.held_back_kinds import held_back
 from tests.data.kind import Kind
 from tests.data.kinds_of_clocks import clocks, parts
 from tests.data.kinds_of_numbers import missing, numbers
@@ -18,6 +19,7 @@ from tests.data.kinds_of_tables import formats, long
 GROUPS = (
     clocks, parts, numbers, missing, long, formats,
     programs.drawn, programs.exports, programs.parts, programs.agencies, programs.ambiguous, programs.packed,
+    held_back,
 )  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 

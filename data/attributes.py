@@ -1,0 +1,53 @@
+"""Files with `@attribute` lines above `@data`: Monash's .tsf with a series in each line, and Weka's ARFF."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rfa.data.json_shapes import time_steps
+from rfa.data.json_values import Rows, check_cells
+
+ATTRIBUTE: Final = re.compile(r"^@attribute\s+('[^']*'|\"[^\"]*\"|\S+)", re.MULTILINE | re.IGNORECASE)
+DATA: Final = re.compile(r"^@data\s*$", re.MULTILINE | re.IGNORECASE)
+FREQUENCY: Final = re.compile(r"^@frequency\s+(\S+)", re.MULTILINE | re.IGNORECASE)
+STEPS: Final = {
+    "yearly": "Y", "quarterly": "Q", "monthly": "M", "weekly": "W", "daily": "D", "hourly": "H", "minutely": "1min",
+    "half_hourly": "30min", "10_minutes": "10min", "15_minutes": "15min", "4_seconds": "4s",
+}  # fmt: skip
+START: Final = "start_timestamp"
+
+
+def read_series_lines(text: str) -> Rows | None:
+    """The series of a .tsf file; None for others."""
+    parts = _parts(text)
+    if parts is None or ":" not in parts[1].partition("\n")[0]:
+        return None
+    names, body = parts
+    frequency = FREQUENCY.search(text)
+    step = STEPS.get(frequency[1].lower() if frequency else "")
+    rows, count = Rows(note="each line is a series"), 0
+    for line in filter(None, map(str.strip, body.splitlines())):
+        cells = line.split(":")
+        if len(cells) != len(names) + 1:
+            raise ValueError(f"a line has {len(cells) - 1} attributes, the file has {len(names)}: {line[:60]!r}")
+        values = cells[-1].split(",")
+        check_cells(count := count + len(values))
+        labels = dict(zip(names, cells, strict=False))
+        start = re.sub(r"(\d\d)-(\d\d)-(\d\d)$", r"\1:\2:\3", labels.pop(START, ""))
+        times = time_steps(start, step, len(values))
+        rows.add(labels, **({} if times is None else {"time": times}), value=values)
+    return rows
+
+
+def as_csv(text: str) -> str | None:
+    """ARFF as CSV with a header; None for other text."""
+    parts = _parts(text)
+    return None if parts is None else f"{','.join(parts[0])}\n{parts[1]}"
+
+
+def _parts(text: str) -> tuple[list[str], str] | None:
+    """The names of the attributes, and the lines below `@data`."""
+    found = DATA.search(text[:100_000])
+    names = [name.strip("'\"") for name in ATTRIBUTE.findall(text[: found.start()])] if found else []
+    return (names, text[found.end() :].lstrip("\r\n")) if found and names else None

@@ -1,0 +1,147 @@
+"""The header of a text table: which line it is, and the names in several lines of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rfa.data.clock_choice import CLOCK_NAMES
+from rfa.data.table import MISSING
+from rfa.data.units import TIMES
+from rfa.data.wide import step_columns
+
+NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
+DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
+DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
+# Lines below a header that describe the columns: units, types.
+MOST_DESCRIPTIONS: Final = 8
+TYPE: Final = re.compile(r"\d+[sdn]")
+# A line that ends the properties of a file.
+END_OF_PROPERTIES: Final = re.compile(r"\W*(end[ _](of[ _])?header|\[data\]|\*end\*)\W*", re.IGNORECASE)
+COMMENT: Final = re.compile(r"[#%!]+\s*")
+# Comments above the rows that may be a header, and rows that are compared with it.
+MOST_COMMENTS: Final = 6
+COMPARED: Final = 6
+
+
+def is_data(cells: Sequence[str]) -> bool:
+    """Whether a row has only numbers and dates, so it is not a header."""
+    filled = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
+    return bool(filled) and all(map(_is_value, filled))
+
+
+def _is_value(cell: str) -> bool:
+    return bool(NUMBER.fullmatch(cell) or DATE.fullmatch(cell))
+
+
+def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row is one of the table: it has values only, or a date and no name above values.
+
+    Args:
+        rows: some rows below.
+    """
+    dates = [cell for cell in map(str.strip, first) if DATE.fullmatch(cell) and not DECIMAL.fullmatch(cell)]
+    return is_data(first) or (bool(dates) and _is_like(first, rows))
+
+
+def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a row has values where all rows below have some, and its values are no steps of a wide table."""
+    cells = [cell.strip() for cell in first]
+    below = [[row[k].strip() for row in rows if len(row) == len(first)] for k in range(len(first))]
+    below = [[cell for cell in column if cell.lower() not in MISSING] for column in below]
+    if not all(below) or len(step_columns(cells)) > 1:
+        return False
+    are_values = [all(map(_is_value, column)) for column in below]
+    return any(are_values) and all(_is_value(cell) for cell, ours in zip(cells, are_values, strict=True) if ours)
+
+
+def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
+    """The number of rows right below a header that describe the columns.
+
+    They have no digits, or none in their first cell, or only types as in USGS' files, and the rows below have some in
+    their first cell.
+    """
+
+    def describes(row: Sequence[str]) -> bool:
+        first = row[0].strip()
+        is_label = first.lower() not in MISSING and not re.search(r"\d", first)
+        return is_label or not re.search(r"\d", "".join(row)) or all(TYPE.fullmatch(cell) for cell in row)
+
+    count = next((k for k, row in enumerate(rows) if not describes(row)), 0)
+    if rows and all(TYPE.fullmatch(cell) for cell in rows[0]):
+        return 1
+    return count if count and all(row and re.search(r"\d", row[0]) for row in rows[count:]) else 0
+
+
+def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The names in the rows of a header: the row with most of them, completed by the others.
+
+    A name that repeats gets the name of its group, which is above it or to the left of there. The unit of a first
+    column in units of time is part of its name.
+    """
+    width = len(rows[0])
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) == width]
+
+    def score(row: Sequence[str]) -> tuple[int, bool]:
+        names = {cell for cell in row if cell.lower() not in MISSING and not _is_unit(cell)}
+        return len(names), row[0].lower() in CLOCK_NAMES
+
+    base = max(range(len(rows)), key=lambda k: score(rows[k]))
+    names = list(rows[base])
+    for above in reversed(rows[:base]):
+        groups = _fill(above)
+        names = [f"{groups[k]} {name}" if name and names.count(name) > 1 and groups[k] else name or above[k]
+                 for k, name in enumerate(names)]  # fmt: skip
+    for below in rows[base + 1 :]:
+        names = [name or below[k] for k, name in enumerate(names)]
+    clocks = [row[0] for row in rows if row[0].lower() in CLOCK_NAMES]
+    units = [row[0].strip("()[]") for row in rows[base + 1 :] if row[0].lower().strip("()[]") in TIMES]
+    if clocks:
+        names[0] = clocks[0]
+    elif units:
+        names[0] = f"{names[0]} ({units[0]})"
+    return [name or f"column {k}" for k, name in enumerate(names, start=1)]
+
+
+def _is_unit(cell: str) -> bool:
+    return bool(re.fullmatch(r"\(.*\)|\[.*\]", cell) or TYPE.fullmatch(cell))
+
+
+def _fill(row: Sequence[str]) -> list[str]:
+    """The cells, empty ones as the one before."""
+    found: list[str] = []
+    for cell in row:
+        found.append(cell or (found[-1] if found else ""))
+    return found
+
+
+def uncomment_header(text: str, splits: Sequence[Callable[[str], list[str]]]) -> str | None:
+    """The text from a header on that is a comment right above the rows, without its sign; None for other text.
+
+    Args:
+        splits: functions that split a line into cells.
+    """
+    comments: list[re.Match[str]] = []
+    rows: list[str] = []
+    for line in re.finditer(r"[^\r\n]+", text):
+        if COMMENT.match(line[0]) and not rows:
+            comments.append(line)
+        elif line[0].strip():
+            rows.append(line[0])
+        if len(rows) == COMPARED:
+            break
+    for split in splits if comments and len(rows) > 1 else ():
+        counts = {len(split(row)) for row in rows}
+        if len(counts) > 1 or counts <= {1} or not all(any(map(_is_value, split(row))) for row in rows):
+            continue
+        first = [cell.strip() for cell in split(rows[0])]
+        if not (is_data(first) or _is_like(first, [split(row) for row in rows[1:]])):
+            continue
+        for line in comments[-MOST_COMMENTS:]:
+            names = split(COMMENT.sub("", line[0], count=1))
+            if len(names) == len(first) and not any(_is_value(name.strip()) for name in names):
+                begin = line.start() + len(COMMENT.match(line[0])[0])  # type: ignore[index]
+                rest = text[begin:]
+                return re.sub(r"(?m)^[#%!]+ ?", "", rest[:4096]) + rest[4096:]
+    return None

@@ -1,0 +1,168 @@
+"""Tables inside JSON: every list of rows, pairs or columns, with the fields around it as labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rfa.data.clock_choice import clock_column
+from rfa.data.json_values import check_cells, column_of, flatten_row
+from rfa.data.table import Table
+
+Labels = dict[str, Any]
+Block = tuple[Labels, Table]
+Read = Callable[[Any], Table | None]
+# Objects and lists around the rows, such as {"data": {"rows": […]}}.
+MOST_LEVELS: Final = 12
+MOST_BLOCKS: Final = 100_000
+# The label of tables that are told apart by the names of their fields.
+FIELD: Final = "name"
+# Before the name of a label that the rows have as well.
+OUTER: Final = "outer "
+# Labels by how well they name a series; identifiers come last.
+NAMES, IDENTIFIERS = ("label", "name", "title", "metric"), ("id", "uuid", "href", "url", "uri")
+
+
+def read_blocks(document: Any, read: Read) -> Table | None:
+    """The rows of the tables of one form that have the most rows, those with times first; None without any.
+
+    Args:
+        document: parsed JSON.
+        read: makes a table of a list, or of an object's own columns; None if it is none.
+    """
+    groups: dict[tuple[str, ...], list[Block]] = {}
+    problems: list[ValueError] = []
+
+    def attempt(value: Any) -> Table | None:
+        try:
+            return read(value)
+        except ValueError as error:
+            problems.append(error)
+            return None
+
+    for count, (labels, table) in enumerate(_blocks(document, {}, attempt, MOST_LEVELS)):
+        if count == MOST_BLOCKS:
+            raise ValueError(f"this JSON has more than {MOST_BLOCKS:,} tables: give an array of objects, or CSV")
+        groups.setdefault(tuple(table.columns), []).append((labels, table))
+
+    def rank(blocks: Sequence[Block]) -> tuple[bool, int]:
+        rows = sum(len(table) for _, table in blocks)
+        return rows > 1 and clock_column(blocks[0][1].columns) is not None, rows
+
+    if not groups and problems:
+        raise problems[0]
+    return _join(max(groups.values(), key=rank)) if groups else None
+
+
+def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Block]:
+    """The outermost tables with times; without any, all of them."""
+    table = read(value)
+    labels = labels | flatten_row(value) if isinstance(value, Mapping) else labels
+    if table is not None and clock_column(table.columns) is not None:
+        yield labels, table
+        return
+    found: list[Block] = []
+    if levels and isinstance(value, Mapping):
+        for name, child in value.items():
+            if isinstance(child, list | Mapping):
+                found += _blocks(child, labels | {FIELD: labels.get(FIELD, name)}, read, levels - 1)
+    elif levels and isinstance(value, list):
+        for row in value:
+            if isinstance(row, Mapping) and any(isinstance(cell, list | Mapping) for cell in row.values()):
+                found += _blocks(row, labels, read, levels - 1)
+    if table is not None and not any(clock_column(inner.columns) is not None for _, inner in found):
+        found.append((labels, table))
+    yield from found
+
+
+def _join(blocks: Sequence[Block]) -> Table:
+    """One table of all rows; fields that differ between the tables become columns of labels."""
+    import pyarrow as pa
+
+    if len(blocks) == 1:
+        return blocks[0][1]
+    names = [name for name in blocks[0][0] if len({str(labels.get(name)) for labels, _ in blocks}) > 1]
+    sizes = [len(table) for _, table in blocks]
+    check_cells(sum(sizes) * (len(names) + len(blocks[0][1].columns)))
+    which = pa.array([number for number, size in enumerate(sizes) for _ in range(size)], pa.int64())
+    columns: dict[str, Any] = {}
+    for name in sorted(names, key=_label_order):
+        cells = [str(labels.get(name, "none")) for labels, _ in blocks]
+        columns[name if name not in blocks[0][1].columns else f"{OUTER}{name}"] = pa.chunked_array(
+            [pa.array(cells, pa.string()).take(which)]
+        )
+    for name in blocks[0][1].columns:
+        cells = [cell for _, table in blocks for cell in table.columns[name].to_pylist()]
+        columns[name] = column_of(cells)
+    return Table(columns)
+
+
+def _label_order(name: str) -> int:
+    word = name.rpartition(".")[2].lower()
+    return 0 if word in NAMES or name.lower().endswith(".name.value") else 2 if word in IDENTIFIERS else 1
+
+
+def parallel_lists(document: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """The lists of equal length in an object and in the objects in it, if one of its own may be their times."""
+    own = {name: cells for name, cells in document.items() if _are_plain(cells)}
+    if not own:
+        return {}
+    length = Counter(map(len, own.values())).most_common(1)[0][0]
+    found: dict[str, Sequence[Any]] = {}
+    for name, cells in _lists(document, "", 3):
+        if len(cells) == length:
+            found[name if name not in found else f"{name}_{len(found)}"] = cells
+    return found
+
+
+def _lists(value: Mapping[str, Any], name: str, levels: int) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The lists of plain values in an object; one in an object with a label is called by it."""
+    label = next((value[key] for key in NAMES if isinstance(value.get(key), str)), name)
+    lists = [key for key, cells in value.items() if _are_plain(cells)]
+    for key, cells in value.items():
+        if key in lists:
+            yield (label if label and len(lists) == 1 else key), cells
+        elif levels and isinstance(cells, Mapping):
+            yield from _lists(cells, "", levels - 1)
+        elif levels and isinstance(cells, list):
+            for inner in cells:
+                if isinstance(inner, Mapping):
+                    yield from _lists(inner, "", levels - 1)
+
+
+def _are_plain(cells: Any) -> bool:
+    return isinstance(cells, list) and len(cells) > 1 and not any(isinstance(cell, list | Mapping) for cell in cells)
+
+
+def named_cells(document: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
+    """The columns of a list of names beside a list of rows or of columns, as databases answer."""
+    parts = [document, *(value for value in document.values() if isinstance(value, Mapping))]
+    headers = [_header(cells) for part in parts for cells in part.values() if isinstance(cells, list)]
+    bodies = [cells for part in parts for cells in part.values() if _are_lists(cells)]
+    for names in filter(None, headers):
+        for body in bodies:
+            rows = [_unwrap(row) for row in body]
+            if all(isinstance(row, list) and len(row) == len(names) for row in rows):
+                return {name: [_unwrap(row[k]) for row in rows] for k, name in enumerate(names)}
+            if len(rows) == len(names) and len({len(row) for row in rows}) == 1:
+                return dict(zip(names, rows, strict=True))
+    return None
+
+
+def _header(cells: list[Any]) -> list[str]:
+    """The names in a list of names, or of objects that have one; empty for other lists."""
+    if not cells:
+        return []
+    found = [cell.get("name", cell.get("text")) if isinstance(cell, Mapping) else cell for cell in cells]
+    return found if all(isinstance(name, str) for name in found) else []
+
+
+def _are_lists(cells: Any) -> bool:
+    return isinstance(cells, list) and len(cells) > 1 and all(isinstance(_unwrap(row), list) for row in cells)
+
+
+def _unwrap(value: Any) -> Any:
+    """The value of an object with the only field `f` or `v`, as BigQuery writes rows and cells."""
+    is_wrapped = isinstance(value, Mapping) and len(value) == 1 and {*value} <= {"f", "v"}
+    return next(iter(value.values())) if is_wrapped else value

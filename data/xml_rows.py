@@ -1,0 +1,129 @@
+"""XML and HTML as tables: the elements that repeat most, or the rows of the longest HTML table."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html import unescape
+from typing import Any, Final
+from xml.parsers import expat
+
+from rfa.data.json_blocks import read_blocks
+from rfa.data.json_values import check_cells, table_of_rows
+from rfa.data.table import Table
+
+START: Final = re.compile(rb"\s*<(\?xml|!doctype|[A-Za-z])", re.IGNORECASE)
+HTML: Final = re.compile(rb"<(html|table|!doctype html)\b", re.IGNORECASE)
+# A tag of a table, another tag, or text.
+TOKEN: Final = re.compile(r"<(/?)(table|tr|td|th)\b[^<>]*>|<[^<>]*>?|[^<]+", re.IGNORECASE)
+# Parsed XML takes many times its size.
+MOST_BYTES: Final = 2**27
+MOST_DEPTH: Final = 40
+TEXT: Final = "text"
+# Attributes and elements of one row, whose names are joined to a.b.
+Row = dict[str, Any]
+
+
+def is_xml(content: bytes) -> bool:
+    """Whether a file begins as XML or HTML."""
+    begin, end = content[:256].removeprefix(b"\xef\xbb\xbf"), content[-64:].rstrip()
+    return START.match(begin) is not None and end.endswith(b">")
+
+
+def read_xml(content: bytes) -> Table:
+    """The rows of XML or HTML.
+
+    Raises:
+        ValueError: it is damaged, too large, defines entities, or has no rows.
+    """
+    if len(content) > MOST_BYTES:
+        raise ValueError("XML may have 128 MiB at most: split it, or save it as CSV or Parquet")
+    if HTML.search(content[:4096]):
+        return _read_html(content.decode("utf-8", "replace"))
+    parser = _Elements()
+    try:
+        parser.expat.Parse(content, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"line {error.lineno}: this is not valid XML ({error})") from None
+    table = read_blocks(parser.rows, _rows)
+    if table is None:
+        raise ValueError("this XML has no elements that repeat: save the table as CSV or Parquet")
+    return table
+
+
+def _rows(value: Any) -> Table | None:
+    is_list = isinstance(value, list) and len(value) > 1 and all(isinstance(row, dict) for row in value)
+    return table_of_rows(value) if is_list else None
+
+
+class _Elements:
+    """The elements of a document: each with its attributes and elements, those of one name in a list."""
+
+    def __init__(self) -> None:
+        self.rows: Row = {}
+        self.expat = expat.ParserCreate()
+        self.expat.StartElementHandler = self._begin
+        self.expat.EndElementHandler = self._end
+        self.expat.CharacterDataHandler = self._add_text
+        self.expat.EntityDeclHandler = self._refuse_entity
+        self._open: list[tuple[Row, list[str]]] = [(self.rows, [])]
+        self._count = 0
+
+    def _refuse_entity(self, *_: Any) -> None:
+        raise ValueError("XML that defines entities is not read: save the table as CSV or Parquet")
+
+    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        self._count += 1 + len(attributes)
+        check_cells(self._count)
+        if len(self._open) > MOST_DEPTH:
+            raise ValueError(f"this XML has more than {MOST_DEPTH} elements inside each other: save it as CSV")
+        self._open.append(({key.rpartition(":")[2]: cell for key, cell in attributes.items()}, []))
+
+    def _add_text(self, text: str) -> None:
+        self._open[-1][1].append(text)
+
+    def _end(self, name: str) -> None:
+        (row, texts), name = self._open.pop(), name.rpartition(":")[2]
+        text = "".join(texts).strip()
+        value: Any = row | ({TEXT: text} if text else {}) if row else text
+        around = self._open[-1][0]
+        if name not in around:
+            around[name] = value
+        elif isinstance(around[name], list):
+            around[name].append(value)
+        else:
+            around[name] = [around[name], value]
+
+
+def _read_html(text: str) -> Table:
+    from rfa.data.csv_text import read_text
+
+    tables = _html_tables(text)
+    if not any(tables):
+        raise ValueError("this HTML has no table: save the table as CSV or Parquet")
+    rows = max(tables, key=len)
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    lines = ["\t".join(re.sub(r"\s+", " ", unescape(cell)) for cell in row) for row in rows if len(row) == width]
+    return read_text("\n".join(lines), (f"HTML: the longest of {len(tables)} tables",))
+
+
+def _html_tables(text: str) -> list[list[list[str]]]:
+    """The cells of the rows of each table."""
+    tables: list[list[list[str]]] = []
+    is_cell = False
+    for token in TOKEN.finditer(text):
+        tag, is_end = (token[2] or "").lower(), bool(token[1])
+        if tag:
+            is_cell = tag in ("td", "th") and not is_end
+        if not is_end and tag == "table":
+            tables.append([])
+        elif not is_end and tag == "tr" and tables:
+            tables[-1].append([])
+        elif is_cell and tables and tables[-1]:
+            if tag:
+                tables[-1][-1].append("")
+            elif not token[0].startswith("<"):
+                tables[-1][-1][-1] += token[0]
+        else:
+            is_cell = False
+    return tables
