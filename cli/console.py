@@ -26,6 +26,7 @@ EXTRAS = (
     {"matplotlib": "plot", "triton": "gpu"}
     | dict.fromkeys(("torch", "numba", "onnx", "onnxscript", "scipy"), "train")
     | dict.fromkeys(("aiohttp", "picows", "psutil", "statsmodels"), "bench")
+    | dict.fromkeys(("confluent_kafka", "cramjam", "google", "opentelemetry"), "watch")
 )
 
 

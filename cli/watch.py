@@ -50,7 +50,7 @@ def run(
         return
     from rfa.runtime.state.keys import read_keys
     from rfa.watch.store import Store
-    from rfa.watch.watch import Watch, serve_metrics
+    from rfa.watch.watch import Watch, serve
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rfa: %(message)s")
     store = None
@@ -63,10 +63,67 @@ def run(
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: hangup.set())
-    server = serve_metrics(watch)
-    if server is not None:
-        typer.echo(f"rfa: metrics on http://{':'.join(map(str, server.server_address[:2]))}/metrics", err=True)
+    for server in serve(watch):
+        host, port = server.server_address[:2]
+        typer.echo(f"rfa: serving {', '.join(server.paths)} on http://{host!s}:{port}", err=True)
     watch.run(stop, hangup, config)
+
+
+@app.command()
+def init(
+    url: Annotated[str, typer.Argument(help="Address of a Prometheus or VictoriaMetrics.", metavar="URL")],
+    *,
+    out: Annotated[Path, typer.Option(help="File to write; must not exist.")] = Path("watch.toml"),
+) -> None:
+    """Write a configuration for some metrics of a running server."""
+    from rfa.watch.init import write_config
+
+    if out.exists():
+        raise ValueError(f"{out} exists: name another file with --out")
+    out.write_text(write_config(url), encoding="utf-8")
+    typer.echo(f"{out} written: run rfa watch {out}")
+
+
+@app.command()
+def demo(
+    *,
+    target: Annotated[
+        str | None, typer.Option(help="Only serve the metrics of the service, in real time, at HOST:PORT.")
+    ] = None,
+) -> None:
+    """Watch a simulated service with an incident, for three hours in a few seconds."""
+    from rfa.watch.demo import DemoTarget, run_demo
+
+    if target is not None:
+        from rfa.watch.http_server import HttpServer
+
+        with HttpServer(target, DemoTarget().routes()) as server:
+            typer.echo(f"rfa: metrics on http://{':'.join(map(str, server.server_address[:2]))}/metrics", err=True)
+            signal.sigwait([signal.SIGINT, signal.SIGTERM])
+        return
+    watch = run_demo(typer.echo)
+    one = watch.filters["requests"]
+    typer.echo(f"{one.observations} observations of {len(one.labels)} series, {one.alarms} alarms")
+
+
+@app.command()
+def rules(config: ConfigFile) -> None:
+    """Print alert rules for Prometheus."""
+    from rfa.watch.config import load_config
+    from rfa.watch.rules import alert_rules
+
+    typer.echo(alert_rules(load_config(config)), nl=False)
+
+
+@app.command()
+def dashboard(config: ConfigFile) -> None:
+    """Print a dashboard for Grafana as JSON."""
+    import json
+
+    from rfa.watch.config import load_config
+    from rfa.watch.rules import dashboard as dashboard_of
+
+    typer.echo(json.dumps(dashboard_of(load_config(config)), indent=1))
 
 
 def _check(options: Config) -> None:

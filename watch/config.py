@@ -74,14 +74,44 @@ class Endpoint(Section):
     timeout: Seconds = 30.0
 
 
+class Receiver(Section):
+    """A server that others push to."""
+
+    listen: Listen = "127.0.0.1:9465"
+
+
+class Stdin(Section):
+    """A message of JSON in each line; see `rfa.watch.pushed`."""
+
+
+class KafkaTopic(Section):
+    """A topic of Kafka.
+
+    Attributes:
+        group: of consumers, for tools that show the lag.
+        client: further settings of librdkafka, such as those of SASL.
+    """
+
+    brokers: str
+    topic: str
+    group: str = "rfa-watch"
+    client: dict[str, str | int | bool] = {}
+
+
 class Sources(Section):
-    """Where observations come from.
+    """Where observations come from; one of these.
 
     Attributes:
         prometheus: any server with the query API of Prometheus.
+        remote_write: Prometheus, or an agent, writes to `/api/v1/write`.
+        otlp: OpenTelemetry exporters write to `/v1/metrics`.
     """
 
     prometheus: Endpoint | None = None
+    remote_write: Receiver | None = None
+    otlp: Receiver | None = None
+    kafka: KafkaTopic | None = None
+    stdin: Stdin | None = None
 
 
 class MetricsSink(Section):
@@ -97,10 +127,14 @@ class StdoutSink(Section):
 
 
 class Sinks(Section):
-    """Where outputs go."""
+    """Where outputs go: remote write takes the address with its path, the Alertmanager that without."""
 
     metrics: MetricsSink | None = None
     stdout: StdoutSink | None = None
+    remote_write: Endpoint | None = None
+    alertmanager: Endpoint | None = None
+    webhook: Endpoint | None = None
+    kafka: KafkaTopic | None = None
 
 
 class StateFile(Section):
@@ -177,8 +211,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Config:
-        if not any(getattr(self.source, name) for name in Sources.model_fields):
-            raise ValueError(f"source: name at least one of {', '.join(Sources.model_fields)}")
+        if sum(getattr(self.source, name) is not None for name in Sources.model_fields) != 1:
+            raise ValueError(f"source: name one of {', '.join(Sources.model_fields)}")
+        if self.source.prometheus is None:
+            for query in self.query:
+                if query.selector is None:
+                    raise ValueError(f'query {query.name!r}: expr must be a selector such as up{{job="api"}} here')
         names = [query.name for query in self.query]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"query: the name {min(repeated)!r} is used twice")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from rfa.watch.filters import QueryFilter
+from rfa.watch.filters import QueryFilter, Scored
 from rfa.watch.selectors import NAME, Labels
 
 # Labels that outputs add; an input's label of such a name gets a prefix, as in Prometheus.
@@ -71,6 +71,20 @@ def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str
                 value = float(forecast[slot, h, k])
                 if value == value:  # noqa: PLR0124
                     yield name, "gauge", value, {**labels, "horizon": _span(seconds)}
+
+
+def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, str], float, float]]:
+    """Labels with the metric's name, time and value of each output of rows."""
+    for k, slot in enumerate(scored.slots.tolist()):
+        labels, t = output_labels(one.query.name, one.labels[slot]), float(scored.times[k])
+        for name, field, _ in OUTPUTS:
+            value = float(getattr(scored, field)[k])
+            if value == value:  # noqa: PLR0124
+                yield {NAME: name, **labels}, t, float(value > 0) if field == "incident" else value
+        for seconds, numbers in zip(one.query.horizon, scored.forecast[k].tolist(), strict=True):
+            for name, value in zip(FORECASTS, numbers, strict=True):
+                if value == value:  # noqa: PLR0124
+                    yield {NAME: name, **labels, "horizon": _span(seconds)}, t, value
 
 
 def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, float, dict[str, str]]]:

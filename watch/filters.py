@@ -220,7 +220,7 @@ class QueryFilter:
         before[is_first] = arrays["watch.ahead"][slots[is_first]]
         # The forecast at the actual lag is that of the innovation; its interval is that of a usual lag.
         mean = observed - outputs.innovation[:, 0]
-        mean = np.where(np.isnan(mean), before[:, 0], mean)
+        mean = np.where(np.isnan(mean) | (outputs.position == 0), before[:, 0], mean)
         lower, upper = (mean + (before[:, k] - before[:, 0]) for k in (1, 2))
         arrays["watch.ahead"][slots[is_last]] = ahead[is_last, 0]
         raised = np.flatnonzero(outputs.alarm == 1)

@@ -88,6 +88,7 @@ class HttpServer(ThreadingHTTPServer):
         host, _, port = listen.rpartition(":")
         handler = type("Handler", (_Handler,), {"routes": dict(routes)})
         super().__init__((host.strip("[]"), int(port)), handler)
+        self.paths = [path for _, path in routes]
         self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         threading.Thread(target=self.serve_forever, name="watch-http", daemon=True).start()
 

@@ -22,7 +22,15 @@ MOST_REPLY: Final = 256 << 20
 
 
 class SourceError(RuntimeError):
-    """A source does not answer, or not as expected: try again later."""
+    """A server does not answer, or not as expected: try again later.
+
+    Attributes:
+        is_final: it refused the request, and would again.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class Requests:
@@ -53,7 +61,8 @@ class Requests:
                 found: bytes = reply.read(most + 1)
         except urllib.error.HTTPError as error:
             text = error.read(500).decode("utf-8", "replace")
-            raise SourceError(f"{self._endpoint.url}: status {error.code}: {' '.join(text.split())}") from None
+            message = f"{self._endpoint.url}: status {error.code}: {' '.join(text.split())}"
+            raise SourceError(message, is_final=400 <= error.code < 500 and error.code != 429) from None
         except (OSError, ValueError) as error:
             raise SourceError(f"{self._endpoint.url}: {getattr(error, 'reason', error)}") from None
         if len(found) > most:

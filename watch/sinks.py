@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import IO, Any, Protocol
+from typing import IO, Any, Final
 
 import numpy as np
 import orjson
 
 from rfa.runtime.uncertainty.alarms import RULE_NAMES
 from rfa.runtime.uncertainty.rules import FIRST_ALARM, PROBABILITY, RAISED_BY
+from rfa.watch.config import KafkaTopic
 from rfa.watch.filters import QueryFilter, Scored
 
+_FLUSH_SECONDS: Final = 30.0
 
-class Sink(Protocol):
-    """Takes the outputs of new rows."""
 
+class Sink(ABC):
+    """Takes the outputs of new rows.
+
+    Attributes:
+        outbox: what sends its requests, if it has one.
+    """
+
+    outbox: Any = None
+
+    @abstractmethod
     def write(self, one: QueryFilter, scored: Scored) -> None:
         """Send the outputs of rows of a query."""
-        ...
+
+    def flush(self) -> None:
+        """Wait until what was written cannot be lost by a crash of this process, where the sink can tell."""
+        return
 
     def close(self) -> None:
         """Send what is left."""
-        ...
+        return
 
 
 def rows_as_documents(one: QueryFilter, scored: Scored) -> list[dict[str, Any]]:
@@ -61,7 +75,7 @@ def _number(value: Any) -> float | None:
     return None if value != value else float(value)  # noqa: PLR0124
 
 
-class JsonLines:
+class JsonLines(Sink):
     """A line of JSON for each row.
 
     Args:
@@ -80,5 +94,33 @@ class JsonLines:
         self._out.write(b"".join(orjson.dumps(document) + b"\n" for document in documents))
         self._out.flush()
 
+
+class KafkaRows(Sink):
+    """A message of JSON for each row, by the key of its query and labels."""
+
+    def __init__(self, options: KafkaTopic) -> None:
+        from confluent_kafka import Producer
+
+        self._topic = options.topic
+        self._producer = Producer(
+            {**options.client, "bootstrap.servers": options.brokers, "enable.idempotence": True, "linger.ms": 20}
+        )
+
+    def write(self, one: QueryFilter, scored: Scored) -> None:
+        """See `Sink`."""
+        for document in rows_as_documents(one, scored):
+            key = orjson.dumps([document["query"], document["labels"]])
+            while True:
+                try:
+                    self._producer.produce(self._topic, orjson.dumps(document), key)
+                    break
+                except BufferError:  # the queue is full
+                    self._producer.poll(0.1)
+
+    def flush(self) -> None:
+        """See `Sink`."""
+        self._producer.flush(_FLUSH_SECONDS)
+
     def close(self) -> None:
         """See `Sink`."""
+        self.flush()

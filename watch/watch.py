@@ -13,14 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rfa.watch.config import Config, Query, load_config
 from rfa.watch.exposition import CONTENT_TYPE, output_samples, own_samples, render
+from rfa.watch.feeds import Feed, feed_of
 from rfa.watch.filters import QueryFilter, Rows, Samples, waves
 from rfa.watch.http_server import HttpServer, Reply, Route
+from rfa.watch.outbox import Alertmanager, RemoteWrite, Webhook
 from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
-from rfa.watch.sinks import JsonLines, Sink
+from rfa.watch.pushed import Router, is_counter_name, read_messages
+from rfa.watch.sinks import JsonLines, KafkaRows, Sink
 from rfa.watch.store import Cursors, Store
 
 logger = logging.getLogger("rfa.watch")
@@ -31,6 +34,14 @@ FIRST_POINTS: Final = 100
 SAVE_AFTER_SECONDS: Final = 10.0
 
 
+class QuerySource(Protocol):
+    """Answers queries."""
+
+    def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
+        """The values of a query at `start`, `start + step`, … up to `end`."""
+        ...
+
+
 class Watch:
     """The filters of a configuration, with their sinks and their store.
 
@@ -38,20 +49,30 @@ class Watch:
         config: what to watch.
         store: of the states; None: they are lost at the end.
         now: the time in seconds since 1970.
+        source: what answers queries in place of the configured server.
 
     Raises:
         ValueError, FileNotFoundError: a model cannot be had, or the stored states cannot be used.
     """
 
-    def __init__(self, config: Config, store: Store | None = None, now: Callable[[], float] = time.time) -> None:
-        self._now, self._store = now, store
+    def __init__(
+        self,
+        config: Config,
+        store: Store | None = None,
+        now: Callable[[], float] = time.time,
+        source: QuerySource | None = None,
+    ) -> None:
+        self._now, self._store, self._source = now, store, source
         self._lock = threading.RLock()
         self._work = 0.0
-        self.counts = {"rfa_watch_steps_total": 0.0, "rfa_watch_step_seconds_total": 0.0}
+        self._next_expiry: dict[str, float] = {}
+        names = ("steps_total", "step_seconds_total", "messages_refused_total")
+        self.counts = {f"rfa_watch_{name}": 0.0 for name in names}
         self.errors: dict[str, int] = {}
         self.reloads = {"success": 0, "failure": 0}
         self.cursors: Cursors = {}
         self.sinks: list[Sink] = []
+        self._failure: Exception | None = None
         self._configure(config, self._make_filters(config))
         if store is not None:
             self.cursors, lost = store.load(self.filters)
@@ -60,7 +81,8 @@ class Watch:
             self.save()
 
     def _make_filters(self, config: Config) -> dict[str, QueryFilter]:
-        prometheus = None if config.source.prometheus is None else Prometheus(config.source.prometheus)
+        endpoint = config.source.prometheus
+        prometheus = Prometheus(endpoint) if endpoint is not None and self._source is None else None
         return {
             query.name: QueryFilter(query, config.step, is_counter=_is_counter(query, prometheus))
             for query in config.query
@@ -68,8 +90,10 @@ class Watch:
 
     def _configure(self, config: Config, filters: dict[str, QueryFilter]) -> None:
         self.config, self.filters = config, filters
-        self._prometheus = None if config.source.prometheus is None else Prometheus(config.source.prometheus)
+        endpoint = config.source.prometheus
+        self._queries = self._source or (None if endpoint is None else Prometheus(endpoint))
         self.sinks = make_sinks(config)
+        self._router = Router(config.query)
 
     def reload(self, path: Path) -> bool:
         """Use another configuration; if it is invalid, the present one stays. Addresses and files stay.
@@ -113,7 +137,10 @@ class Watch:
                             sink.write(one, scored)
             self.cursors |= cursors
             self._work += time.monotonic() - begin
-            if self._store is not None and not is_silent:
+            is_new = bool(cursors) or any(len(some) or some.new or some.gone for some in rows.values())
+            if self._store is not None and is_new and not is_silent:
+                for sink in self.sinks:
+                    sink.flush()
                 self._store.append(rows, cursors)
                 if self._work > SAVE_AFTER_SECONDS:
                     self.save()
@@ -125,14 +152,23 @@ class Watch:
                 self._store.save(self.filters, self.cursors)
             self._work = 0.0
 
-    def accept(self, samples: Mapping[str, Sequence[Samples]], cursors: Cursors | None = None) -> None:
-        """Filter observations of queries, and forget series that have none any more."""
+    def push(self, samples: Sequence[Samples], cursors: Cursors | None = None) -> None:
+        """Filter observations that were pushed, each by the queries that select it. Returns when they are confirmed."""
         with self._lock:
-            rows = {name: self.filters[name].admit(some) for name, some in samples.items()}
-            for name, some in rows.items():
-                if len(some):
-                    some.gone = self.filters[name].expired(float(some.times.max()) - self.config.expire, some)
-            self.ingest(rows, cursors or {})
+            found, now = self._router.route(samples), self._now()
+            rows = {name: self.filters[name].admit(some) for name, some in found.items()}
+            last = {name: min(float(some.times.max()), now) for name, some in rows.items() if len(some)}
+            for name, t in last.items():
+                if t >= self._next_expiry.get(name, -math.inf):
+                    rows[name].gone = self.filters[name].expired(t - self.config.expire, rows[name])
+                    self._next_expiry[name] = t + self.config.step
+            self.ingest(rows, {**(cursors or {}), **last})
+
+    def push_messages(self, messages: Sequence[bytes], cursors: Cursors | None = None) -> None:
+        """The same of messages in JSON."""
+        samples, refused = read_messages(messages, self._now())
+        self.counts["rfa_watch_messages_refused_total"] += refused
+        self.push(samples, cursors)
 
     # Queries of Prometheus.
 
@@ -153,7 +189,7 @@ class Watch:
         return math.floor((self._now() - self.config.delay) / self.config.step) * self.config.step
 
     def _pull(self, name: str, end: float) -> None:
-        assert self._prometheus is not None
+        assert self._queries is not None
         one, step = self.filters[name], self.config.step
         last = self.cursors.get(name)
         is_history = last is None
@@ -162,7 +198,7 @@ class Watch:
         points, silent_until = FIRST_POINTS, end if is_history else -math.inf
         while last < end - step / 2:
             to = min(end, last + points * step)
-            samples = self._prometheus.range(one.query.expr, last + step, to, step)
+            samples = self._queries.range(one.query.expr, last + step, to, step)
             with self._lock:
                 self._take(one, samples, to, is_silent=to <= silent_until)
             last = to
@@ -178,18 +214,34 @@ class Watch:
         self.ingest({one.query.name: rows}, {} if is_silent else {one.query.name: to}, is_silent=is_silent)
 
     def run(self, stop: threading.Event, hangup: threading.Event, path: Path) -> None:
-        """Watch until stopped."""
+        """Watch until stopped, or until a feed has ended."""
+        feed = feed_of(self.config)
+        thread = threading.Thread(target=self._read, args=(feed, stop), name="watch-feed", daemon=True)
+        if feed is not None:
+            thread.start()
         while not stop.is_set():
             if hangup.is_set():
                 hangup.clear()
                 self.reload(path)
-            if self._prometheus is not None:
+            if self._queries is not None:
                 self.pull()
             wait = self._last_step() + self.config.step + self.config.delay - self._now()
             end = time.monotonic() + max(0.0, wait)
             while not stop.is_set() and not hangup.is_set() and (left := end - time.monotonic()) > 0:
                 stop.wait(min(left, 1.0))
+        if feed is not None:
+            thread.join()
         self.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _read(self, feed: Feed, stop: threading.Event) -> None:
+        try:
+            feed.run(self, stop)
+        except Exception as error:
+            self._failure = error
+        finally:
+            stop.set()
 
     def close(self) -> None:
         """Store the states and end."""
@@ -213,6 +265,12 @@ class Watch:
                 for name, count in self.errors.items()
             ]
             samples += [
+                (f"rfa_watch_requests_{what}_total", "counter", count, {"sink": box.name})
+                for sink in self.sinks
+                if (box := sink.outbox) is not None
+                for what, count in (("sent", box.sent), ("dropped", box.dropped))
+            ]
+            samples += [
                 ("rfa_watch_reloads_total", "counter", count, {"result": result})
                 for result, count in self.reloads.items()
             ]
@@ -223,12 +281,42 @@ class Watch:
             ]
         return render(samples)
 
-    def routes(self) -> dict[tuple[str, str], Route]:
-        """Routes of the HTTP server."""
-        return {
-            ("GET", "/metrics"): lambda body, headers: Reply(200, self.metrics().encode(), CONTENT_TYPE),
-            ("GET", "/-/healthy"): lambda body, headers: Reply(200, b"ok\n"),
-        }
+    def routes(self) -> dict[str, dict[tuple[str, str], Route]]:
+        """Routes of the HTTP servers, by the address that each listens on."""
+        found: dict[str, dict[tuple[str, str], Route]] = {}
+        source, metrics = self.config.source, self.config.sink.metrics
+        if metrics is not None:
+            found[metrics.listen] = {("GET", "/metrics"): self._get_metrics}
+        if source.remote_write is not None:
+            found.setdefault(source.remote_write.listen, {})["POST", "/api/v1/write"] = self._post_write
+        if source.otlp is not None:
+            found.setdefault(source.otlp.listen, {})["POST", "/v1/metrics"] = self._post_otlp
+        for routes in found.values():
+            routes["GET", "/-/healthy"] = lambda body, headers: Reply(200, b"ok\n")
+        return found
+
+    def _get_metrics(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        return Reply(200, self.metrics().encode(), CONTENT_TYPE)
+
+    def _post_write(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        from rfa.watch.wire import WireError, read_write_request
+
+        try:
+            self.push(read_write_request(body))
+        except WireError as error:
+            return Reply(400, f"{error}\n".encode())
+        return Reply(204)
+
+    def _post_otlp(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        from rfa.watch.otlp import read_metrics
+        from rfa.watch.wire import WireError
+
+        try:
+            self.push(read_metrics(body, headers))
+        except WireError as error:
+            return Reply(400, f"{error}\n".encode())
+        is_json = headers.get("content-type", "").startswith("application/json")
+        return Reply(200, b"{}" if is_json else b"", "application/json" if is_json else "application/x-protobuf")
 
 
 def make_sinks(config: Config) -> list[Sink]:
@@ -236,19 +324,33 @@ def make_sinks(config: Config) -> list[Sink]:
     found: list[Sink] = []
     if config.sink.stdout is not None:
         found.append(JsonLines(only_alarms=config.sink.stdout.rows == "alarms"))
+    sinks = config.sink
+    if sinks.remote_write is not None:
+        found.append(RemoteWrite(sinks.remote_write))
+    if sinks.alertmanager is not None:
+        found.append(Alertmanager(sinks.alertmanager, config.step))
+    if sinks.webhook is not None:
+        found.append(Webhook(sinks.webhook))
+    if sinks.kafka is not None:
+        found.append(KafkaRows(sinks.kafka))
     return found
 
 
-def serve_metrics(watch: Watch) -> HttpServer | None:
-    """The HTTP server that the configuration names."""
-    listen = watch.config.sink.metrics
-    return None if listen is None else HttpServer(listen.listen, watch.routes())
+def serve(watch: Watch) -> list[HttpServer]:
+    """The HTTP servers that the configuration names.
+
+    Raises:
+        OSError: an address cannot be used.
+    """
+    return [HttpServer(listen, routes) for listen, routes in watch.routes().items()]
 
 
 def _is_counter(query: Query, prometheus: Prometheus | None) -> bool:
     if query.type != "auto":
         return query.type == "counter"
     selector = query.selector
-    if prometheus is None or selector is None:
+    if prometheus is None:
+        return is_counter_name(query)
+    if selector is None:
         return False
     return prometheus.type_of(selector) == "counter"

@@ -56,7 +56,7 @@ def test_a_process_is_killed_and_goes_on(tmp_path: Path) -> None:
         with watching(path, out) as (process, log):
             wait_until(lambda: len(lines(out)) >= 6)
             (address,) = (word for word in log.read_text().split() if word.startswith("http://"))
-            with urllib.request.urlopen(address, timeout=PATIENCE) as reply:
+            with urllib.request.urlopen(f"{address}/metrics", timeout=PATIENCE) as reply:
                 text = reply.read().decode()
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE)

@@ -1,14 +1,21 @@
-"""The configuration of a watch: what it takes, and what errors say."""
+"""The configuration of a watch: what it takes, what errors say, and what is made of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import promql_parser
 import pytest
+import yaml
 
 from rfa.watch.config import Config, ConfigError, Section, kinds_of, load_config, parse_config
+from rfa.watch.demo import run_demo
+from rfa.watch.init import write_config
+from rfa.watch.rules import alert_rules, dashboard
 from rfa.watch.selectors import labels_of, parse_selector
+from tests.watch.fake_prometheus import fake_prometheus
 
 GOOD = """step = "15s"
 history = "2d"
@@ -102,3 +109,32 @@ def test_selectors() -> None:
         assert selector is not None and not selector.matches(labels), text
     for text in ("rate(up[5m])", "up{", 'up{job=~"("}', "", "{}", "up + up", "up[5m]"):
         assert parse_selector(text) is None, text
+
+
+def test_rules_and_a_dashboard_for_each_query() -> None:
+    config = parse_config(GOOD, "watch.toml")
+    rules = yaml.safe_load(alert_rules(config))["groups"][0]["rules"]
+    assert [rule["alert"] for rule in rules] == [
+        "RequestsUnusual", "LoadUnusual", "RfaWatchStalled", "RfaWatchDropsSeries",
+    ]  # fmt: skip
+    panels = dashboard(config)["panels"]
+    expressions = [rule["expr"] for rule in rules] + [one["expr"] for panel in panels for one in panel["targets"]]
+    for expr in expressions:
+        promql_parser.parse(expr)
+    assert 'rfa_forecast{query="requests"}' in expressions and json.dumps(panels)
+
+
+def test_init_chooses_metrics_that_are_there() -> None:
+    with fake_prometheus() as fake:
+        fake.hosts = {"node_load1": ["a"], "jobs_total": ["a", "b"], "build_info": ["a"], "many": ["x"] * 999}
+        text = write_config(fake.url)
+        assert '\nexpr = "many"' not in text
+    config = parse_config(text, "watch.toml")
+    assert [(query.name, query.type) for query in config.query] == [("load", "gauge"), ("jobs_total", "counter")]
+
+
+def test_the_demo_finds_its_incident() -> None:
+    lines: list[str] = []
+    watch = run_demo(lines.append)
+    assert watch.filters["requests"].alarms < 30
+    assert lines[0].startswith("13:30") and all("/search" in line for line in lines)

@@ -1,0 +1,284 @@
+"""Sources that are pushed to, and sinks on other servers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import numpy as np
+import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+import rfa
+from rfa.watch import wire
+from rfa.watch.config import Config, ConfigError, parse_config
+from rfa.watch.feeds import KafkaFeed, StdinFeed
+from rfa.watch.http_server import HttpServer, Reply
+from rfa.watch.outbox import RemoteWrite
+from rfa.watch.sinks import JsonLines, rows_as_documents
+from rfa.watch.store import Store
+from rfa.watch.watch import Watch, serve
+from tests.waiting import PATIENCE, wait_until
+from tests.watch.fake_prometheus import wave
+from tests.watch.running import START, STEP
+
+
+def config_of(source: str, sink: str = "", query: str = 'name = "q"\nexpr = "load"') -> Config:
+    return parse_config(f'step = "1m"\n[source.{source}\n{sink}\n[[query]]\n{query}\n', "test")
+
+
+class Rows(JsonLines):
+    """Keeps rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, one: Any, scored: Any) -> None:
+        self.rows += rows_as_documents(one, scored)
+
+
+def sent(url: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, named), timeout=PATIENCE) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+@contextmanager
+def listening(config: Config, store: Store | None = None) -> Iterator[tuple[Watch, Rows, str]]:
+    watch, rows = Watch(config, store), Rows()
+    watch.sinks.append(rows)
+    (server,) = serve(watch)
+    try:
+        yield watch, rows, f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.close()
+        watch.close()
+
+
+def load(host: str, k: int) -> tuple[dict[str, str], float, float]:
+    return {"__name__": "load", "host": host}, START + k * STEP, wave(host, START + k * STEP)
+
+
+RECEIVER = 'remote_write]\nlisten = "127.0.0.1:0"'
+
+
+def test_remote_write_gives_the_rows_of_a_stream(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    with listening(config_of(RECEIVER), store) as (watch, rows, url):
+        for k in range(6):
+            request = [load("a", k), load("b", k), ({"__name__": "other"}, START, 1.0)]
+            assert sent(f"{url}/api/v1/write", wire.write_request(request)) == (204, b"")
+        assert sent(f"{url}/api/v1/write", wire.write_request([load("a", 5)])) == (204, b"")  # sent again
+        assert watch.filters["q"].dropped["late"] == 1 and len(watch.filters["q"].labels) == 2
+    stream = rfa.Stream(model="auto", alarm="1/day")
+    expected = [stream.update(t, y).anomaly for _, t, y in (load("a", k) for k in range(6))]
+    assert [row["score"] for row in rows.rows if row["labels"]["host"] == "a"] == expected
+    again = Watch(config_of(RECEIVER), Store(tmp_path / "state"))
+    found = Rows()
+    again.sinks.append(found)
+    again.push(wire.read_write_request(wire.write_request([load("a", 5), load("a", 6)])))
+    assert [row["index"] for row in found.rows] == [6]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "no snappy block"),
+        (b"\xff" * 20, "no snappy block"),
+        (b"\xff\xff\xff\xff\x0f" + b"x" * 50, "at most 67,108,864"),
+        (cramjam.snappy.compress_raw(b"\xff\xff not protobuf"), "no WriteRequest"),
+        (bytes(cramjam.snappy.compress_raw(b"abc"))[:-1], "no snappy block"),
+    ],
+)
+def test_what_is_no_remote_write_is_refused(body: bytes, message: str) -> None:
+    with pytest.raises(wire.WireError, match=message):
+        wire.read_write_request(bytes(body))
+    with listening(config_of(RECEIVER)) as (_, _, url):
+        assert sent(f"{url}/api/v1/write", bytes(body))[0] == 400
+        assert sent(f"{url}/api/v1/read", b"")[0] == 404
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(f"{url}/api/v1/write", timeout=PATIENCE)
+
+
+def test_markers_of_ended_series_are_no_values() -> None:
+    stale = np.array([0x7FF0000000000002], np.uint64).view(np.float64)[0]
+    request = wire.write_request([({"__name__": "load"}, 1.5, 2.0), ({"__name__": "gone"}, 1.5, stale)])
+    (only,) = wire.read_write_request(request)
+    assert (only.labels, only.times.tolist(), only.values.tolist()) == ((("__name__", "load"),), [1.5], [2.0])
+
+
+OTLP = {
+    "resourceMetrics": [{
+        "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "api"}}]},
+        "scopeMetrics": [{"metrics": [
+            {"name": "load.now", "gauge": {"dataPoints": [
+                {"timeUnixNano": "1700000000000000000", "asDouble": 1.5,
+                 "attributes": [{"key": "is.hot", "value": {"boolValue": True}}]}]}},
+            {"name": "requests", "sum": {"isMonotonic": True, "aggregationTemporality": 2, "dataPoints": [
+                {"timeUnixNano": str(1_700_000_000 + 60 * k) + "000000000", "asInt": str(120 * k)} for k in range(3)]}},
+            {"name": "latency", "histogram": {"dataPoints": [
+                {"timeUnixNano": "1700000000000000000", "count": "7", "sum": 3.5}]}},
+        ]}],
+    }]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["json", "protobuf", "gzip"])
+def test_opentelemetry_metrics(kind: str) -> None:
+    query = 'name = "requests"\nexpr = "requests_total"\n[[query]]\nname = "load"\nexpr = "load_now"'
+    body = json.dumps(OTLP).encode()
+    headers = {"Content_Type": "application/json"}
+    if kind != "json":
+        body = json_format.Parse(body, ExportMetricsServiceRequest()).SerializeToString()
+        headers = {"Content_Type": "application/x-protobuf"}
+    if kind == "gzip":
+        body, headers = gzip.compress(body), {**headers, "Content_Encoding": "gzip"}
+    with listening(config_of('otlp]\nlisten = "127.0.0.1:0"', query=query)) as (_, rows, url):
+        assert sent(f"{url}/v1/metrics", body, **headers)[0] == 200
+        assert sent(f"{url}/v1/metrics", b"\xff" + body, **headers)[0] == 400
+        found = {row["labels"]["__name__"]: row for row in rows.rows}
+    assert found["requests_total"]["value"] == 2.0 and found["requests_total"]["labels"]["job"] == "api"
+    assert found["load_now"]["value"] == 1.5 and found["load_now"]["labels"]["is_hot"] == "true"
+
+
+def test_standard_input() -> None:
+    watch, rows = Watch(config_of("stdin]")), Rows()
+    watch.sinks.append(rows)
+    reader, writer = os.pipe()
+    lines = [json.dumps({"labels": labels, "t": t, "value": y}) for labels, t, y in (load("a", k) for k in range(3))]
+    lines += ["", "no json", '{"labels": {"__name__": "load"}, "t": true, "value": 1}', '{"labels": {}, "value": 1}']
+    lines += ['{"labels": {"__name__": "load", "host": "b"}, "t": 1700000000, "value": null}']
+    os.write(writer, "\n".join(lines).encode())
+    os.close(writer)
+    StdinFeed(reader).run(watch, threading.Event())
+    os.close(reader)
+    assert [(row["labels"]["host"], row["value"] is None) for row in rows.rows] == [("a", False)] * 3 + [("b", True)]
+    assert watch.counts["rfa_watch_messages_refused_total"] == 2
+
+
+def test_a_query_of_a_push_source_must_be_a_selector() -> None:
+    with pytest.raises(ConfigError, match="query 'q': expr must be a selector such as"):
+        config_of("stdin]", query='name = "q"\nexpr = "rate(load[5m])"')
+    with pytest.raises(ConfigError, match="source: name one of prometheus, remote_write, otlp, kafka, stdin"):
+        config_of("stdin]\n[source.otlp]")
+
+
+class Receiver:
+    """A server that keeps what it gets, and at first refuses it."""
+
+    def __init__(self, paths: Sequence[str], failures: int = 1) -> None:
+        self.bodies: list[bytes] = []
+        self._failures = failures
+        self.server = HttpServer("127.0.0.1:0", {("POST", path): self._take for path in paths})
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def _take(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        if self._failures:
+            self._failures -= 1
+            return Reply(503)
+        self.bodies.append(body)
+        return Reply(200)
+
+
+def test_incidents_and_outputs_reach_other_servers() -> None:
+    receiver = Receiver(["/write", "/api/v2/alerts", "/hook"])
+    sink = (
+        f'[sink.remote_write]\nurl = "{receiver.url}/write"\n[sink.alertmanager]\nurl = "{receiver.url}"\n'
+        f'[sink.webhook]\nurl = "{receiver.url}/hook"'
+    )
+    query = 'name = "q"\nexpr = "load"\nalarm = {rate = "1/hour"}\nhorizon = ["1h"]'
+    watch = Watch(config_of("stdin]", sink, query))
+    try:
+        history = [load("a", k) for k in range(600)]
+        spike = [({"__name__": "load", "host": "a"}, START + 600 * STEP, 900.0)]
+        after = [load("a", k) for k in range(601, 640)]
+        for labels, t, y in [*history, *spike, *after]:
+            message = json.dumps({"labels": labels, "t": t, "value": y}).encode()
+            watch.push_messages([message])
+            if t > START + 590 * STEP:
+                wait_until(lambda: all(not sink.outbox._waiting for sink in watch.sinks))
+    finally:
+        watch.close()
+        receiver.server.close()
+    documents = [json.loads(body) for body in receiver.bodies if body[:1] in b"[{"]
+    events = [event for one in documents if isinstance(one, dict) for event in one["events"]]
+    peak = [event for event in events if event["value"] == 900.0]
+    assert [event["status"] for event in peak] == ["firing"] and peak[0]["value"] > peak[0]["upper"]
+    assert events[-1]["status"] == "resolved"
+    alerts = [alert for one in documents if isinstance(one, list) for alert in one]
+    last = [alert for alert in alerts if alert["startsAt"] == alerts[-1]["startsAt"]]
+    assert len(last) > 5 and last[-1]["endsAt"] < last[-2]["endsAt"]  # resolved before it would have expired
+    assert alerts[-1]["labels"] == {"alertname": "RfaIncident", "query": "q", "metric": "load", "host": "a"}
+    written = [one for body in receiver.bodies if body[:1] not in b"[{" for one in wire.read_write_request(body)]
+    names = {dict(one.labels)["__name__"] for one in written}
+    assert {"rfa_score", "rfa_mean", "rfa_alarm", "rfa_forecast_upper"} <= names
+    assert "rfa_watch_requests_sent_total" in watch.metrics()
+
+
+def test_a_server_that_is_away_holds_a_bounded_number_of_requests() -> None:
+    sink = '[sink.remote_write]\nurl = "http://127.0.0.1:9/write"'
+    watch = Watch(config_of("stdin]", sink))
+    for k in range(260):
+        watch.push_messages([json.dumps({"labels": load("a", k)[0], "t": START + k, "value": 1}).encode()])
+    (outbox,) = (sink.outbox for sink in watch.sinks if isinstance(sink, RemoteWrite))
+    assert outbox.dropped in (59, 60)  # 200 wait, and one may be on its way
+    watch.close()
+
+
+def test_kafka_offsets_are_confirmed_with_the_rows(tmp_path: Path) -> None:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
+
+    mock = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused"})
+    brokers = str(mock.list_topics(timeout=30).brokers[1]).rpartition("/")[0]
+    assert AdminClient({"bootstrap.servers": brokers}).list_topics(timeout=30).brokers
+    producer = Producer({"bootstrap.servers": brokers})
+
+    def produce(first: int, last: int) -> None:
+        for k in range(first, last):
+            labels, t, y = load("a", k)
+            producer.produce("in", json.dumps({"labels": labels, "t": t, "value": y}), partition=0)
+        assert producer.flush(PATIENCE) == 0
+
+    def run(until: int) -> list[Any]:
+        watch, rows = Watch(config, Store(tmp_path / "state")), Rows()
+        watch.sinks.append(rows)
+        assert config.source.kafka is not None
+        stop = threading.Event()
+        thread = threading.Thread(target=KafkaFeed(config.source.kafka).run, args=(watch, stop))
+        thread.start()
+        wait_until(lambda: any(row["index"] == until - 1 for row in rows.rows))
+        stop.set()
+        thread.join()
+        assert watch._store is not None
+        watch.sinks[0].close()
+        watch._store.close()  # as a killed process: nothing is stored
+        return rows.rows
+
+    produce(0, 5)
+    sink = f'[sink.kafka]\nbrokers = "{brokers}"\ntopic = "out"'
+    config = config_of(f'kafka]\nbrokers = "{brokers}"\ntopic = "in"', sink)
+    rows = run(5)
+    produce(5, 8)
+    rows += run(8)
+    assert [row["index"] for row in rows] == list(range(8))
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "test", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["out"])
+    found: list[Any] = []
+    wait_until(lambda: [found.extend(consumer.consume(10, 1.0)), len(found) >= 8][1])
+    consumer.close()
+    assert [json.loads(message.value())["index"] for message in found] == list(range(8))

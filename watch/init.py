@@ -1,0 +1,129 @@
+"""`rfa watch init`: a configuration for the metrics that a Prometheus has."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from rfa.watch.config import Endpoint, parse_config
+from rfa.watch.prometheus import Prometheus, SourceError
+
+MOST_CHOSEN: Final = 5
+# Series of a chosen query, and metrics whose series are counted.
+MOST_SERIES: Final = 200
+MOST_COUNTED: Final = 40
+STEPS: Final = (15, 30, 60, 300)
+# Queries of metrics that many have, the most useful first.
+KNOWN: Final = (
+    ("http_requests_total", "requests", "sum by (job) (rate(http_requests_total[5m]))"),
+    ("node_cpu_seconds_total", "cpu", '1 - avg by (instance) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'),
+    ("node_load1", "load", "node_load1"),
+    ("node_memory_MemAvailable_bytes", "memory_available", "node_memory_MemAvailable_bytes"),
+    ("process_cpu_seconds_total", "process_cpu", "process_cpu_seconds_total"),
+    ("process_resident_memory_bytes", "process_memory", "process_resident_memory_bytes"),
+)
+# Metrics whose values are not worth filtering: constants, times, buckets, and those of scraping itself.
+_LEFT_OUT: Final = re.compile(
+    r"(_info|_created|_bucket|_sum|_timestamp.*|_time_seconds|_start_time.*|_quantile)$|^(up|scrape_|go_|ALERTS|rfa_)"
+)
+
+
+class Choice(NamedTuple):
+    """A query of the new file."""
+
+    name: str
+    expr: str
+    type: str
+    series: int
+
+
+def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
+    """Some queries with series, counters before gauges.
+
+    Raises:
+        SourceError: there is no reply, or no metric to choose.
+    """
+    names, types = prometheus.names(), prometheus.metadata()
+    found: list[Choice] = []
+    for counted, (name, expr, kind) in enumerate(_candidates(names, types)):
+        if len(found) == MOST_CHOSEN or counted == MOST_COUNTED:
+            break
+        series = prometheus.count(expr, now)
+        if 0 < series <= MOST_SERIES:
+            found.append(Choice(name, expr, kind, series))
+    if not found:
+        raise SourceError(f"none of its {len(names)} metrics has 1 to {MOST_SERIES} series of values that change")
+    return found
+
+
+def _candidates(names: list[str], types: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    known = [(metric, name, expr) for metric, name, expr in KNOWN if metric in names]
+    for metric, name, expr in known:
+        yield name, expr, _type_of(metric, types) if metric == expr else "gauge"
+    others = [name for name in names if not _LEFT_OUT.search(name) and name not in {one for one, _, _ in known}]
+    kinds = {name: _type_of(name, types) for name in others}
+    for kind in ("counter", "gauge"):
+        for name in others:
+            if kinds[name] == kind:
+                yield re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:64], name, kind
+
+
+def _type_of(metric: str, types: Mapping[str, str]) -> str:
+    """By the server's metadata, or by the name."""
+    named = "counter" if metric.endswith(("_total", "_count")) else "gauge"
+    return {"counter": "counter", "gauge": "gauge"}.get(types.get(metric, ""), named)
+
+
+def usual_step(prometheus: Prometheus, now: float) -> int:
+    """A step no shorter than the interval of most scrapes."""
+    try:
+        points = prometheus.range("max(count_over_time(up[10m]))", now, now, 60.0)
+    except SourceError:
+        return 60
+    if not points or not points[0].values[0] > 0:
+        return 60
+    interval = 600 / points[0].values[0]
+    return next((step for step in STEPS if step >= 0.9 * interval), STEPS[-1])
+
+
+def write_config(url: str) -> str:
+    """The text of a configuration for a running Prometheus.
+
+    Raises:
+        SourceError: there is no reply, or no metric to choose.
+        ValueError: `url` is no address.
+    """
+    endpoint, now = Endpoint(url=url), time.time()
+    prometheus = Prometheus(endpoint)
+    choices, step = choose_queries(prometheus, now), usual_step(prometheus, now)
+    lines = [
+        f'step = "{step}s"',
+        'history = "1d"    # the filters learn from it at the first start',
+        "",
+        "[source.prometheus]",
+        f"url = {json.dumps(endpoint.url)}",
+        "",
+        "[sink.metrics]",
+        'listen = "127.0.0.1:9464"    # let Prometheus scrape it',
+        "",
+        "[sink.stdout]",
+        'rows = "alarms"',
+        "",
+        "[state]",
+        'file = "watch.state"',
+    ]
+    for one in choices:
+        lines += [
+            "",
+            f"[[query]]    # {one.series} series now",
+            f"name = {json.dumps(one.name)}",
+            f"expr = {json.dumps(one.expr)}",
+            f'type = "{one.type}"',
+            'alarm = {rate = "1/week"}    # of each series',
+        ]
+    text = "\n".join(lines) + "\n"
+    parse_config(text, "the new file")
+    return text

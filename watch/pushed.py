@@ -1,0 +1,88 @@
+"""Observations that are pushed to a watch: which query takes them, and messages of one observation in JSON.
+
+A message is `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`; t is in seconds since 1970,
+without it now; a value of null is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from rfa.runtime.uncertainty.input import LARGEST_TIME
+from rfa.watch.config import Query
+from rfa.watch.filters import Samples
+from rfa.watch.selectors import NAME, Labels, labels_of
+
+# Labels of a series, their names and values together, and series whose queries are remembered.
+MOST_LABELS: Final = 64
+MOST_LABEL_BYTES: Final = 8_192
+MOST_REMEMBERED: Final = 1_000_000
+_COUNTERS: Final = ("_total", "_count", "_bucket")
+
+
+class Router:
+    """Gives series to the queries whose selector they match."""
+
+    def __init__(self, queries: Sequence[Query]) -> None:
+        self._selectors = [(query.name, selector) for query in queries if (selector := query.selector) is not None]
+        self._names: dict[Labels, tuple[str, ...]] = {}
+
+    def route(self, samples: Iterable[Samples]) -> dict[str, list[Samples]]:
+        """The samples by the name of the query; one that none selects is left out."""
+        found: dict[str, list[Samples]] = {}
+        for one in samples:
+            names = self._names.get(one.labels)
+            if names is None:
+                names = self._match(one.labels)
+            for name in names:
+                found.setdefault(name, []).append(one)
+        return found
+
+    def _match(self, labels: Labels) -> tuple[str, ...]:
+        size = sum(len(name) + len(value) for name, value in labels)
+        if len(labels) > MOST_LABELS or size > MOST_LABEL_BYTES:
+            return ()
+        if len(self._names) == MOST_REMEMBERED:
+            self._names.clear()
+        names = tuple(name for name, selector in self._selectors if selector.matches(labels))
+        self._names[labels] = names
+        return names
+
+
+def is_counter_name(query: Query) -> bool:
+    """Whether a pushed metric is a counter by its name."""
+    selector = query.selector
+    return selector is not None and (selector.name or "").endswith(_COUNTERS)
+
+
+def read_messages(messages: Iterable[bytes], now: float) -> tuple[list[Samples], int]:
+    """The observations of messages, and the number of messages that have none."""
+    found, refused = [], 0
+    for message in messages:
+        try:
+            found.append(_read(orjson.loads(message), now))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            refused += 1
+    return found, refused
+
+
+def _read(document: Mapping[str, Any], now: float) -> Samples:
+    labels, t, value = document["labels"], document.get("t"), document["value"]
+    if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        raise TypeError
+    if isinstance(t, bool) or isinstance(value, bool):
+        raise TypeError
+    time = now if t is None else float(t)
+    if not abs(time) <= LARGEST_TIME:
+        raise ValueError
+    number = np.nan if value is None else float(value)
+    return Samples(labels_of(labels), np.array([time]), np.array([number]))
+
+
+def named(name: str, labels: Mapping[str, str]) -> Labels:
+    """Labels with the name of the metric."""
+    return labels_of({**labels, NAME: name})
