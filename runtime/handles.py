@@ -1,6 +1,6 @@
 """Pass many arrays to compiled code as one argument.
 
-    handle = Handle(content)                 content: nested tuples of arrays, numbers and handles
+    handle = Handle(content)                 content: nested tuples of arrays, numbers, handles and entries
     opened(handle)                           in a kernel: the same content
 
 numba unboxes every array of an argument on each call, a quarter of a microsecond each; a model and its streams have
@@ -25,6 +25,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model, typeof_impl, unbox
 from numba.np.arrayobj import populate_array
 
+from rfa.runtime.kernel_calls import Entry
+
 
 class HandleType(types.Type):
     """The numba type of a handle, by that of its content."""
@@ -38,11 +40,11 @@ class Handle:
     """Content that compiled code opens; see the module.
 
     Args:
-        content: nested tuples of contiguous arrays, numbers and handles.
+        content: nested tuples of contiguous arrays, numbers, handles and entries of kernels.
         keeps: keep the content alive; else the caller must.
 
     Raises:
-        TypeError: an array is not contiguous, or something is no array, number, handle or tuple of these.
+        TypeError: an array is not contiguous, or something is no array, number, handle, entry or tuple of these.
     """
 
     __slots__ = ("_content", "_numbers", "address", "kind")
@@ -70,7 +72,7 @@ def _list(content: Any, numbers: list[int]) -> Any:
             raise TypeError(f"an array of shape {content.shape} is not contiguous")
         numbers += [content.ctypes.data, *content.shape]
         return content.dtype, content.ndim, content.flags.writeable
-    if isinstance(content, Handle):
+    if isinstance(content, Handle | Entry):
         numbers.append(content.address)
         return content.kind
     if isinstance(content, bool | int | np.integer):
@@ -78,7 +80,7 @@ def _list(content: Any, numbers: list[int]) -> Any:
     elif isinstance(content, float):
         numbers.append(struct.unpack("<q", struct.pack("<d", content))[0])
     else:
-        raise TypeError(f"{type(content).__name__} is no array, number, handle or tuple of these")
+        raise TypeError(f"{type(content).__name__} is no array, number, handle, entry or tuple of these")
     return type(content)
 
 

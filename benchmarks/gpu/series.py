@@ -98,8 +98,8 @@ def both(bundle: Bundle, device: str) -> tuple[SeriesRuntime, SeriesRuntime]:
     runtimes = open_series(bundle, TorchSeries(bundle, device)), open_series(bundle)
     try:
         for runtime in runtimes:
-            halves, whole = compile_tasks(bundle, runtime, lambda _: None)
-            for _, task in [*halves, *whole]:
+            first, then = compile_tasks(bundle, runtime, lambda _: None)
+            for _, task in [*first, *then]:
                 task()
     except BundleError as error:
         raise WrongResultError(f"series: {error}") from error

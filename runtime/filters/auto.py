@@ -91,7 +91,7 @@ def calibration() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _filter_rows(scorer, arrays, batch, outputs, trace, buffers):
+def _filter_rows(score, scorer, arrays, batch, outputs, trace, buffers):
     """Filter the observations of a batch. After a rejected observation, the rest of its stream is rejected."""
     streams, spec = scorer.streams, scorer.spec
     state, memory, learned = arrays
@@ -125,7 +125,7 @@ def _filter_rows(scorer, arrays, batch, outputs, trace, buffers):
                 posterior.forecast_covariance[h], posterior.forecast_inverse_dof[h],
             )  # fmt: skip
         observation = Observation(slot, times[row], values[row])
-        if not scoring.score_observation(scorer, observation, posterior, is_finite, outputs, row):
+        if not scoring.score_observation(score, scorer, observation, posterior, is_finite, outputs, row):
             refused, loaded = slot, -1
             continue
         auto_numba.remember(after, state[slot], memory[slot], values[row], unit)
@@ -175,12 +175,13 @@ class AutoSteps:
         trace = allocate_trace(rows if traced else 0, self.size, self.size, 0, horizon)
         out = observed(self.size, self.size)
         np.fill_diagonal(out.transition, 1.0)
+        posterior, scorer = allocate_posterior(out, horizon), Scorer.of(streams_of(pool), self._leads, readout)
         _kernel()(
-            Scorer.of(streams_of(pool), self._leads, readout),
+            scoring.scoring_entry(scorer, posterior, outputs), scorer,
             (pool.arrays[STATE], pool.arrays[MEMORY], pool.arrays.get(LEARNED, _NOT_JOINT)), batch.packed(), outputs,
             trace,
             (
-                out, allocate_posterior(out, horizon), np.empty((self.size, auto_layout.WORK)),
+                out, posterior, np.empty((self.size, auto_layout.WORK)),
                 (np.empty(self.size), np.empty((self.size + 1, self.size))),
             ),
         )  # fmt: skip
@@ -231,6 +232,15 @@ class AutoRuntime(FilterRuntime):
     def sized(self, size: int) -> FilterRuntime:
         """Return the same model for another number of columns. Raises the errors of `of`."""
         return AutoRuntime.of(size, self.name)
+
+
+def compile_scoring() -> None:
+    """Compile the scoring of observations, which the kernels of all filters call."""
+    model = AutoRuntime.of(1)
+    pool, readout = StatePool(model.state_fields, 1), model.readout((), (1.0,), 0)
+    scorer = Scorer.of(streams_of(pool), Horizons.of(LEADS, in_steps=True), readout)
+    posterior = allocate_posterior(observed(1, 1), 1)
+    scoring.scoring_entry(scorer, posterior, StepOutputs.allocate(0, 1, readout))
 
 
 def warm() -> None:

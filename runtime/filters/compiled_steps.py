@@ -59,7 +59,7 @@ _MADE_OF = (
 
 
 @source_inline_jit
-def _filter_rows(observe, system, scorer, inputs, outputs, trace, buffers):
+def _filter_rows(observe, system, score, scorer, inputs, outputs, trace, buffers):
     """Filter the observations of a batch. After a rejected observation, the rest of its stream is rejected."""
     streams = scorer.streams
     moves, state, (slots, times, values, noise) = inputs
@@ -81,7 +81,7 @@ def _filter_rows(observe, system, scorer, inputs, outputs, trace, buffers):
         for h in range(horizon):
             forecast(system, moves[h], after, moved, posterior.forecast_mean[h], posterior.forecast_covariance[h])
         observation = Observation(slot, times[row], values[row])
-        if not scoring.score_observation(scorer, observation, posterior, np.isfinite(total), outputs, row):
+        if not scoring.score_observation(score, scorer, observation, posterior, np.isfinite(total), outputs, row):
             refused = slot
             continue
         for k in range(len(after)):
@@ -98,14 +98,14 @@ def _filter_rows(observe, system, scorer, inputs, outputs, trace, buffers):
 # Two functions, because numba caches by name, and the functions that a kernel calls must be global.
 
 
-def _filter_capped(system, scorer, inputs, outputs, trace, buffers):
+def _filter_capped(system, score, scorer, inputs, outputs, trace, buffers):
     load_sensor(system, buffers[0])
-    _filter_rows(filter_numba.observe_capped, system, scorer, inputs, outputs, trace, buffers)
+    _filter_rows(filter_numba.observe_capped, system, score, scorer, inputs, outputs, trace, buffers)
 
 
-def _filter_learned(system, scorer, inputs, outputs, trace, buffers):
+def _filter_learned(system, score, scorer, inputs, outputs, trace, buffers):
     load_sensor(system, buffers[0])
-    _filter_rows(filter_numba.observe_learned, system, scorer, inputs, outputs, trace, buffers)
+    _filter_rows(filter_numba.observe_learned, system, score, scorer, inputs, outputs, trace, buffers)
 
 
 @functools.cache
@@ -200,10 +200,11 @@ class CompiledSteps:
             inverse_nu, _, patience = system.rule
             system = system._replace(rule=(inverse_nu, readout.passes, patience))
         out = observed(self.size, n)
+        posterior, scorer = allocate_posterior(out, horizon), Scorer.of(streams_of(pool), self._leads, readout)
         self._kernel(
-            system, Scorer.of(streams_of(pool), self._leads, readout),
+            system, scoring.scoring_entry(scorer, posterior, outputs), scorer,
             (self._moves(readout.horizon), pool.arrays[STATE], batch.packed()), outputs, trace,
-            (work, out, allocate_posterior(out, horizon), np.empty(self._numbers), np.empty(n * (n + 2))),
+            (work, out, posterior, np.empty(self._numbers), np.empty(n * (n + 2))),
         )  # fmt: skip
         return outputs, trace
 

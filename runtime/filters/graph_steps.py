@@ -45,7 +45,7 @@ _TRACED = ("transition", "predicted_mean", "predicted_covariance")
 @functools.cache
 def _score_kernel() -> Any:
     @kernel_jit(*scoring.SOURCES)
-    def score_rows(scorer, batch, posteriors, is_finite, rows, out):
+    def score_rows(score, scorer, batch, posteriors, is_finite, rows, out):
         """Score the observations `rows` of a batch."""
         slots, times, values, _ = batch
         for i in range(len(rows)):
@@ -57,7 +57,7 @@ def _score_kernel() -> Any:
                 posteriors.half_widths[i], posteriors.has_forecast[i], posteriors.tail[i],
             )  # fmt: skip
             observation = Observation(slots[row], times[row], values[row])
-            scoring.score_observation(scorer, observation, posterior, is_finite[i], out, row)
+            scoring.score_observation(score, scorer, observation, posterior, is_finite[i], out, row)
 
     return score_rows
 
@@ -196,7 +196,9 @@ class GraphSteps:
             np.ones((count, self.size), np.bool_), np.full((count, 1), np.nan),
         )  # fmt: skip
         scorer = Scorer.of(streams_of(call.pool), self._leads, call.readout)
-        _score_kernel()(scorer, call.batch.packed(), posteriors, is_finite, rows, call.out)
+        first = FilterOutput(*(part[0] for part in posteriors))
+        score = scoring.scoring_entry(scorer, first, call.out)
+        _score_kernel()(score, scorer, call.batch.packed(), posteriors, is_finite, rows, call.out)
         if len(trace.state):
             trace.scalars[rows] = scalars
             trace.covariance[rows] = posteriors.covariance

@@ -18,10 +18,11 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.handles import opened
+from rfa.runtime.kernel_calls import call, packed
 from rfa.runtime.series import rows as series_rows
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
-from rfa.runtime.series.rows import SOURCES, reset_workspace, score_rows
+from rfa.runtime.series.rows import SOURCES, reset_workspace
 from rfa.runtime.series.stream_arrays import Queries, RowArrays, TokenArrays
 from rfa.runtime.series.stream_numba import next_tokens, store
 from rfa.runtime.uncertainty.copy_arrays import copy1
@@ -168,10 +169,11 @@ def finish(handle, chunk, count, batch, pool_row, outputs, trace):
     reset_workspace(row.workspace, row.mixture)
     scorer = Scorer(pool.scored, options.horizons, options.tables, options.spec, row.workspace)
     if count > 0:
-        score_rows(
-            row.out, work, chunk.rows, count, chunk.quantiles, row.forecast, scorer, batch, outputs, trace,
-            row.posterior, pool.mixture, row.mixture,
-        )  # fmt: skip
+        arguments = packed((
+            row.out, work, chunk.rows, chunk.quantiles, row.forecast, scorer, batch, outputs, trace, row.posterior,
+            pool.mixture, row.mixture,
+        ))  # fmt: skip
+        call(handles.score_rows, (arguments, handles.score, count))
     store(work, 0, stored, pool_row[0])
     for a in range(len(chunk.last_token)):
         stored.means[pool_row[0], a], stored.precisions[pool_row[0], a] = chunk.means[a], chunk.precisions[a]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from statistics import NormalDist
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
@@ -26,6 +26,7 @@ from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.steps import Batch, Traced, allocate_trace, streams_of
 from rfa.runtime.handles import Handle
+from rfa.runtime.kernel_calls import Entry
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
 from rfa.runtime.series import decoder_numba
@@ -57,6 +58,7 @@ from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.input import MOST_COVARIATES
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
+from rfa.runtime.uncertainty.scoring import scoring_entry
 from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
@@ -213,7 +215,8 @@ class NetworkSteps:
                 TokenBuffers.allocate(self.decoder, shape),
                 RowBuffers.allocate(self.size, of_pool.arrays.scored, readout),
             )
-            return buffers, _HandleCache(self._weights, Handle(buffers))
+            entries = _entries(of_pool.arrays, readout, self.horizons, buffers)
+            return buffers, _HandleCache(self._weights, Handle(buffers), entries)
 
         with self.buffers.borrow(shape, make) as (buffers, cache):
             handles, handle = cache.handle_of(of_pool.handle, options)
@@ -236,6 +239,21 @@ def _first_invalid(values: Array, begins: Array, ends: Array) -> Array:
     return np.array([one + found[0] if len(found) else end for one, found, end in zip(begins, rows, ends, strict=True)])
 
 
+def _entries(pool: PoolArrays, readout: Readout, horizons: Horizons, buffers: Buffers) -> tuple[Entry, Entry]:
+    """The entries that score an observation and rows, compiled at the first call of the process."""
+    tokens, row = buffers
+    size, horizon = len(row.posterior.mean), len(readout.horizon)
+    scorer = Scorer(pool.scored, horizons, readout.calibration.tables, readout.spec, row.workspace)
+    batch = Batch(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, size)), np.zeros(0)).packed()
+    outputs, trace = StepOutputs.allocate(0, size, readout), allocate_trace(0, size, size, 0, horizon)
+    score = scoring_entry(scorer, row.posterior, outputs)
+    arguments = (
+        row.out, tokens.work, tokens.rows, tokens.quantiles, row.forecast, scorer, batch, outputs, trace, row.posterior,
+        pool.mixture, row.mixture,
+    )  # fmt: skip
+    return score, score_rows.entry(arguments, score, 0)
+
+
 class _PoolHandle(NamedTuple):
     arrays: PoolArrays
     handle: Handle
@@ -244,14 +262,14 @@ class _PoolHandle(NamedTuple):
 class _HandleCache:
     """The handle of buffers with the last pool and options, of which it keeps only the addresses."""
 
-    def __init__(self, weights: Handle, buffers: Handle) -> None:
-        self._weights, self._buffers = weights, buffers
+    def __init__(self, weights: Handle, buffers: Handle, entries: tuple[Entry, Entry]) -> None:
+        self._weights, self._buffers, self._entries = weights, buffers, entries
         self._last: tuple[int, ...] = ()
         self._handle: Handle | None = None
 
     def handle_of(self, pool: Handle, options: Handle) -> tuple[KernelHandles, Handle]:
         """All handles, which the caller keeps as long as the handle of them that comes second."""
-        handles = KernelHandles(self._weights, pool, options, self._buffers)
+        handles = KernelHandles(self._weights, pool, options, self._buffers, *self._entries)
         key = pool.address, options.address, id(pool.kind), id(options.kind)
         if self._handle is None or key != self._last:
             self._handle, self._last = Handle(handles, keeps=False), key
@@ -375,32 +393,13 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
 def compile_tasks(
     bundle: Bundle, model: SeriesRuntime, report: Callable[[int], None]
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Tasks that compile two halves of the kernels, for two processes; and the task, after them, that joins them.
+    """Tasks that compile the network, and the task, after them and the scoring of observations, that compiles the rest.
 
     Args:
         report: called with the number of golden values that the network reproduced, on its device too.
     """
-    halves: list[CompileTask] = [
-        (row_kernels, partial(_compile_scores, model)),
-        (decoder_numba, lambda: report(hold_to_golden(bundle, model))),
-    ]
-    return halves, [(row_kernels, partial(_compile_all, model))]
-
-
-def _compile_scores(model: SeriesRuntime) -> None:
-    """Score no row."""
-    pool, readout = StatePool(model.state_fields, 1), model.readout((), (1.0,), 0)
-    horizons = cast(NetworkSteps, model.steps).horizons
-    streams, mixture = streams_of(pool), StoredMixture.of(pool.arrays, 1)
-    tokens = TokenBuffers.allocate(model.decoder, Shape(1, 1, 1, 1))
-    row = RowBuffers.allocate(1, streams, readout)
-    scorer = Scorer(streams, horizons, readout.calibration.tables, readout.spec, row.workspace)
-    batch = Batch(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 1)), np.zeros(0)).packed()
-    outputs, trace = StepOutputs.allocate(0, 1, readout), allocate_trace(0, 1, 1, 0, 1)
-    score_rows(
-        row.out, tokens.work, tokens.rows, 0, tokens.quantiles, row.forecast, scorer, batch, outputs, trace,
-        row.posterior, mixture, row.mixture,
-    )  # fmt: skip
+    network: CompileTask = decoder_numba, lambda: report(hold_to_golden(bundle, model))
+    return [network], [(row_kernels, partial(_compile_all, model))]
 
 
 def _compile_all(model: SeriesRuntime) -> None:

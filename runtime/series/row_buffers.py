@@ -9,6 +9,7 @@ import numpy as np
 from rfa.runtime.filters.observed import Observed, observed
 from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.handles import Handle
+from rfa.runtime.kernel_calls import Entry
 from rfa.runtime.series.clock_numba import CLOCK
 from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
 from rfa.runtime.series.mixture import MixtureWork, StoredMixture
@@ -119,9 +120,13 @@ class Buffers(NamedTuple):
 
 
 class KernelHandles(NamedTuple):
-    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`: each changes by itself."""
+    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`, which change independently;
+    and the entries that score an observation and rows.
+    """
 
     weights: Handle
     pool: Handle
     options: Handle
     buffers: Handle
+    score: Entry
+    score_rows: Entry

@@ -16,6 +16,7 @@ from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.steps import store_trace
 from rfa.runtime.handles import opened
+from rfa.runtime.kernel_calls import call, callee, packed, unpacked
 from rfa.runtime.series import config, decoder_numba, mixture_numba, row_buffers, stream_numba, update_numba
 from rfa.runtime.series import mixture as stored_mixture
 from rfa.runtime.series.decoder_numba import compute_quantiles, compute_states
@@ -41,11 +42,16 @@ SOURCES = (
 )  # fmt: skip
 
 
-@kernel_jit(*SOURCES)
-def score_rows(
-    out, work, rows, count, quantiles, forecast, scorer, batch, outputs, trace, posterior, mixture, mixture_work
-):  # fmt: skip
-    """Write the outputs of rows; those of a stream after an invalid one are invalid too."""
+@callee(*SOURCES)
+def score_rows(arguments, score, count):
+    """Write the outputs of rows; those of a stream after an invalid one are invalid too.
+
+    Args:
+        arguments: packed; see `process_rows`.
+        score: of `scoring_entry`.
+    """
+    parts: Any = unpacked(arguments)
+    out, work, rows, quantiles, forecast, scorer, batch, outputs, trace, posterior, mixture, mixture_work = parts
     pool_rows, times, values, noise = batch
     size = values.shape[1]
     lost = -1
@@ -76,7 +82,7 @@ def score_rows(
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
         observation = Observation(pool_rows[batch_row], times[batch_row], values[batch_row])
-        if not scoring.score_observation(scorer, observation, posterior, True, outputs, batch_row):
+        if not scoring.score_observation(score, scorer, observation, posterior, True, outputs, batch_row):
             lost, mixture_work.loaded[0] = stream, -1
             continue
         if len(mixture.numbers) > 0:
@@ -190,10 +196,11 @@ def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed
             all_states = buffers.states[: _gather_states(stored.hidden, pool_rows, count, query_count, buffers)]
             queries = buffers.queries.features[:query_count]
             compute_quantiles(all_states, buffers.queries.source, queries, weights.head, buffers.quantiles)
-            score_rows(
-                row_buffers.out, buffers.work, buffers.rows, rows, buffers.quantiles, row_buffers.forecast, scorer,
-                batch, outputs, trace, row_buffers.posterior, pool.mixture, row_buffers.mixture,
-            )  # fmt: skip
+            arguments = packed((
+                row_buffers.out, buffers.work, buffers.rows, buffers.quantiles, row_buffers.forecast, scorer, batch,
+                outputs, trace, row_buffers.posterior, pool.mixture, row_buffers.mixture,
+            ))  # fmt: skip
+            call(handles.score_rows, (arguments, handles.score, rows))
             for k in range(rows):
                 if not outputs.is_good[buffers.rows.batch_row[k]]:
                     return count, rows

@@ -3,24 +3,25 @@
 The filter gives mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. Here they become
 calibrated: an anomaly score, a confidence, intervals. A row's numbers depend on its stream alone, whatever else is in
 the batch. A row with a number that is not finite leaves its stream unchanged.
-
-Compiled where numba is installed, else plain Python: the same numbers, some hundred times slower.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
 import rfa.runtime.filters.student as students_t
-from rfa.runtime.compiling import cached_inline_jit, inline_jit
+from rfa.runtime import kernel_calls
+from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import observed
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, WEIGHT
 from rfa.runtime.filters.student import stretched
+from rfa.runtime.kernel_calls import Entry, call, callee, packed, unpacked
 from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.uncertainty import (
     adaptive,
@@ -60,11 +61,13 @@ from rfa.runtime.uncertainty.rules import (
     update_incident,
     update_rules,
 )
+from rfa.runtime.uncertainty.step_outputs import FilterOutput, Observation, Scorer, StepOutputs
 
 _PARTS = (
-    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, learned_tail, lengths,
-    mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
+    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, kernel_calls,
+    learned_tail, lengths, mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
 )  # fmt: skip
+_OBSERVATION = Observation(0, 0.0, np.empty(0))
 # Modules that a kernel which scores is made of.
 SOURCES = (*_PARTS, sys.modules[__name__])
 
@@ -144,18 +147,11 @@ def _update_stream(scorer, observation, step, novelty, tail_columns):
     streams.counts[stream] += 1
 
 
-# Cached: it takes longer to compile than the rest of most kernels.
-@cached_inline_jit(*_PARTS)
-def score_observation(scorer, observation, posterior, is_finite, out, row):
-    """Write the outputs of an observation, and update its stream if all of them are finite.
-
-    Args:
-        is_finite: whether the filter's own state is.
-        out, row: `StepOutputs`, and where in it.
-
-    Returns:
-        whether the stream was updated.
-    """
+# Called by address: it takes longer to compile than the rest of most kernels.
+@callee(*_PARTS)
+def _score(arguments, observation, is_finite, row):
+    parts: Any = unpacked(arguments)
+    scorer, posterior, out = parts
     out.is_good[row] = False
     streams, tables, work, stream = scorer.streams, scorer.tables, scorer.work, observation.stream
     weight, nis, log_likelihood = posterior.scalars[WEIGHT], posterior.scalars[NIS], posterior.scalars[LOG_LIKELIHOOD]
@@ -202,3 +198,23 @@ def score_observation(scorer, observation, posterior, is_finite, out, row):
     _update_stream(scorer, observation, step, novelty, tail_columns)
     out.is_good[row] = True
     return True
+
+
+def scoring_entry(scorer: Scorer, posterior: FilterOutput, out: StepOutputs) -> Entry:
+    """The entry for `score_observation`; only the types of the arguments matter."""
+    return _score.entry((scorer, posterior, out), _OBSERVATION, True, 0)
+
+
+@inline_jit
+def score_observation(entry, scorer, observation, posterior, is_finite, out, row):
+    """Write the outputs of an observation, and update its stream if all of them are finite.
+
+    Args:
+        entry: of `scoring_entry`.
+        is_finite: whether the filter's own state is.
+        out, row: `StepOutputs`, and where in it.
+
+    Returns:
+        whether the stream was updated.
+    """
+    return call(entry, (packed((scorer, posterior, out)), observation, is_finite, row))

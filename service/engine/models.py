@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
-from rfa.runtime.compiling import CompileTask, run_unlocked, run_with_locks
+from rfa.runtime.compiling import CompileTask, run_with_locks
 from rfa.runtime.filters import auto, compiled_system
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.golden import filter_tasks, open_filter
 from rfa.runtime.outputs import GpuKernels, LongSeries
 from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, calibration
 from rfa.runtime.text.language import Language
+from rfa.runtime.uncertainty import scoring
 from rfa.service.bundle_checks.trusted_keys import trusted_keys
 from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.device import language_loader, long_series_of
@@ -77,9 +78,7 @@ class _Loader:
         self._first: list[CompileTask] = []
         self._then: list[CompileTask] = []
         self._texts: list[CompileTask] = []
-        # The slowest kernel: two processes compile a half each, and the first to end joins them.
-        self._halves: list[CompileTask] = []
-        self._whole: list[CompileTask] = []
+        self._series: list[CompileTask] = []
 
     def add(self, bundle: Bundle) -> None:
         """Schedule the tasks of a bundle."""
@@ -109,18 +108,16 @@ class _Loader:
 
         device, self._long_series[bundle.name] = long_series_of(self._settings, bundle)
         self._filters[bundle.name] = model = open_series(bundle, device)
-        halves, whole = compile_tasks(bundle, model, partial(self._golden_values.__setitem__, bundle.name))
-        self._halves += halves
-        self._whole += whole
+        first, then = compile_tasks(bundle, model, partial(self._golden_values.__setitem__, bundle.name))
+        self._first += first
+        self._series += then
 
     def finish(self) -> Models:
         """Run the tasks."""
         first, then = compiled_system.tasks()
-        self._first.append(first)
-        self._then.append(then)
-        waiting = [*run_unlocked(self._halves), *run_unlocked(self._whole)]
-        run_with_locks([*self._first, (auto, auto.warm)])
-        run_with_locks([*self._then, *self._texts, *waiting])
+        # The slowest first: two processes share the tasks.
+        run_with_locks([(scoring, auto.compile_scoring), *self._first, first])
+        run_with_locks([*self._series, (auto, auto.warm), *self._texts, *self._then, then])
         # The mixture with a network for any series is the default, then the network, then `auto`.
         networks = {name: model for name, model in self._filters.items() if isinstance(model, SeriesRuntime)}
         mixtures = [network.mixed() for network in list(networks.values())[:1]]

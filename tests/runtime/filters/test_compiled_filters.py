@@ -175,4 +175,4 @@ def test_a_loaded_filter_compiles_no_more(name: str) -> None:
     assert len(model.filter([0.0, 1.0], [[0.1] * size] * 2, mode="attention").steps) == 2
     with pytest.raises(TypeError, match="No matching definition"):
         out = StepOutputs.allocate(1, size, plain)
-        graph_steps._score_kernel()((), (), out, np.ones(1, bool), np.zeros(1, np.int64), out)
+        graph_steps._score_kernel()((), (), (), out, np.ones(1, bool), np.zeros(1, np.int64), out)

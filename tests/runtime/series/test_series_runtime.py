@@ -13,6 +13,7 @@ from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.handles import HandleType
+from rfa.runtime.kernel_calls import PackedType
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series import clock_numba, decoder_numba, stream_numba
 from rfa.runtime.series import rows as series_rows
@@ -386,8 +387,8 @@ def reached(kernel, found):
 
 def classes(kind, found):
     """Modules of all classes in a type."""
-    if isinstance(kind, HandleType):
-        found.add(HandleType.__module__)
+    if isinstance(kind, HandleType | PackedType):
+        found.add(type(kind).__module__)
         classes(kind.content, found)
     for one in getattr(kind, "types", ()):
         classes(one, found)
@@ -400,7 +401,8 @@ def test_kernels_are_cached_by_all_files_that_they_are_built_from(runtime, made)
     """Else a process takes from the disk what an older version of one of them became."""
     runtime.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
     found = set()
-    own = [one for one in vars(made).values() if hasattr(one, "py_func") and one.py_func.__module__ == made.__name__]
+    kernels = [getattr(one, "kernel", one) for one in vars(made).values()]
+    own = [one for one in kernels if hasattr(one, "py_func") and one.py_func.__module__ == made.__name__]
     for kernel in own:
         reached(kernel, found)
         for kind in itertools.chain(*kernel.signatures):

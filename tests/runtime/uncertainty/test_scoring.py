@@ -25,6 +25,7 @@ from rfa.runtime.uncertainty.baseline import interpolate as inlined_interpolate
 from rfa.runtime.uncertainty.calibration import SHORTEST, Calibration
 from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, PIT_LEVELS, columns
 from rfa.runtime.uncertainty.learned_tail import FIRST
+from rfa.runtime.uncertainty.scoring import scoring_entry
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 from tests.inlined import callable_from_python
@@ -173,7 +174,8 @@ def score(
     """Outputs of an observation of each stream."""
     out = StepOutputs.allocate(STREAMS, SIZE, readout)
     batch = np.arange(STREAMS), times, values, np.ones(STREAMS)
-    _score_kernel()(scorer, batch, posterior, np.ones(STREAMS, bool), np.arange(STREAMS), out)
+    entry = scoring_entry(scorer, FilterOutput(*(part[0] for part in posterior)), out)
+    _score_kernel()(entry, scorer, batch, posterior, np.ones(STREAMS, bool), np.arange(STREAMS), out)
     return out
 
 

@@ -1,0 +1,150 @@
+"""Call a compiled kernel from another one by its address.
+
+numba compiles whatever a kernel calls into that kernel once more. A kernel called by its address is compiled once, for
+all its callers.
+
+    @callee(*modules)
+    def add(content, k): x, y = unpacked(content) …     takes a packed tuple, and numbers
+
+    entry = add.entry((x, y), 0)                        in Python: compiled for arguments of these types
+    call(entry, (packed((x, y)), k))                    in a kernel that `entry` was passed to
+
+A packed tuple is passed as one address, on the stack of the caller; flat, its arrays take seven words each.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from llvmlite import ir
+from numba import typeof, types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic, models, register_model, typeof_impl, unbox
+
+from rfa.runtime.compiling import kernel_jit
+
+
+class PackedType(types.Type):
+    """The numba type of a packed tuple."""
+
+    def __init__(self, content: types.Type) -> None:
+        self.content = content
+        super().__init__(name=f"Packed({_digest(content)})")
+
+
+class EntryType(types.Type):
+    """The numba type of an `Entry`, by the types of its arguments and of its result."""
+
+    def __init__(self, arguments: tuple[types.Type, ...], result: types.Type) -> None:
+        self.arguments, self.result = arguments, result
+        super().__init__(name=f"Entry({_digest((*arguments, result))})")
+
+
+def _digest(kind: object) -> str:
+    return hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
+
+
+class Entry:
+    """The address of a compiled kernel, which the process keeps."""
+
+    __slots__ = ("address", "kind")
+
+    def __init__(self, kernel: Any, arguments: tuple[types.Type, ...]) -> None:
+        kernel.compile(arguments)
+        compiled = kernel.overloads[arguments]
+        self.address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        self.kind = EntryType(arguments, compiled.signature.return_type)
+
+
+class Callee:
+    """A kernel that other kernels call by its address, for one set of types. See `callee`."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self._entry: Entry | None = None
+
+    def entry(self, content: tuple[Any, ...], *arguments: Any) -> Entry:
+        """The kernel, compiled for arguments of these types at the first call."""
+        if self._entry is None:
+            self._entry = Entry(self.kernel, (PackedType(typeof(content)), *map(typeof, arguments)))
+        return self._entry
+
+
+def callee(*modules: ModuleType) -> Callable[[Callable[..., Any]], Callee]:
+    """Compile and cache a kernel that others call by its address; `modules` are those of `kernel_jit`."""
+    return lambda function: Callee(kernel_jit(*modules)(function))
+
+
+@typeof_impl.register(Entry)
+def _type_of(entry: Entry, _: Any) -> EntryType:
+    return entry.kind
+
+
+@register_model(EntryType)
+class _EntryModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: EntryType) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+@register_model(PackedType)
+class _PackedModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: PackedType) -> None:
+        super().__init__(manager, kind, manager.lookup(kind.content).get_value_type().as_pointer())
+
+
+@unbox(EntryType)
+def _unbox(_, entry, c):
+    address = c.pyapi.object_getattr_string(entry, "address")
+    native = c.unbox(types.int64, address)
+    c.pyapi.decref(address)
+    return native
+
+
+@intrinsic
+def packed(_, content):
+    """The address of a tuple, valid until the caller returns."""
+
+    def generate(_context, builder, _signature, arguments):
+        return cgutils.alloca_once_value(builder, arguments[0])
+
+    return PackedType(content)(content), generate
+
+
+@intrinsic
+def unpacked(_, content):
+    """The tuple of a packed one."""
+
+    def generate(_context, builder, _signature, arguments):
+        return builder.load(arguments[0])
+
+    return content.content(content), generate
+
+
+@intrinsic
+def call(typing, entry, arguments):
+    """Call a kernel with a tuple of arguments."""
+    if len(entry.arguments) != len(arguments) or not all(map(typing.can_convert, arguments, entry.arguments)):
+        raise TypingError(f"{entry} takes {entry.arguments}, not {arguments}")
+
+    def generate(context, builder, _, values):
+        passed = [
+            context.cast(builder, value, given, taken)
+            for value, given, taken in zip(
+                cgutils.unpack_tuple(builder, values[1]), arguments, entry.arguments, strict=True
+            )
+        ]
+        convention = context.call_conv
+        form = convention.get_function_type(entry.result, entry.arguments)
+        address = builder.inttoptr(values[0], form.as_pointer())
+        status, result = convention.call_function(builder, address, entry.result, entry.arguments, passed)
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return result
+
+    return entry.result(entry, arguments), generate
