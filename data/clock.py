@@ -20,6 +20,8 @@ from rfa.data.time_formats import candidate_formats, parse
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
+# The name of a zone behind its offset, as JavaScript writes it.
+ZONE_NAME: Final = r" \([^()]*\)$"
 # Cells that decide which formats are tried on all of them.
 SAMPLED: Final = 60
 # Sampled cells whose own formats are tried: a month may have one name in several languages.
@@ -119,12 +121,12 @@ def read_clock(
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     if time_format is None and (stamps := cast_iso(column)) is not None and not stamps.null_count:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
-    cells = pc.utf8_trim_whitespace(column)
+    cells = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), ZONE_NAME, "")
     is_empty = pc.equal(cells, "")
     if cells.null_count or pc.any(is_empty).as_py():
         _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
     if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
-        starts = pc.replace_substring_regex(cells, INTERVAL, r"\1")
+        starts = pc.replace_substring_regex(cells, INTERVAL, r"\1\2")
         found = read_clock(starts, name, zone=zone, time_format=None, rows=rows, begins=begins)
         return replace(found, note=f"{found.note}, the beginnings of intervals")
     if time_format is None and all(

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_numbers import EARLIEST_UNIX, EPOCHS, LATEST_UNIX, calendar_form, words_of
+from rfa.data.clock_numbers import EARLIEST_UNIX, EPOCHS, LATEST_UNIX, YEAR_WORDS, calendar_form, words_of
 from rfa.data.iso import INTERVAL, parse_iso
-from rfa.data.table import MISSING
+from rfa.data.table import MISSING, NO_TIME
 from rfa.data.time_formats import candidate_formats
 
 CLOCK_NAMES: Final = (
@@ -31,6 +31,8 @@ ELAPSED_WORDS: Final = frozenset((
 FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
 MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
+# The share of cells that look like times, if a column may be the clock.
+MOSTLY: Final = 0.8
 # Names of columns that are no names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
 # Cells of a sample that are parsed as dates.
@@ -100,7 +102,7 @@ def holds_dates(column: Any) -> bool:
         return True
     if not pa.types.is_string(column.type) or starts_with_number(column):
         return False
-    cells = sample(column).to_pylist()
+    cells = [cell for cell in sample(column).to_pylist() if not NO_TIME.fullmatch(cell)]
     chosen = cells[:: max(1, len(cells) // PARSED)]
     return bool(chosen) and all(not cell.isdigit() and _is_date(cell) for cell in chosen)
 
@@ -108,7 +110,7 @@ def holds_dates(column: Any) -> bool:
 def _is_date(cell: str) -> bool:
     import pyarrow as pa
 
-    cell = re.sub(INTERVAL, r"\1", cell)
+    cell = re.sub(INTERVAL, r"\1\2", cell)
     return re.search(r"\d", cell) is not None and (
         parse_iso(pa.chunked_array([[cell]])) is not None or bool(candidate_formats(cell))
     )
@@ -142,7 +144,7 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
         choose = f"choose value columns with --column {next((o for o in others if o != name), name)!r}"
         cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
         is_distinct = len(cells) > 2 and len({*cells}) > len(cells) // 2
-        if is_distinct and all(re.search(MAY_BE_TIME, cell) for cell in cells):
+        if is_distinct and sum(bool(re.search(MAY_BE_TIME, cell)) for cell in cells) >= MOSTLY * len(cells):
             raise ValueError(
                 f"column {name!r}: {cells[0]!r} may be a time in an unknown form: give --time {name!r} --time-format "
                 f"'%d.%m.%Y %H:%M', as it is written, or {choose}"
@@ -182,7 +184,8 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
         if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):
             continue
         words, rises = words_of(name), bool((np.diff(numbers) >= 0).all())
-        if calendar_form(numbers, name) is not None and (rises or position == 0):
+        is_named = name.strip().lower() in YEAR_WORDS
+        if calendar_form(numbers, name) is not None and (rises or position == 0 or is_named):
             return name
         if is_unix(numbers) and (words & UNIX_WORDS or (position == 0 and rises and len(numbers) > 2)):
             return name

@@ -27,6 +27,8 @@ DATE_WORDS: Final = frozenset((
     "mois", "mes", "mese", "mês", "maand", "period", "periode", "yearmonth", "yyyymm", "yyyymmdd", "ds", "datetime",
     "datenum", "serial", "matlab",
 ))  # fmt: skip
+# Names of columns that may hold years.
+PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
 # The forms of whole numbers, and which numbers they fit.
 # The least number of dates without separators in a column that no name marks as times.
 LEAST_DAYS: Final = 5
@@ -45,8 +47,9 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
     """The form of numbers that are years, days of Excel, or dates without separators; None for others."""
     words = words_of(name)
     is_whole = bool((numbers == np.rint(numbers)).all())
-    if words & YEAR_WORDS and is_whole and numbers.min() >= 1500 and numbers.max() <= 2200:
-        return "%Y"
+    for marks, least_year, most_year in ((YEAR_WORDS, 1500, 2200), (PERIOD_WORDS, 1900, 2100)):
+        if words & marks and is_whole and numbers.min() >= least_year and numbers.max() <= most_year:
+            return "%Y"
     if not words & (DATE_WORDS | YEAR_WORDS):
         return _long_compact(numbers) if is_whole else None
     if is_whole and (long := _long_compact(numbers)) is not None:

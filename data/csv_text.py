@@ -31,6 +31,8 @@ PREVIEW_LINES: Final = 50
 # Those that are rarer inside cells first.
 SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+# Most lines below the rows, and characters that are searched for them.
+MOST_FOOTNOTES, TAIL = 10, 10_000
 NOT_SPACE: Final = re.compile(r"\S")
 # Files from this size on are read by several threads.
 LARGE: Final = 2**23
@@ -95,7 +97,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     names = unique_names(names)
     has_header = start > lines[above].start()
     text, encoded, more = _without_headers(text, lines[above][0] if has_header else "", start, encoded)
-    notes += more
+    text, encoded, footnotes = _without_footnotes(text, separator, start, encoded)
+    notes += (*more, *footnotes)
     # Its own line end belongs to the header.
     before = len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
     if encoded is None:
@@ -129,6 +132,24 @@ def _without_headers(
         return text, encoded, ()
     text = text[:start] + pattern.sub("", text[start:])
     return text, None, (f"{count} lines repeat the header: left out",)
+
+
+def _without_footnotes(
+    text: str, separator: str, start: int, encoded: bytes | None
+) -> tuple[str, bytes | None, tuple[str, ...]]:
+    """The text without its last lines that have no separator, where lines above them have some."""
+    count, size = 0, 0
+    for line in reversed(text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]):
+        if separator in line or '"' in line:
+            break
+        if is_data([line]):
+            return text, encoded, ()
+        count, size = count + bool(line.strip()), size + len(line)
+    else:
+        return text, encoded, ()
+    if not 0 < count <= MOST_FOOTNOTES:
+        return text, encoded, ()
+    return text[: len(text) - size], None, (f"{count} lines below the rows are skipped",)
 
 
 def _count_titles(lines: Sequence[re.Match[str]]) -> int:

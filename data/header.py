@@ -13,6 +13,7 @@ from rfa.data.wide import step_columns
 
 NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
 DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
+PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
 # Lines below a header that describe the columns: units, types.
 MOST_DESCRIPTIONS: Final = 8
@@ -36,13 +37,18 @@ def _is_value(cell: str) -> bool:
 
 
 def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row is one of the table: it has values only, or a date and no name above values.
+    """Whether the first row is one of the table, not its header.
+
+    It has values only; or it has a date, or numbers that do not rise, and no name above values.
 
     Args:
         rows: some rows below.
     """
-    dates = [cell for cell in map(str.strip, first) if DATE.fullmatch(cell) and not DECIMAL.fullmatch(cell)]
-    return is_data(first) or (bool(dates) and _is_like(first, rows))
+    cells = [cell.strip() for cell in first]
+    dates = [cell for cell in cells if DATE.fullmatch(cell) and not DECIMAL.fullmatch(cell)]
+    numbers = [float(cell) for cell in cells if PLAIN.fullmatch(cell)]
+    is_unsorted = len(numbers) > 1 and numbers != sorted(numbers)  # names that are numbers rise
+    return is_data(first) or (bool(dates or is_unsorted) and _is_like(first, rows))
 
 
 def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -50,9 +56,9 @@ def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     cells = [cell.strip() for cell in first]
     below = [[row[k].strip() for row in rows if len(row) == len(first)] for k in range(len(first))]
     below = [[cell for cell in column if cell.lower() not in MISSING] for column in below]
-    if not all(below) or len(step_columns(cells)) > 1:
+    if len(step_columns(cells)) > 1:
         return False
-    are_values = [all(map(_is_value, column)) for column in below]
+    are_values = [bool(column) and all(map(_is_value, column)) for column in below]
     return any(are_values) and all(_is_value(cell) for cell, ours in zip(cells, are_values, strict=True) if ours)
 
 

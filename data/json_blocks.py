@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rfa.data.clock_choice import clock_column
@@ -18,6 +20,10 @@ MOST_LEVELS: Final = 12
 MOST_BLOCKS: Final = 100_000
 # The label of tables that are told apart by the names of their fields.
 FIELD: Final = "name"
+# Names of the first time around rows with positions, and what a resolution looks like, as ENTSO-E writes them.
+START, POSITION, OFFSET = "start", "position", "offset"
+RESOLUTION: Final = re.compile(r"P(?:T?)(\d{1,4})([MHD])")
+UNITS: Final = {"M": "minutes", "H": "hours", "D": "days"}
 # Before the name of a label that the rows have as well.
 OUTER: Final = "outer "
 # Labels by how well they name a series; identifiers come last.
@@ -58,7 +64,10 @@ def read_blocks(document: Any, read: Read) -> Table | None:
 def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Block]:
     """The outermost tables with times; without any, all of them."""
     table = read(value)
-    labels = labels | flatten_row(value) if isinstance(value, Mapping) else labels
+    if isinstance(value, Mapping):
+        labels = labels | flatten_row({name: cell for name, cell in value.items() if not name[:1].isdigit()})
+    if table is not None:
+        table = _with_times(table, labels)
     if table is not None and clock_column(table.columns) is not None:
         yield labels, table
         return
@@ -69,11 +78,30 @@ def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Blo
                 found += _blocks(child, labels | {FIELD: labels.get(FIELD, name)}, read, levels - 1)
     elif levels and isinstance(value, list):
         for row in value:
-            if isinstance(row, Mapping) and any(isinstance(cell, list | Mapping) for cell in row.values()):
+            inside = row.values() if isinstance(row, Mapping) else row if isinstance(row, list) else ()
+            if any(isinstance(cell, list | Mapping) for cell in inside):
                 found += _blocks(row, labels, read, levels - 1)
     if table is not None and not any(clock_column(inner.columns) is not None for _, inner in found):
         found.append((labels, table))
     yield from found
+
+
+def _with_times(table: Table, labels: Labels) -> Table:
+    """The rows with times, where a start stands around them: with a resolution and positions, or with offsets."""
+    start = next((labels[name] for name in labels if name.lower().rpartition(".")[2] == START), None)
+    name = next((name for name in table.columns if name.lower() in (POSITION, OFFSET)), None)
+    step = next((found for text in labels.values() if (found := RESOLUTION.fullmatch(str(text)))), None)
+    if start is None or name is None or (step is None and name != OFFSET):
+        return table
+    try:
+        begin = datetime.fromisoformat(str(start))
+        span = timedelta(seconds=1) if step is None else timedelta(**{UNITS[step[2]]: int(step[1])})
+        counts = [int(cell) - (name != OFFSET) for cell in table.columns[name].to_pylist()]
+        times = [(begin + span * count).isoformat() for count in counts]
+    except (ValueError, TypeError, OverflowError):
+        return table
+    rest = {other: column for other, column in table.columns.items() if other != name}
+    return Table({"time": column_of(times), **rest}, notes=table.notes)
 
 
 def _join(blocks: Sequence[Block]) -> Table:

@@ -10,11 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_numbers import EARLIEST_UNIX, LATEST_UNIX, unix_seconds
-from rfa.data.json_blocks import named_cells, parallel_lists, read_blocks
+from rfa.data.json_blocks import OFFSET, named_cells, parallel_lists, read_blocks
 from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
+# Digits of keys that are seconds after a start; times since 1970 have more.
+LONGEST_OFFSET: Final = 8
 # Parsed JSON takes many times its size.
 MOST_BYTES: Final = 2**28
 SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
@@ -152,4 +154,9 @@ def _read_columns(document: Mapping[str, Any]) -> Table | None:
             )
         if len(document) > 2 and all(name[:1].isdigit() for name in document):
             return table_of_rows([{"time": name, **cells} for name, cells in document.items()])
+    are_numbers = all(cell is None or isinstance(cell, int | float | str) for cell in document.values())
+    if len(document) > 2 and are_numbers and all(name[:1].isdigit() for name in document):
+        are_offsets = all(name.isdigit() and len(name) <= LONGEST_OFFSET for name in document)
+        name = OFFSET if are_offsets else "time"
+        return table_of_columns({name: list(document), "value": list(document.values())})
     return None

@@ -9,7 +9,12 @@ from rfa.data.json_values import Rows
 
 # `::` separates names and values in Nagios' performance data, whose limits follow a value after a semicolon.
 CELL: Final = re.compile(r'(?<![^\s|;,:])([A-Za-z_][\w./%-]*)(?:=|::)("[^"]*"|[^\s;="]*(?=[\s;]|$))?')
+# The time at the beginning of a line, in brackets or not.
+STAMP: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\d{9,10}\.\d+)\]?\s")
+TIME: Final = "time"
 PREVIEW: Final = 20
+# Share of the first lines that consist of labelled cells.
+LABELLED_SHARE: Final = 0.9
 FEWEST_CELLS: Final = 2
 MOST_CHARACTERS: Final = 2**28
 
@@ -21,15 +26,19 @@ def read_labelled(text: str) -> Rows | None:
         ValueError: the file is too large.
     """
     first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
-    if not first or not all(map(_is_labelled, first)):
+    if not first or sum(map(_is_labelled, first)) < LABELLED_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
         raise ValueError("lines of labelled cells may have 256 MiB at most: split the file, or save it as CSV")
     rows: list[dict[str, str]] = []
     for line in text.splitlines():
+        if not _is_labelled(line):
+            continue
         cells = {name: value.strip('"') for name, value in CELL.findall(line) if value}
-        if cells:
-            rows.append(cells)
+        if (stamp := STAMP.match(line)) is not None:
+            cells = {TIME: stamp[1].replace(",", "."), **{name if name != TIME else f"{TIME}_2": value
+                                                          for name, value in cells.items()}}  # fmt: skip
+        rows.append(cells)
     names = dict.fromkeys(name for row in rows for name in row)
     columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
     found = Rows(note="lines of labelled cells")
@@ -38,5 +47,6 @@ def read_labelled(text: str) -> Rows | None:
 
 
 def _is_labelled(line: str) -> bool:
-    """Whether a line begins with a labelled cell and has several."""
-    return CELL.match(line) is not None and len(CELL.findall(line)) >= FEWEST_CELLS
+    """Whether a line begins with a labelled cell or a time, and has several cells."""
+    is_begin = CELL.match(line) is not None or STAMP.match(line) is not None
+    return is_begin and len(CELL.findall(line)) >= FEWEST_CELLS

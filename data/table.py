@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,11 @@ MISSING: Final = (
     "nd", "s/d", "null value", "no value", "not available", "bad", "---", "…", "\u2013", "\u2014", "\\n",
     "*", "**", "***", "****",
 )  # fmt: skip
+# What stands in place of a time in rows above and below the others.
+NO_TIME: Final = re.compile(
+    r"\s*|(grand )?total.*|sum|summe.*|gesamt.*|average|mean|mittelwert|min|max|source.*|quelle.*|-+|\(\d+ rows?\)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import numpy as np
 
 from rfa.data.clock_choice import take
+from rfa.data.table import NO_TIME
 
 # Rows at each end that are looked at, and the largest share of rows that may be left out.
 MOST: Final = 20
 MOST_SHARE: Final = 0.2
-NO_TIME: Final = re.compile(
-    r"\s*|(grand )?total.*|sum|summe.*|gesamt.*|average|mean|mittelwert|min|max|source.*|quelle.*|-+|\(\d+ rows?\)",
-    re.IGNORECASE,
-)
 
 
 def timed_rows(cells: Any) -> slice:

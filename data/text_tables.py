@@ -47,7 +47,10 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
         if sum("|" in row for row in rows) >= ALIGNED_SHARE * len(rows):
-            return "\n".join(row.removeprefix("|").removesuffix("|").strip() for row in rows)
+            rows = [row.removeprefix("|").removesuffix("|").strip() for row in rows]
+            if rows[0].count("|") == rows[-1].count("|"):
+                return "\n".join(rows)
+            rows = [row.replace("|", " ") for row in rows]  # bars around the table only, as Stata draws it
         return _spaced(rows, len(preview))
     has_separators = sum(any(sign in line for sign in separators) for line in preview)
     if has_separators > (1 - ALIGNED_SHARE) * len(preview):

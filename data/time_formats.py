@@ -24,6 +24,8 @@ DATE_FORMATS: Final = (
     "%d %b %y", "%d%b%Y", "%d%b%y", "%m/%Y", "%m.%Y",
     "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
+# Dates before a time of day.
+DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form)
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
     "%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y/Q%q", "%Y.Q%q", "%Y:Q%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "Q%q %y", "Q%q-%y",
@@ -62,7 +64,7 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
-            for date in _fitting(cell[:at], DATE_FORMATS):
+            for date in _fitting(cell[:at], DAY_FORMATS):
                 found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
     return tuple(dict.fromkeys(found)) or _with_language(cell)
 

@@ -65,7 +65,8 @@ def wide_keys(table: Table) -> list[str]:
     """The key of a wide table: no time column, and distinct labels before many numbered columns; [] for others."""
     first = next(iter(table.columns))
     steps = step_columns([name for name in table.columns if name != first])
-    if len(steps) < MANY_STEPS or len(table) < 2 or clock_column(table.columns) is not None:
+    least = FEWEST_STEPS if steps and _as_dates(steps) else MANY_STEPS
+    if len(steps) < least or len(table) < 2 or clock_column(table.columns) is not None:
         return []
     labels = [name for name in table.columns if name not in steps and _holds_labels(table, name)]
     return next((key for key in (*([name] for name in labels), labels) if key and _is_distinct(table, key)), [])

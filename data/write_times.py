@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import local_seconds
+from rfa.data.clock import ZONE_NAME, local_seconds
 from rfa.data.clock_numbers import DAYS_1970, day_numbers
 from rfa.data.iso import ISO
 from rfa.data.series import Series
@@ -67,7 +67,7 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
             return stamps.cast(kind, safe=is_finest)  # coarser units may round
         except pa.ArrowInvalid:
             raise ValueError("times in nanoseconds end in 2262: give them in microseconds") from None
-    cell = sample.as_py().strip()
+    cell = re.sub(ZONE_NAME, "", sample.as_py().strip())
     written = None if series.form == ISO else _by_format(series, times, cell, str(series.form))
     return pa.array(_by_iso(series, times, cell) if written is None else written)
 

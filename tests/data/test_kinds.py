@@ -27,7 +27,8 @@ KINDS = [kind for group in GROUPS for kind in group()]
 def test_there_are_many_kinds_of_files() -> None:
     names = [kind.name for kind in KINDS]
     assert len(set(names)) == len(names) >= 120
-    assert sum(bool(kind.refused) for kind in KINDS) <= 3
+    refused = [kind.name for kind in KINDS if kind.refused]
+    assert len(refused) <= 4 and refused[3:] == ["iostat -t"]  # blocks with a time above each
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

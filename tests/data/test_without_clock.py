@@ -17,7 +17,7 @@ REFUSED = {
     "times of day": (table(["a", "b"], VALUES, [f"about {t:%H:%M}" for t in HOURS]), "may be a time"),
     "a first column that rises": (table(["a", "b"], RISING, VALUES), "rises and may be the time"),
     "numbers as names": (
-        table(["x", "7.5", "2.5", "3.75"], ["a", "b", "c"] * 10, VALUES, VALUES[::-1], [v + 1 for v in VALUES]),
+        table(["x", "2.5", "3.75", "7.5"], ["a", "b", "c"] * 10, VALUES, VALUES[::-1], [v + 1 for v in VALUES]),
         "are numbers or times"),
 }  # fmt: skip
 
