@@ -1,7 +1,7 @@
 """Compiles CPU kernels in subprocesses before the server processes start.
 
 The compiler needs about 400 MB, which a process keeps until it exits. Server processes only load compiled kernels. A
-marker in the kernel cache lets the next start skip the compilation.
+marker in the kernel cache names their files, and lets the next start skip the compilation.
 
 `python -m rfa.service.precompile` reads settings as JSON from standard input and writes a line per compiled kernel.
 """
@@ -53,15 +53,19 @@ def compile_ahead(settings: Settings) -> float:
         for _ in pool.map(_load, [settings] * count):
             pass
     if folder is not None:
-        _marker(folder, settings.models.bundles).touch()
+        names = sorted(str(file.relative_to(_root(folder))) for file in _root(folder).rglob("*.nb[ci]"))
+        _marker(folder, settings.models.bundles).write_text("\n".join(names))
     return time.monotonic() - begun
 
 
 def is_compiled(settings: Settings) -> bool:
     """Return whether an earlier start has compiled the kernels of these bundles, or none are needed."""
     folder = kernel_folder()
-    with contextlib.suppress(OSError):  # not a bundle
-        return settings.models.is_on_gpu or (folder is not None and _marker(folder, settings.models.bundles).exists())
+    if folder is None or settings.models.is_on_gpu:
+        return settings.models.is_on_gpu
+    with contextlib.suppress(OSError):  # not a bundle, or no marker
+        names = _marker(folder, settings.models.bundles).read_text().splitlines()
+        return all((_root(folder) / name).exists() for name in names)
     return False
 
 
@@ -127,6 +131,11 @@ def _writable(folder: Path) -> Path | None:
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder if os.access(folder, os.W_OK) else None
+
+
+def _root(folder: Path) -> Path:
+    """Return the folder below which all kernels are: numba stores them beside each module, or in NUMBA_CACHE_DIR."""
+    return folder.parent if folder.name == "__pycache__" else folder
 
 
 def _marker(folder: Path, bundles: Sequence[Path]) -> Path:

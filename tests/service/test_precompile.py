@@ -64,6 +64,16 @@ async def test_the_second_start_compiles_nothing(
     await precompile.ensure_compiled(settings)
 
 
+async def test_deleted_kernels_are_compiled_again(cache: Path, settings: Settings) -> None:
+    kernel = cache / "series_0" / "rows.process_rows.nbi"
+    kernel.parent.mkdir()
+    kernel.touch()
+    await precompile.ensure_compiled(settings)
+    assert precompile.is_compiled(settings)
+    kernel.unlink()
+    assert not precompile.is_compiled(settings)
+
+
 async def test_changed_bundles_are_compiled_again(cache: Path, settings: Settings) -> None:
     await precompile.ensure_compiled(settings)
     (settings.models.bundles[0] / "manifest.json").write_text("[]")
