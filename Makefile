@@ -35,7 +35,7 @@ OLDEST_TRITON := 3.6.0
 SUPPLY := $(VENV)/supply/bin
 # What the tests ask Debian for, each beside what asks: a browser, other people's signatures, the alerts' unit tests,
 # and for IMAGE_BASE what makes a base image and builds on it.
-SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap
+SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap openjdk-17-jre-headless
 # Of train-series: its folder, a folder that gets each checkpoint as well, and other options of rfa train series.
 RUN ?= runs/series_v2
 COPY_TO ?=
@@ -156,7 +156,7 @@ $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 
 # What only some tests need, beside what they all do. The oldest Triton has a folder of its own beside the newest.
 $(VENV)/.all: $(VENV)/.develop
-	$(PIP) --editable '.[ray,whole]'
+	$(PIP) --editable '.[ray,spark,whole]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --no-deps --upgrade \
 		--target $(VENV)/triton-$(OLDEST_TRITON) triton==$(OLDEST_TRITON)
 	@touch $@

@@ -63,6 +63,7 @@ def main() -> None:
         sizes = {path.stem: path.stat().st_size for path in (source, out)}
     cpu = used.ru_utime + used.ru_stime
     document = {
+        **origin(f"python -m rfa.benchmarks.table --rows {chosen.rows} --series {chosen.series}"),
         "rows": chosen.rows,
         "series": chosen.series,
         "model": chosen.model,
@@ -70,9 +71,8 @@ def main() -> None:
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu, 1),
         "cpu_microseconds_per_row": round(1e6 * cpu / chosen.rows, 2),
-        "peak_bytes": 1024 * used.ru_maxrss,
+        "peak_gigabytes": round(1024e-9 * used.ru_maxrss, 2),
         "bytes": sizes,
-        "origin": origin(f"python -m rfa.benchmarks.table --rows {chosen.rows} --series {chosen.series}"),
     }
     finish("table", chosen.out, document)
 

@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rfa.cli.filter_options import Direct, Leads, MinDeviation, Model, Mute, Quiet, Rate, Rules, Sources, System
+from rfa.cli.filter_options import Direct, Leads, MinDeviation, Model, Mute, Quiet, Rules, Sources, System
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
     from rfa.cli.filter import FilterBatch
+    from rfa.cli.filter_run import Filtered
     from rfa.data import ReadOptions
-    from rfa.library.backtest import Backtest
+    from rfa.library.backtest import SeriesBacktest
     from rfa.library.windows import Windows
 
+Rate = Annotated[
+    str | None,
+    typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows.", show_default="0.001"),
+]
 Labels = Annotated[
     Path | None,
     typer.Option(help="Table of labelled windows with the columns from and to, and key columns where they differ."),
 ]
 Figures = Annotated[Path | None, typer.Option(help="Folder for a picture of each series.", metavar="DIR")]
 Report = Annotated[Path | None, typer.Option(help="JSON file of all figures.")]
+# Endings of the configurations of `rfa watch`.
+CONFIGS: Final = (".toml", ".yaml", ".yml")
 # Most pictures.
-MOST_FIGURES = 1_000
+MOST_FIGURES: Final = 1_000
 
 
 @reads_files
 def backtest_series(
     data: Sources,
     *,
-    rate: Rate = "0.001",
+    rate: Rate = None,
     quiet: Quiet = 0,
     direction: Direct = "both",
     min_deviation: MinDeviation = 0.0,
@@ -50,69 +58,136 @@ def backtest_series(
 ) -> None:
     """Count alarms, incidents and coverage over recorded series, each row judged by the rows before it.
 
-    With --windows: how many were found, how soon, how many incidents were in them, and NAB's score.
+    With --windows: how many were found, how soon, how many incidents were in them, and NAB's score. Instead of a file,
+    the configuration of `rfa watch`: its queries are read over its history, or from --from to --to.
     """
-    from rfa.cli.console import print_json
     from rfa.cli.filter import OUTLIER, FilterBatch, load_model
-    from rfa.cli.filter_output import check_output
     from rfa.cli.filter_run import Task, parse_alarm
     from rfa.library.windows import read_windows
 
-    if out is not None:
-        check_output("--out", out, (".json",), data)
-    if figures is not None and figures.exists() and not figures.is_dir():
-        raise ValueError(f"--figures: {str(figures)!r} is a file: give a folder")
+    _check_outputs(data, out, figures)
+    labels = None if windows is None else read_windows(windows, reading.zone)
+    if len(data) == 1 and Path(data[0]).suffix in CONFIGS:
+        options = {
+            "--rate": rate, "--quiet": quiet, "--min-deviation": min_deviation, "--rules": rules, "--mute": mute,
+            "--lead": lead, "--model": bundle, "--system": system, "--direction": direction != "both",
+        }  # fmt: skip
+        for option in [option for option, value in options.items() if value]:
+            raise ValueError(f"{option} does not go with a configuration, where each query has its own")
+        judged, results = _of_config(Path(data[0]), reading, labels)
+        return _report(judged, [[result] for result in results], figures, out, as_json=as_json)
     alarms = parse_alarm(
-        rate, reading.zone, rules, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation,
+        rate or "0.001", reading.zone, rules, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation,
         mute=mute or [],
     )  # fmt: skip
-    labels = None if windows is None else read_windows(windows, reading.by, reading.zone)
-    filters = load_model(bundle, system)
-    task = Task(filters, lead or [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
+    task = Task(load_model(bundle, system), lead or [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
     task.check()
     batch = FilterBatch(data, source, reading, task, has_plot=False)
     batch.run()
-    found = _judge(batch, labels)
-    if figures is not None:
-        _draw(batch, figures)
-    if out is not None:
-        out.write_text(json.dumps(found.document(), allow_nan=False) + "\n")
-    if as_json:
-        print_json(found.document())
-    else:
-        for line in str(found).split("; "):
-            typer.echo(line)
+    _report(_of_files(batch, labels), batch.by_series(), figures, out, as_json=as_json)
     if batch.failed:
         raise typer.Exit(1)
 
 
-def _judge(batch: FilterBatch, windows: Windows | None) -> Backtest:
+def _check_outputs(sources: Sequence[str], out: Path | None, figures: Path | None) -> None:
+    from rfa.cli.filter_output import check_output
+
+    if out is not None:
+        check_output("--out", out, (".json",), sources)
+    if figures is not None and figures.exists() and not figures.is_dir():
+        raise ValueError(f"--figures: {str(figures)!r} is a file: give a folder")
+
+
+def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktest]:
     """The figures of all series of a batch."""
-    from itertools import groupby
-
-    from rfa.library.backtest import Backtest, judge
-
     found = []
-    pairs = groupby(batch.results, key=lambda result: (result.file, result.key))
-    for (_, results), frame in zip(pairs, batch.frames, strict=True):
-        for result in results:
-            own = None if windows is None else windows.of(frame.by, result.key)
-            is_alarm = result.outputs["alarm"] == 1
-            incidents = result.sequence.incidents
-            found.append(judge(result.label, result.series, is_alarm, incidents, result.checks, own))
-    return Backtest(tuple(found))
+    for results, frame in zip(batch.by_series(), batch.frames, strict=True):
+        own = None if windows is None else windows.of(frame.by, results[0].key)
+        found += [_judge(result, own) for result in results]
+    return found
 
 
-def _draw(batch: FilterBatch, folder: Path) -> None:
+def _of_config(
+    path: Path, reading: ReadOptions, windows: Windows | None
+) -> tuple[list[SeriesBacktest], list[Filtered]]:
+    """The figures and the results of the series of a configuration."""
+    import time
+
+    from rfa.cli.filter import OUTLIER
+    from rfa.cli.filter_run import Task, load_filter
+    from rfa.runtime.uncertainty.alarms import alarm_of
+    from rfa.runtime.uncertainty.input import value_range
+    from rfa.watch.config import load_config
+    from rfa.watch.history import recorded_series
+    from rfa.watch.prometheus import SourceError
+
+    config = load_config(path)
+    begin, end = (_moment(text, reading.zone) for text in (reading.start, reading.end))
+    judged, results = [], []
+    try:
+        for query, labels, series in recorded_series(config, begin, time.time() if end is None else end):
+            leads = [f"{lead:.12g}s" for lead in query.horizon]
+            limits = value_range(query.minimum, query.maximum, ("minimum", "maximum"))
+            alarm = alarm_of(query.alarm, query.tz)
+            task = Task(load_filter(query.model), leads, None, alarm, OUTLIER, smooth=False, lag=None, range=limits)
+            results += task.run(query.name, tuple(cell for _, cell in labels), series)
+            own = None if windows is None else windows.of([name for name, _ in labels], results[-1].key)
+            judged.append(_judge(results[-1], own))
+    except SourceError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not judged:
+        raise ValueError(f"{path}: no query has values in this time")
+    return judged, results
+
+
+def _judge(result: Filtered, windows: Sequence[tuple[float, float]] | None) -> SeriesBacktest:
+    from rfa.library.backtest import judge
+
+    incidents = result.sequence.incidents
+    return judge(result.label, result.series, result.outputs["alarm"] == 1, incidents, result.checks, windows)
+
+
+def _moment(text: str | None, zone: str) -> float | None:
+    """Seconds since 1970 of a date."""
+    import numpy as np
+    import pyarrow as pa
+
+    from rfa.data.clock import read_clock
+
+    if text is None:
+        return None
+    clock = read_clock(pa.array([text]), "--from and --to", zone=zone, time_format=None, rows=np.ones(1, np.int64))
+    return float(clock.seconds(slice(None))[0])
+
+
+def _report(
+    judged: Sequence[SeriesBacktest], results: Sequence[Sequence[Filtered]], figures: Path | None, out: Path | None, *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write the report and the pictures, and print the figures."""
+    from rfa.cli.console import print_json
+    from rfa.library.backtest import Backtest
+
+    found = Backtest(tuple(judged))
+    if figures is not None:
+        _draw(results, figures)
+    if out is not None:
+        out.write_text(json.dumps(found.document(), allow_nan=False) + "\n")
+    if as_json:
+        return print_json(found.document())
+    for line in str(found).split("; "):
+        typer.echo(line)
+
+
+def _draw(series: Sequence[Sequence[Filtered]], folder: Path) -> None:
     """A picture of each series, named after it."""
     from rfa.cli.plot import check_panels, draw
 
-    parts = batch.by_series()
-    if len(parts) > MOST_FIGURES:
-        raise ValueError(f"--figures draws up to {MOST_FIGURES:,} series, these are {len(parts):,}")
+    if len(series) > MOST_FIGURES:
+        raise ValueError(f"--figures draws up to {MOST_FIGURES:,} series, these are {len(series):,}")
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
-    for results in parts:
+    for results in series:
         check_panels(sum(len(result.series.names) for result in results))
         label = results[0].label if len(results) == 1 else f"{results[0].file}: {results[0].key}"
         name = stem = re.sub(r"[^\w.-]+", "_", label)[:100]

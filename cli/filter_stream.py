@@ -79,7 +79,7 @@ def write_filtered(file: Any, work: TableFilter, out: Path) -> None:
                 part = work.filter(file.schema_arrow.empty_table() if batch is None else batch)
                 if target is None:
                     texts = [field.name for field in file.schema_arrow if field.name not in work.columns.values]
-                    target = parquet.ParquetWriter(out, part.schema, compression="zstd", use_dictionary=texts)
+                    target = parquet.ParquetWriter(out, part.schema, use_dictionary=texts)
                 if written is not None:
                     written.result()
                 written = writer.submit(target.write_table, part)

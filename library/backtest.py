@@ -170,12 +170,10 @@ class Backtest:
             f"{self.alarms} alarms, {self.expected:.3g} expected",
             f"{sum(len(one.incidents) for one in self.series)} incidents",
         ]
-        parts += [
-            f"{100 * share:.1f} % of the values inside the {100 * float(level):g} % intervals {lead} ahead"
-            for lead, shares in self.coverage.items()
-            for level, share in shares.items()
-            if share is not None and level == "0.9"
-        ]
+        for lead, shares in self.coverage.items():
+            ahead = "one step" if lead == "step" else lead
+            if (share := shares.get("0.9")) is not None:
+                parts.append(f"{100 * share:.1f} % of the values inside the 90 % intervals, {ahead} ahead")
         scores, nab = self.scores, self.nab
         if scores is not None:
             parts.append(f"{scores.found} of {scores.windows} windows found")
@@ -215,7 +213,7 @@ def backtest(
     rule: AlarmRule = {"rate": rate, **(alarm or {})}
     request = OutputOptions.of(levels, horizon, rule, tz=tz)
     table = read(data, time, columns, by, tz)
-    found_windows = None if windows is None else read_windows(windows, table.by, tz)
+    found_windows = None if windows is None else read_windows(windows, tz)
     filters_of = filters(model, table.columns, system)
 
     def work(key: Key, series: Series) -> list[SeriesBacktest]:

@@ -23,19 +23,19 @@ class StoredStream:
     """A stream as its state describes it.
 
     Attributes:
-        known: names of the columns that are known ahead.
+        covariates: names of the columns that are known ahead.
         late: length of its window of late rows; None without one.
         payload: the packed filter state, followed by that window.
     """
 
     model: Model
     request: OutputOptions
-    known: tuple[str, ...]
+    covariates: tuple[str, ...]
     late: float | None
     payload: bytes
 
 
-def describe(model: Model, request: OutputOptions, known: Sequence[str] = (), late: float | None = None) -> bytes:
+def describe(model: Model, request: OutputOptions, covariates: Sequence[str] = (), late: float | None = None) -> bytes:
     """The bytes of a state before its packed filter state."""
     description = {
         "model": model.name,
@@ -43,7 +43,7 @@ def describe(model: Model, request: OutputOptions, known: Sequence[str] = (), la
         "columns": model.runtime.observation_size,
         "system": model.system,
         "wanted": request.document(),
-        "known": known,
+        "known": covariates,
         "late": late,
     }
     text = json.dumps(description).encode()
@@ -65,15 +65,16 @@ def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream
         name, digest, columns, options, system = (
             description[key] for key in ("model", "digest", "columns", "wanted", "system")
         )
-        request, known = OutputOptions.from_document(options), tuple(map(str, description.get("known", ())))
+        request = OutputOptions.from_document(options)
+        covariates = tuple(map(str, description.get("known", ())))
     except (KeyError, TypeError, ValueError):
         raise ValueError("this is no state of a Stream") from None
     if model is None and system is None:
         model = name
-    found = find_model(model, columns, system, len(known))
+    found = find_model(model, columns, system, len(covariates))
     if found.digest != digest:
         raise ValueError(f"the state is of another version of model {name!r}: start a new stream")
-    return StoredStream(found, request, known, description.get("late"), payload)
+    return StoredStream(found, request, covariates, description.get("late"), payload)
 
 
 def split_description(state: bytes) -> tuple[Any, bytes]:

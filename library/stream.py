@@ -320,7 +320,7 @@ class Stream:
             FileNotFoundError: the bundle is missing.
         """
         found = stored_stream(state, model)
-        return cls._resumed(found.model, found.request, found.payload, found.known, found.late)
+        return cls._resumed(found.model, found.request, found.payload, found.covariates, found.late)
 
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS

@@ -6,7 +6,8 @@ table in parts.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,8 @@ FIELDS: Final = (
 )  # fmt: skip
 # Rows of a call of `Streams.step`, whose outputs hold more than is returned.
 STEP_ROWS: Final = 65_536
+# The column of an index without a name, of a pandas frame.
+_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,15 @@ class TableFilter:
             states[len(codes) - 1 - back] = self.streams.state(keys[code])
         return pa.array(states, pa.large_binary())
 
+    def keys(self, table: pa.Table) -> list[Hashable]:
+        """Keys of the series that a table has rows of."""
+        return _keys(table, self.columns.key)[1]
+
+    def forget_all_but(self, table: pa.Table) -> None:
+        """Remove the series of which this table has no row."""
+        keys = self.keys(table)
+        self.streams.remove([key for key in self.streams if key not in keys])
+
     def _restore(self, codes: Array, keys: Sequence[Hashable], states: Any) -> None:
         """Continue series that have not begun from the first state of each."""
         for row in np.flatnonzero(np.asarray(states.is_valid(), bool)).tolist():
@@ -217,11 +229,48 @@ def filter_table(
 
     if not isinstance(table, pa.Table | pa.RecordBatch):
         table = pa.table(table)
+        table = table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)])
     keys, chosen = ((one,) if isinstance(one, str) else tuple(one) for one in (key, values))
     columns = TableColumns(keys, time, chosen, state, tuple(fields), tz).of(table.schema)
     work = TableFilter(columns, **options)
     found = work.filter(table)
     return found if state is None else found.append_column(state, work.state_column(found))
+
+
+def filter_batches(
+    batches: Iterable[Any],
+    *,
+    key: Sequence[str] | str,
+    time: str,
+    values: Sequence[str] | str = (),
+    fields: Sequence[str] = FIELDS,
+    tz: str = "UTC",
+    is_grouped: bool = False,
+    **options: Any,
+) -> Iterator[pa.RecordBatch]:
+    """`filter_table` of a table that comes in batches: each continues the series of those before it.
+
+    A row whose time is before the last one of its series in an earlier batch has nulls.
+
+    Args:
+        batches: record batches or tables of one schema.
+        is_grouped: whether the rows of a series follow each other, as after a sort by key and time. Then only one
+            series waits for the next batch, and the number of series is not limited.
+        key, time, values, fields, tz, options: see `filter_table`.
+
+    Raises:
+        ValueError, StreamsFull: see `filter_table`.
+    """
+    keys, chosen = ((one,) if isinstance(one, str) else tuple(one) for one in (key, values))
+    work: TableFilter | None = None
+    for batch in batches:
+        if work is None:
+            columns = TableColumns(keys, time, chosen, fields=tuple(fields), tz=tz).of(batch.schema)
+            work = TableFilter(columns, **options)
+        found = work.filter(batch)
+        if is_grouped and batch.num_rows:
+            work.forget_all_but(found[-1:])
+        yield from found.combine_chunks().to_batches()
 
 
 def _keys(table: pa.Table, names: Sequence[str]) -> tuple[Array, list[Hashable]]:

@@ -22,7 +22,7 @@ class Windows:
 
     Attributes:
         spans: first and last time of each, in the units of the series, `[W, 2]`.
-        labels: of each window the cells of its series, by column; without a column it is of every series.
+        labels: other cells of each window, by column: in a key column of the data, the series that it is of.
     """
 
     spans: np.ndarray
@@ -35,7 +35,7 @@ class Windows:
         for (begin, end), labels in sorted(
             zip(self.spans.tolist(), self.labels, strict=True), key=lambda each: each[0]
         ):
-            if any(own.get(name) != cell for name, cell in labels.items()):
+            if any(own.get(name, cell) != cell for name, cell in labels.items()):
                 continue
             if found and begin <= found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
@@ -44,11 +44,10 @@ class Windows:
         return found
 
 
-def read_windows(source: str | Path | Sequence[Sequence[float]], by: Sequence[str], tz: str) -> Windows:
+def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Windows:
     """Windows in a file with the columns `from` and `to`, and the key columns of those of single series; or pairs.
 
     Args:
-        by: key columns of the data.
         tz: time zone of dates without one.
 
     Raises:
@@ -69,7 +68,7 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], by: Sequence[st
         read_clock(columns[name], name, zone=tz, time_format=None, rows=rows).seconds(slice(None))
         for name in (BEGIN, END)
     ]
-    names = [name for name in by if name in columns]
+    names = [name for name in columns if name not in (BEGIN, END)]
     cells = [map(str, columns[name].to_pylist()) for name in names]
     labels = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)] if names else [{}] * len(rows)
     return Windows(_checked(np.stack(ends, axis=1)), labels)

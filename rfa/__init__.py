@@ -1,7 +1,7 @@
 """Robust Filter Attention: attention that is state estimation, its recurrent twins, and the server.
 
-Names are imported on first use. `filter`, `filter_table`, `forecast`, `detect`, `backtest`, `Stream` and `Streams` come
-with `pip install rfa-server`, `fit` with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or
+Names are imported on first use. `filter`, `filter_table`, `filter_batches`, `forecast`, `detect`, `backtest`, `Stream`
+and `Streams` come with `pip install rfa-server`, `fit` with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or
 `rfa-server[train]`.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rfa.library.fitting import fit
     from rfa.library.many import Streams
     from rfa.library.stream import Stream
-    from rfa.library.table import filter_table
+    from rfa.library.table import filter_batches, filter_table
     from rfa.runtime.errors import RefusedRow
     from rfa.model.attention.api import robust_filter_attention
     from rfa.model.attention.reference import AttentionResult
@@ -36,6 +36,7 @@ __all__ = [
     "backtest",
     "detect",
     "filter",
+    "filter_batches",
     "filter_table",
     "fit",
     "forecast",
@@ -58,6 +59,7 @@ _HOMES = {
     "backtest": "rfa.library.backtest",
     "detect": "rfa.library.filtering",
     "filter": "rfa.library.filtering",
+    "filter_batches": "rfa.library.table",
     "filter_table": "rfa.library.table",
     "fit": "rfa.library.fitting",
     "forecast": "rfa.library.filtering",

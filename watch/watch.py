@@ -15,21 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from rfa.watch.config import Config, Query, load_config
+from rfa.watch.config import Config, load_config
 from rfa.watch.exposition import CONTENT_TYPE, output_samples, own_samples, render
 from rfa.watch.feeds import Feed, feed_of
 from rfa.watch.filters import QueryFilter, Rows, Samples, waves
+from rfa.watch.history import FIRST_POINTS, MOST_READ, is_counter_query
 from rfa.watch.http_server import HttpServer, Reply, Route
 from rfa.watch.outbox import Alertmanager, RemoteWrite, Webhook
 from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
-from rfa.watch.pushed import Router, is_counter_name, read_messages
+from rfa.watch.pushed import Router, read_messages
 from rfa.watch.sinks import JsonLines, KafkaRows, Sink
 from rfa.watch.store import Cursors, Store
 
 logger = logging.getLogger("rfa.watch")
-# Points of a range query over all series, and of a query whose number of series is unknown.
-MOST_READ: Final = 1_000_000
-FIRST_POINTS: Final = 100
 # Work after which the states are stored anew: a restart repeats at most so many seconds of it.
 SAVE_AFTER_SECONDS: Final = 10.0
 
@@ -84,7 +82,7 @@ class Watch:
         endpoint = config.source.prometheus
         prometheus = Prometheus(endpoint) if endpoint is not None and self._source is None else None
         return {
-            query.name: QueryFilter(query, config.step, is_counter=_is_counter(query, prometheus))
+            query.name: QueryFilter(query, config.step, is_counter=is_counter_query(query, prometheus))
             for query in config.query
         }
 
@@ -343,14 +341,3 @@ def serve(watch: Watch) -> list[HttpServer]:
         OSError: an address cannot be used.
     """
     return [HttpServer(listen, routes) for listen, routes in watch.routes().items()]
-
-
-def _is_counter(query: Query, prometheus: Prometheus | None) -> bool:
-    if query.type != "auto":
-        return query.type == "counter"
-    selector = query.selector
-    if prometheus is None:
-        return is_counter_name(query)
-    if selector is None:
-        return False
-    return prometheus.type_of(selector) == "counter"

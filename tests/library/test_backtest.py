@@ -112,11 +112,11 @@ def test_figures_of_a_small_series_by_hand() -> None:
 
 
 def test_windows_that_overlap_are_one(tmp_path: Path) -> None:
-    windows = read_windows([(5.0, 7.0), (1.0, 3.0), (2.0, 4.0)], (), "UTC")
+    windows = read_windows([(5.0, 7.0), (1.0, 3.0), (2.0, 4.0)], "UTC")
     assert windows.of((), ()) == [(1.0, 4.0), (5.0, 7.0)]
     zone = tmp_path / "zone.csv"
     zone.write_text("from,to\n2026-03-01 00:00,2026-03-01 01:00\n")
-    ((begin, end),) = read_windows(zone, (), "Europe/Berlin").of((), ())
+    ((begin, end),) = read_windows(zone, "Europe/Berlin").of((), ())
     assert (begin, end - begin) == (pd.Timestamp("2026-02-28 23:00").timestamp(), 3600.0)
 
 

@@ -94,6 +94,17 @@ def test_parts_of_a_table_are_as_the_whole() -> None:
     assert len(work.streams) == len(SERIES)
 
 
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_batches_are_as_the_whole(is_grouped: bool) -> None:
+    table = readings().sort_by([("room", "ascending"), ("when", "ascending")])
+    whole = rfa.filter_table(table, key="room", time="when", **OPTIONS)
+    limit = 2 if is_grouped else 3  # a batch has rows of two series at most
+    batches = rfa.filter_batches(
+        table.to_batches(max_chunksize=31), key="room", time="when", is_grouped=is_grouped, limit=limit, **OPTIONS
+    )
+    assert_same(pa.Table.from_batches(list(batches)), whole)
+
+
 def test_rows_of_many_calls() -> None:
     rows = STEP_ROWS + 1000
     draw = np.random.default_rng(0)
@@ -151,6 +162,8 @@ def test_frames_and_empty_tables() -> None:
     assert_same(rfa.filter_table(table.to_batches()[0], key="room", time="when", **OPTIONS), expected)
     frame = rfa.filter_table(table.to_pandas(), key="room", time="when", **OPTIONS)
     assert frame["celsius_mean"].to_pylist() == expected["celsius_mean"].to_pylist()
+    shuffled = table.to_pandas().sample(frac=1, random_state=0)  # with an index that is no range
+    assert rfa.filter_table(shuffled, key="room", time="when", **OPTIONS).column_names == expected.column_names
     empty = rfa.filter_table(table[:0], key="room", time="when", state="state", **OPTIONS)
     assert empty.schema.names == [*expected.schema.names, "state"] and len(empty) == 0
 

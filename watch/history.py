@@ -1,0 +1,106 @@
+"""The recorded series of a configuration, for `rfa backtest CONFIG`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rfa.data.series import Series
+from rfa.data.utc_offsets import UtcOffsets
+from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
+from rfa.watch.config import Config, Query
+from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
+from rfa.watch.pushed import is_counter_name
+from rfa.watch.selectors import Labels
+
+Array = np.ndarray[Any, Any]
+# Points of a range query over all series, of a query whose number of series is unknown, and of a whole history.
+MOST_READ: Final = 1_000_000
+FIRST_POINTS: Final = 100
+MOST_KEPT: Final = 50_000_000
+
+
+class Recorded(NamedTuple):
+    """A series of a query, as a watch would have filtered it."""
+
+    query: Query
+    labels: Labels
+    series: Series
+
+
+def recorded_series(config: Config, begin: float | None, end: float) -> Iterator[Recorded]:
+    """The series of all queries, at the steps of a watch.
+
+    Args:
+        begin, end: first and last time; begin None: the `history` of the configuration.
+
+    Raises:
+        ValueError: the configuration has no Prometheus, or the history is too long.
+        SourceError: it does not answer.
+    """
+    if config.source.prometheus is None:
+        raise ValueError("a backtest reads source.prometheus, which the configuration does not have")
+    prometheus, step = Prometheus(config.source.prometheus), config.step
+    last = math.floor(end / step) * step
+    first = last - math.ceil(config.history / step) * step if begin is None else math.ceil(begin / step) * step - step
+    for query in config.query:
+        is_counter = is_counter_query(query, prometheus)
+        for labels, points in _read(prometheus, query.expr, (first, last), step).items():
+            times, values = counter_rates(*points) if is_counter else points
+            observed = np.where(np.abs(values) <= LARGEST_OBSERVATION, values, np.nan)
+            if np.isnan(observed).all():
+                continue
+            offsets = UtcOffsets.of_zone(query.tz)
+            yield Recorded(
+                query, labels,
+                Series(times, observed[:, None], (query.name,), "t", True, zone=query.tz, utc_offsets=offsets),
+            )  # fmt: skip
+
+
+def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
+    """Whether the values of a query are those of a counter."""
+    if query.type != "auto":
+        return query.type == "counter"
+    selector = query.selector
+    if prometheus is None:
+        return is_counter_name(query)
+    if selector is None:
+        return False
+    return prometheus.type_of(selector) == "counter"
+
+
+def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
+    """Times and rates per second of a counter, from its second number on.
+
+    A counter that is smaller than before was reset: it has counted from 0 since.
+    """
+    is_number = np.isfinite(values)
+    times, values = times[is_number], values[is_number]
+    rise = np.where(values[1:] < values[:-1], values[1:], np.diff(values))
+    return times[1:], rise / np.diff(times)
+
+
+def _read(
+    prometheus: Prometheus, expr: str, span: tuple[float, float], step: float
+) -> dict[Labels, tuple[Array, Array]]:
+    """Times and values of each series of a query."""
+    last, end = span
+    parts: dict[Labels, list[tuple[Array, Array]]] = {}
+    points, kept = FIRST_POINTS, 0
+    while last < end - step / 2:
+        to = min(end, last + points * step)
+        samples = prometheus.range(expr, last + step, to, step)
+        for one in samples:
+            parts.setdefault(one.labels, []).append((one.times, one.values))
+        kept += sum(len(one.times) for one in samples)
+        if kept > MOST_KEPT:
+            raise SourceError(f"the query {expr!r} has more than {MOST_KEPT:,} values: shorten the history")
+        last = to
+        points = max(1, min(MOST_POINTS - 1, MOST_READ // max(1, len(samples))))
+    return {
+        labels: (np.concatenate([times for times, _ in some]), np.concatenate([values for _, values in some]))
+        for labels, some in parts.items()
+    }
