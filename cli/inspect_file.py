@@ -1,13 +1,12 @@
-"""`rfa inspect`: how a file would be read."""
+"""`rfa inspect`: how files would be read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from rfa.cli.console import print_table
+from rfa.cli.filter_options import Sources
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
@@ -21,22 +20,36 @@ GAP = 1.5
 # Last rows that are searched for seasons.
 SEARCHED = 20_000
 
-Source = Annotated[str, typer.Argument(help="A file for `rfa filter`, or - for standard input.", metavar="FILE")]
-
 
 @reads_files
-def inspect_file(
-    data: Source, *, as_json: JsonFlag = False, reading: ReadOptions, source: dict[str, str | None]
+def inspect_files(
+    data: Sources, *, as_json: JsonFlag = False, reading: ReadOptions, source: dict[str, str | None]
 ) -> None:
-    """Show how a file is read: clock, step, gaps, columns, missing values, seasons, and what was decided."""
+    """Show how files are read: clock, step, gaps, columns, missing values, seasons, and what was decided."""
+    if len(data) == 1:
+        document = _inspect(data[0], reading, source)
+        print_table(document, _lines(document), as_json)
+        return
+    documents: dict[str, dict[str, Any]] = {}
+    for file in data:
+        try:
+            documents[file] = _inspect(file, reading, source)
+        except ValueError as error:
+            documents[file] = {"error": str(error)}
+    print_table({"files": documents}, _lines_of_files(documents), as_json)
+    if all("error" in document for document in documents.values()):
+        raise ValueError(f"none of the {len(documents)} files can be read")
+
+
+def _inspect(file: str, reading: ReadOptions, source: dict[str, str | None]) -> dict[str, Any]:
     from rfa.data import key_name, load_table, read_all
     from rfa.data.sampling import sample_table
 
     failed: dict[str, str] = {}
-    sample = sample_table(data)
-    table = load_table(data, **source) if sample is None else sample.table
+    sample = sample_table(file)
+    table = load_table(file, **source) if sample is None else sample.table
     frame = read_all(table, reading, lambda key, error: failed.update({key_name(key): str(error)}))
-    print_table(document := describe(frame, reading, failed, sample), _lines(document), as_json)
+    return describe(frame, reading, failed, sample)
 
 
 def describe(
@@ -107,6 +120,12 @@ def _seasons(series: Series) -> list[float]:
 
 def _count(count: int, share: float) -> str:
     return f"{'' if share == 1.0 or not count else 'about '}{count:,}"
+
+
+def _lines_of_files(documents: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for file, document in documents.items():
+        yield f"file     {file}"
+        yield from [f"failed   {document['error']}"] if "error" in document else _lines(document)
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

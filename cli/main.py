@@ -79,7 +79,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "filter": filter.filter_series,
     "plot": filter.plot_series,
     "backtest": backtest.backtest_series,
-    "inspect": inspect_file.inspect_file,
+    "inspect": inspect_file.inspect_files,
     "fit": fit.fit,
     "export": bundle.export,
     "verify": bundle.verify,

@@ -18,6 +18,7 @@ from rfa.library.models import Filters, check_mixture, covariate_inputs, filters
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import Table, read
 from rfa.library.running import rows_of, run_series
+from rfa.library.several_files import takes_files
 from rfa.library.spans import Span, as_written
 from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.sequence import FilteredSequence
@@ -33,6 +34,7 @@ OUTLIER: Final = 0.999
 SCORES: Final = ("weight", "nis", "anomaly", "confidence")
 
 
+@takes_files
 def filter(
     data: Frame,
     *,
@@ -56,7 +58,8 @@ def filter(
 
     Args:
         data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields; or the path
-            of a file. Rows may be in any order, and keep it.
+            of a file. Rows may be in any order, and keep it. Folders, patterns such as "data/*.csv" and lists of files
+            give one result with the name of the file in the column `file`.
         time: the time column; of an array, the times themselves `[N]`. Default: found by name or content, else counted.
         columns, by: the columns to filter, by default all numeric ones; the columns whose cells label series.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (untrained;
@@ -103,6 +106,7 @@ def _filter_series(
     return new
 
 
+@takes_files
 def forecast(
     data: Frame,
     horizon: SupportsIndex | Span,
@@ -180,6 +184,7 @@ def _forecast_columns(series: Series, found: Ahead, levels: Sequence[float]) -> 
     return new
 
 
+@takes_files
 def detect(
     data: Frame,
     rate: float | str = 0.001,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,18 +69,18 @@ class Table:
         if left_out := describe_failures({key_name(key): reason for key, reason in self.failed.items()}):
             if not found:
                 raise ValueError(left_out)
-            warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=4)
+            warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=stack_level())
         for number, (key, warnings_of_series) in enumerate(self.diagnostics.items()):
             if number == MOST_WARNED:
                 warnings.warn(
                     f"and of {len(self.diagnostics) - number} more series: look at each by itself",
                     UserWarning,
-                    stacklevel=4,
+                    stacklevel=stack_level(),
                 )
                 break
             for warning in warnings_of_series:
                 text = f"series {key_name(key)!r}: {warning.message}" if key else warning.message
-                warnings.warn(text, UserWarning, stacklevel=4)
+                warnings.warn(text, UserWarning, stacklevel=stack_level())
         return found
 
     def future_times(self, series: Series, horizon: str) -> np.ndarray:
@@ -94,11 +95,19 @@ class Table:
         return write_clock(self.read, series, times)
 
 
-def describe_failures(failed: Mapping[str, str]) -> str:
-    """The first failed series with the reason, and the number of others; empty if none failed."""
+def stack_level() -> int:
+    """The level of the first caller outside of this package, for `warnings.warn`."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("rfa."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def describe_failures(failed: Mapping[str, str], kind: str = "series") -> str:
+    """The first failed series or file with the reason, and the number of others; empty if none failed."""
     for name, reason in failed.items():
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        return f"series {name!r}: {reason.removeprefix(f'series {name!r}: ')}{more}"
+        return f"{kind} {name!r}: {reason.removeprefix(f'{kind} {name!r}: ')}{more}"
     return ""
 
 
@@ -144,7 +153,9 @@ def read(
             if not note.startswith(HARMLESS) and not note.endswith(HARMLESS_END):
                 notes.setdefault(note, key)
     for note, key in notes.items():
-        warnings.warn(_in_python(note if not key else f"series {key_name(key)!r}: {note}"), UserWarning, stacklevel=4)
+        warnings.warn(
+            _in_python(note if not key else f"series {key_name(key)!r}: {note}"), UserWarning, stacklevel=stack_level()
+        )
     return table
 
 

@@ -1,0 +1,95 @@
+"""Folders, patterns and lists of files: each file is read by itself, and the results are joined."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from rfa.data.source import display_name, expand_sources
+from rfa.data.table import unique_names
+from rfa.library.incidents import Detection
+from rfa.library.reading import describe_failures, stack_level
+from rfa.runtime.uncertainty.alarms import count_alarms
+
+# The first column of joined results: the name of the file.
+FILE: Final = "file"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_files(function: Function) -> Function:
+    """Let a function whose first argument is a frame or a file take folders, patterns and lists of files."""
+
+    @functools.wraps(function)
+    def take(data: Any, *positional: Any, **named: Any) -> Any:
+        sources = _sources(data)
+        if sources is None:
+            return function(data, *positional, **named)
+        found: dict[str, Any] = {}
+        failed: dict[str, str] = {}
+        for name, source in sources.items():
+            try:
+                found[name] = function(source, *positional, **named)
+            except ValueError as error:
+                failed[name] = str(error)
+        if failed:
+            left_out = describe_failures(failed, "file")
+            if not found:
+                raise ValueError(left_out)
+            warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=stack_level())
+        return _join(found)
+
+    return take  # type: ignore[return-value]
+
+
+def _sources(data: Any) -> dict[str, str] | None:
+    """The files by their names, or paths where names repeat; None if the data are a frame or one file."""
+    is_one = isinstance(data, str | Path)
+    listed = [data] if is_one else data if isinstance(data, list | tuple) else []
+    if not listed or not all(isinstance(one, str | Path) for one in listed):
+        return None
+    given = [str(one) for one in listed]
+    if is_one and not Path(given[0]).is_dir() and not re.search(r"[*?\[]", given[0]):
+        return None
+    files = expand_sources(given)
+    if is_one and files == given:
+        return None
+    names = [display_name(file) for file in files]
+    return {file if names.count(name) > 1 else name: file for file, name in zip(files, names, strict=True)}
+
+
+def _join(found: Mapping[str, Any]) -> Any:
+    results = list(found.values())
+    if not isinstance(results[0], Detection):
+        return _join_frames(found)
+    asked = sum(one.observations for one in results)
+    expected, raised = sum(one.expected for one in results), sum(one.raised for one in results)
+    checks = count_alarms(asked, expected, raised)
+    rows, incidents = ({name: getattr(one, part) for name, one in found.items()} for part in ("rows", "incidents"))
+    bound = None if checks is None else checks.bound
+    return Detection(_join_frames(rows), _join_frames(incidents), raised, expected, asked, bound)
+
+
+def _join_frames(frames: Mapping[str, Any]) -> Any:
+    """The frames below each other, with the names of their files in a first column."""
+    first = next(iter(frames.values()))
+    if isinstance(first, pa.Table):
+        tables = [
+            table.add_column(0, _column_name(table.column_names), pa.array([name] * len(table), pa.string()))
+            for name, table in frames.items()
+        ]
+        return pa.concat_tables(tables, promote_options="permissive")
+    import pandas
+
+    for name, frame in frames.items():
+        frame.insert(0, _column_name(frame.columns), name)
+    return pandas.concat(list(frames.values()), ignore_index=True)
+
+
+def _column_name(names: Sequence[Any]) -> str:
+    return unique_names([*map(str, names), FILE])[-1]
