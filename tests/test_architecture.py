@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "service": {"data", "runtime"},
     "library": {"data", "runtime", "fitting"},
     "watch": {"data", "runtime", "library"},
-    "benchmarks": {"data", "runtime", "model", "fitting", "training", "export", "service", "library"},
+    "benchmarks": {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "watch"},
     "cli": {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "watch", "benchmarks"},
 }
 # The one exception: the GPU runtime uses the kernels of the model. It is imported only on request.

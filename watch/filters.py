@@ -122,8 +122,9 @@ class QueryFilter:
         self._readout = self._runtime.readout(options.levels, options.horizon, 0, options.readout)
         self.pool = StatePool({**self._runtime.state_fields, **OWN_FIELDS}, query.series_limit)
         start = self._runtime.start()
-        self._initial = {**start.tensors, **start.adaptive, "watch.time": -np.inf, "watch.raw": np.nan}
-        self._initial["watch.ahead"] = np.nan
+        self._initial: dict[str, Any] = {name: part for name, part in start.tensors.items() if part.any()}
+        self._initial |= {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan}
+        self._is_used = np.zeros(query.series_limit, bool)
         self.slots: dict[Labels, int] = {}
         self.labels: dict[int, Labels] = {}
         self._free = dict.fromkeys(range(query.series_limit - 1, -1, -1))  # the last is taken first
@@ -255,7 +256,10 @@ class QueryFilter:
 
     def _clear(self, slot: int) -> None:
         for name, array in self.pool.arrays.items():
-            array[slot] = self._initial.get(name, 0)
+            # Zeros are there already before the first use: writing them would take memory.
+            if self._is_used[slot] or name in self._initial:
+                array[slot] = self._initial.get(name, 0)
+        self._is_used[slot] = True
         for array in self.latest.values():
             array[slot] = np.nan
 
@@ -276,6 +280,7 @@ class QueryFilter:
         """Occupy slots, whose states the caller writes into the pool."""
         self.labels = dict(series)
         self.slots = {labels: slot for slot, labels in series.items()}
+        self._is_used[list(series)] = True
         free = range(self.query.series_limit - 1, -1, -1)
         self._free = dict.fromkeys(slot for slot in free if slot not in series)
 

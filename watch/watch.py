@@ -28,8 +28,10 @@ from rfa.watch.sinks import JsonLines, KafkaRows, Sink
 from rfa.watch.store import Cursors, Store
 
 logger = logging.getLogger("rfa.watch")
-# Work after which the states are stored anew: a restart repeats at most so many seconds of it.
+# Work after which the states are stored anew, in seconds and in times of how long storing takes: a restart repeats at
+# most so much of it.
 SAVE_AFTER_SECONDS: Final = 10.0
+SAVE_AFTER_SAVES: Final = 10.0
 
 
 class QuerySource(Protocol):
@@ -62,7 +64,7 @@ class Watch:
     ) -> None:
         self._now, self._store, self._source = now, store, source
         self._lock = threading.RLock()
-        self._work = 0.0
+        self._work = self._save_seconds = 0.0
         self._next_expiry: dict[str, float] = {}
         names = ("steps_total", "step_seconds_total", "messages_refused_total")
         self.counts = {f"rfa_watch_{name}": 0.0 for name in names}
@@ -140,15 +142,16 @@ class Watch:
                 for sink in self.sinks:
                     sink.flush()
                 self._store.append(rows, cursors)
-                if self._work > SAVE_AFTER_SECONDS:
+                if self._work > max(SAVE_AFTER_SECONDS, SAVE_AFTER_SAVES * self._save_seconds):
                     self.save()
 
     def save(self) -> None:
         """Store all states."""
         with self._lock:
+            begin = time.monotonic()
             if self._store is not None:
                 self._store.save(self.filters, self.cursors)
-            self._work = 0.0
+            self._work, self._save_seconds = 0.0, time.monotonic() - begin
 
     def push(self, samples: Sequence[Samples], cursors: Cursors | None = None) -> None:
         """Filter observations that were pushed, each by the queries that select it. Returns when they are confirmed."""
