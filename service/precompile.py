@@ -65,7 +65,7 @@ def is_compiled(settings: Settings) -> bool:
         return settings.models.is_on_gpu
     with contextlib.suppress(OSError):  # not a bundle, or no marker
         names = _marker(folder, settings.models.bundles).read_text().splitlines()
-        return all((_root(folder) / name).exists() for name in names)
+        return bool(names) and all((_root(folder) / name).exists() for name in names)
     return False
 
 
