@@ -63,7 +63,7 @@ _MADE_OF = (
 )  # fmt: skip
 _NORMAL = NormalDist()
 # First bytes of packed states.
-MAGIC: Final = {NAME: b"RFAA\x04", JOINT_NAME: b"RFAJ\x02"}
+MAGIC: Final = {NAME: b"RFAA\x05", JOINT_NAME: b"RFAJ\x03"}
 _NOT_JOINT = np.empty((1, 0, 0))
 
 

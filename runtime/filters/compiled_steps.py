@@ -127,7 +127,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x06"
+    magic = b"RFAC\x07"
     rows = 256
 
     def __init__(

@@ -82,7 +82,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x0b"
+    magic = b"RFAF\x0c"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Horizons) -> None:
@@ -193,7 +193,7 @@ class GraphSteps:
         posteriors = FilterOutput(
             mean, covariance, innovation, spread, means, covariances, scalars,
             np.zeros((count, 2, self.size)), np.zeros(ahead), np.zeros((*ahead, 0)),
-            np.ones((count, self.size), np.bool_), np.full((count, 1), np.nan),
+            np.ones((count, self.size), np.bool_), np.full((count, 2), np.nan),
         )  # fmt: skip
         scorer = Scorer.of(streams_of(call.pool), self._leads, call.readout)
         first = FilterOutput(*(part[0] for part in posteriors))

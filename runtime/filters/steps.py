@@ -85,7 +85,7 @@ def allocate_posterior(out: Observed, horizon: int, sides: int = 0) -> FilterOut
     return FilterOutput(
         out.mean, out.covariance, out.innovation, out.innovation_covariance, np.zeros((horizon, size)),
         np.zeros((horizon, size, size)), out.scalars, np.zeros((2, size)), np.zeros((horizon, size)),
-        np.zeros((horizon, size, sides)), np.ones(size, np.bool_), np.full(1, np.nan),
+        np.zeros((horizon, size, sides)), np.ones(size, np.bool_), np.full(2, np.nan),
     )  # fmt: skip
 
 

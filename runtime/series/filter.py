@@ -63,10 +63,10 @@ from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
-MAGIC: Final = b"RFAS\x03"
+MAGIC: Final = b"RFAS\x04"
 # The mixture of the network and simple experts, by name, and the first bytes of its states.
 MIXTURE: Final = "default"
-MIXED_MAGIC: Final = b"RFAM\x04"
+MIXED_MAGIC: Final = b"RFAM\x05"
 MOST_COLUMNS: Final = 64
 PREFIX: Final = "series."
 CLOCK, MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("clock", "means", "precisions"))

@@ -10,6 +10,8 @@ import numpy as np
 from rfa.runtime.filters import auto_layout
 from rfa.runtime.pool import StateField
 from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.config import LEVELS
+from rfa.runtime.series.update_numba import ENDS
 
 Array = np.ndarray
 NUMBERS, MEMORY = "mixture.numbers", "mixture.memory"
@@ -39,6 +41,9 @@ class MixtureWork(NamedTuple):
         weights: of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
         expert_weights: `[LEAD_COUNT, EXPERT_COUNT]`.
         forecasts: of the experts and behind them the mixture's median and mean, `[H, P, FORECASTS]`.
+        prior, half_widths, prior_forecasts: of the value that is scored: the network's quantiles and half widths, and
+            `[FORECASTS]`.
+        squares: nis of each column by the network, `[P]`; NaN where it was not asked.
         tail: probability of the last value, if it is a count; see `count_tail_numba.py`, `[1]`.
         column: the first requested lead near each of LEADS, -1 for none, `[LEAD_COUNT, P]`.
     """
@@ -50,6 +55,10 @@ class MixtureWork(NamedTuple):
     weights: Array
     expert_weights: Array
     forecasts: Array
+    prior: Array
+    half_widths: Array
+    prior_forecasts: Array
+    squares: Array
     tail: Array
     column: Array
 
@@ -60,7 +69,8 @@ class MixtureWork(NamedTuple):
             np.full(1, -1), np.empty((columns, at.NUMBERS)), np.empty((columns, at.MEMORY), np.float32),
             np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),
             np.empty((at.LEAD_COUNT, at.EXPERT_COUNT)), np.empty((horizon, columns, at.FORECASTS)),
-            np.empty(1), np.empty((at.LEAD_COUNT, columns), np.int64),
+            np.empty(len(LEVELS)), np.empty(2 * len(ENDS)), np.empty(at.FORECASTS), np.empty(columns), np.empty(1),
+            np.empty((at.LEAD_COUNT, columns), np.int64),
         )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from rfa.runtime.series import (
     mixture_layout,
     mixture_values_numba,
     smoothing_numba,
+    update_numba,
 )
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.clock_numba import MOST_EMPTY
@@ -57,6 +58,7 @@ from rfa.runtime.series.smoothing_numba import (
     update_members,
     update_profiles,
 )
+from rfa.runtime.series.update_numba import MEDIAN, normal_score, write_half_widths
 
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
 # Of the ratio of errors: the share that the last ones keep, and its bounds.
@@ -71,6 +73,8 @@ SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
 # The share of the largest of the last errors that a row keeps, and the 90 % interval among the calibrated ones.
 KEPT_RECENT, NINETY = 0.5, 2
+# Weight of the mean loss at all leads among the losses of the members of exponential smoothing.
+POOLED = 0.5
 # How near to a whole number a bound counts as one, of its size.
 NEARLY_WHOLE = 1e-9
 # Values from which on those that did not move, and whole ones, count as such.
@@ -89,6 +93,7 @@ SOURCES = (
     mixture_layout,
     mixture_values_numba,
     smoothing_numba,
+    update_numba,
     *mixture_values_numba.SOURCES,
 )
 _TINY = 1e-150
@@ -129,7 +134,7 @@ def _observe_cell(numbers, memory, value, unit, moment, work):
     score_members(numbers, memory, cell, value, log_value)
     _score_experts(numbers, memory, cell, value)
     if not is_seen:
-        member_weights(numbers, 0, work.weights[0])
+        member_weights(numbers, 0, 0.0, work.weights[0])
     for form in range(forms_of(numbers)):
         x = log_value if form else value
         filled = x if is_seen else smoothed_forecast(numbers, memory, work.weights[0], form, 1.0, cell)
@@ -260,6 +265,16 @@ def cells_of(lead, unit):
     return min(max(lead / unit if unit > 0 else lead, 1.0), FURTHEST)
 
 
+@inline_jit
+def _repair(numbers, cells):
+    """Numbers may come from any bytes: no loop is longer than a gap, and no index beyond the arrays."""
+    if not cells - MOST_CELLS <= numbers[at.CELLS] <= cells:
+        start(numbers)
+        forget_profile(numbers)
+        numbers[at.CELLS] = max(cells - MOST_CELLS, 0)
+    numbers[at.SEASON] = min(max(numbers[at.SEASON], 1.0), at.LONGEST)
+
+
 @kernel_jit(*SOURCES)
 def observe_column(numbers, memory, cells, value, unit, moment, work):
     """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty.
@@ -267,12 +282,7 @@ def observe_column(numbers, memory, cells, value, unit, moment, work):
     moment: local time of the value.
     """
     work.tail[0] = np.nan
-    # Of any bytes: no loop longer than a gap, and no index beyond the arrays.
-    if not cells - MOST_CELLS <= numbers[at.CELLS] <= cells:
-        start(numbers)
-        forget_profile(numbers)
-        numbers[at.CELLS] = max(cells - MOST_CELLS, 0)
-    numbers[at.SEASON] = min(max(numbers[at.SEASON], 1.0), at.LONGEST)
+    _repair(numbers, cells)
     while numbers[at.CELLS] < cells:
         is_last = numbers[at.CELLS] >= cells - 1
         _observe_cell(numbers, memory, value if is_last else np.nan, unit, moment, work)
@@ -295,6 +305,56 @@ def _mixed(weights, forecasts):
     return mixed
 
 
+@inline_jit
+def _mix_experts(numbers, lead, weights, half_widths, forecasts):
+    """Mix the experts' forecasts, and write median and mean of the mixture behind them.
+
+    Args:
+        half_widths: of the network's intervals, `[2 levels]`.
+
+    Returns:
+        the median, and the widths of the mixture's distribution below and above it over the network's.
+    """
+    mixed, levels = _mixed(weights, forecasts), len(SHARES)
+    ratio = error_ratio(numbers, lead)
+    wide = half_widths[NINETY] + half_widths[levels + NINETY]
+    reach = numbers[at.RECENT] if numbers[at.RECENT] > ratio * wide else 0.0
+    below = max(ratio, reach / half_widths[NINETY])
+    above = max(ratio, reach / half_widths[levels + NINETY])
+    forecasts[at.MIXED] = forecasts[at.MIXED_MEAN] = mixed
+    for k in range(levels):
+        forecasts[at.MIXED_MEAN] += SHARES[k] * (above * half_widths[levels + k] - below * half_widths[k])
+    return mixed, below, above
+
+
+@kernel_jit(*SOURCES)
+def score_value(numbers, memory, cells, moment, value, work):
+    """z² of a value by the mixture's forecast of it, before it is observed; NaN where there is none.
+
+    Scores do not depend on the leads that are asked for: weights and widths are those of one cell ahead, which are
+    learned here, also after a gap.
+
+    Args:
+        cells, moment: of the value, and its local time.
+        work: its prior has the network's quantiles for the value.
+    """
+    _repair(numbers, cells)
+    ahead, quantiles, forecasts = np.float64(cells - numbers[at.CELLS]), work.prior, work.prior_forecasts
+    if not (numbers[at.SEEN] >= MIXED_FROM and ahead >= 1 and value == value):
+        return np.nan
+    member_weights(numbers, 0, 0.0, work.weights[0])
+    expert_weights(numbers, 0, work.expert_weights[0])
+    middle = quantiles[MEDIAN]
+    expert_forecasts(numbers, memory, work.weights[0], ahead, moment, middle, forecasts)
+    write_half_widths(quantiles, work.half_widths)
+    mixed, _, _ = _mix_experts(numbers, 0, work.expert_weights[0], work.half_widths, forecasts)
+    if ahead == 1:
+        add_experts(numbers, memory, 0, 1, forecasts)
+    # Without the width of the last surprise, behind which a second one would hide.
+    z = normal_score(middle + (value - mixed) / error_ratio(numbers, 0), quantiles, 0.0, 1.0)
+    return z * z
+
+
 @kernel_jit(*SOURCES)
 def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
     """Replace the network's forecasts of a column in `posterior` by those of the mixture.
@@ -309,27 +369,22 @@ def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
         cells = cells_of(leads[h], unit)
         lead = nearest_lead(cells)
         if work.column[lead, a] < 0:
-            member_weights(numbers, lead, work.weights[lead])
+            member_weights(numbers, lead, POOLED, work.weights[lead])
             expert_weights(numbers, lead, work.expert_weights[lead])
             work.column[lead, a] = h
-        forecasts, network = work.forecasts[h, a], posterior.forecast_mean[h, a]
-        expert_forecasts(numbers, memory, work.weights[lead], cells, moments[1 + h], network, forecasts)
-        mixed = _mixed(work.expert_weights[lead], forecasts)
-        ratio = error_ratio(numbers, lead)
-        forecasts[at.MIXED] = posterior.forecast_mean[h, a] = mixed
+        expert_forecasts(
+            numbers, memory, work.weights[lead], cells, moments[1 + h], posterior.forecast_mean[h, a],
+            work.forecasts[h, a],
+        )  # fmt: skip
         half_widths, levels = posterior.half_widths[h, a], len(SHARES)
-        forecasts[at.MIXED_MEAN] = mixed
-        wide = half_widths[NINETY] + half_widths[levels + NINETY]
-        reach = numbers[at.RECENT] if numbers[at.RECENT] > ratio * wide else 0.0
-        below = max(ratio, reach / half_widths[NINETY])
-        above = max(ratio, reach / half_widths[levels + NINETY])
+        mixed, below, above = _mix_experts(numbers, lead, work.expert_weights[lead], half_widths, work.forecasts[h, a])
+        posterior.forecast_mean[h, a] = mixed
         # Not by the square, which may be infinite.
         posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         for k in range(levels):
             half_widths[k] *= below
             half_widths[levels + k] *= above
-            forecasts[at.MIXED_MEAN] += SHARES[k] * (half_widths[levels + k] - half_widths[k])
 
 
 @kernel_jit(*SOURCES)
@@ -349,12 +404,15 @@ def write_weights(numbers, leads, unit, weights, a, work):
 
 @kernel_jit(*SOURCES)
 def remember_forecasts(numbers, memory, leads, unit, a, work):
-    """Let the forecasts that `mix_column` made wait for their values: of each of LEADS the first near it."""
+    """Let the forecasts that `mix_column` made wait for their values: of each of LEADS but the first the first near it.
+
+    Those of one cell ahead are made anew by `score_value`.
+    """
     if numbers[at.SEEN] < MIXED_FROM:
         return
     log_latest = np.log(numbers[at.LATEST]) - np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
     add_members(numbers, memory, 0, 1, numbers[at.LATEST], log_latest)
-    for lead in range(at.LEAD_COUNT):
+    for lead in range(1, at.LEAD_COUNT):
         h = work.column[lead, a]
         if h < 0:
             continue
@@ -362,7 +420,7 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
         if cells > FARTHEST_SHARE * at.LEADS[lead]:
             continue
         add_experts(numbers, memory, lead, cells, work.forecasts[h, a])
-        if 0 < lead < at.MEMBER_LEADS:
+        if lead < at.MEMBER_LEADS:
             add_members(numbers, memory, lead, cells, numbers[at.LATEST], log_latest)
 
 

@@ -25,10 +25,11 @@ from rfa.runtime.series.mixture_numba import (
     mix_column,
     observe_column,
     remember_forecasts,
+    score_value,
     write_weights,
 )
 from rfa.runtime.series.stream_numba import commit, gather_slots, next_tokens
-from rfa.runtime.series.update_numba import GUESSED, repeat_column, update_column, write_forecasts
+from rfa.runtime.series.update_numba import GUESSED, UNASKED, repeat_column, update_column, write_forecasts
 from rfa.runtime.uncertainty import adaptive, calibration, scoring
 from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
 from rfa.runtime.uncertainty.step_outputs import Observation, Scorer
@@ -72,12 +73,17 @@ def score_rows(arguments, score, count):
                     numbers, rows, row, quantiles, values[batch_row, a], noise[batch_row], out, dof, a
                 )
             precision += out.covariance[a, a]
+            mixture_work.squares[a] = one if is_scored else np.nan
             if is_scored:
                 nis, weight, log_det, scored = nis + one, weight + trust, log_det + log_size, scored + 1
             write_forecasts(rows, row, quantiles, rows.leads[row], rows.unit[row], posterior, forecast, a)
         if len(mixture.numbers) > 0:
             weights = outputs.weights[batch_row]
-            _mix(mixture, mixture_work, rows, row, pool_rows[batch_row], values[batch_row], posterior, weights)
+            _mix(
+                mixture, mixture_work, rows, row, quantiles, pool_rows[batch_row], values[batch_row], posterior, weights
+            )
+            if noise[batch_row] != 1:
+                posterior.tail[1] = np.nan
         out.scalars[PRECISION] = size / precision
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)
@@ -94,15 +100,23 @@ def score_rows(arguments, score, count):
 
 
 @inline_jit
-def _mix(mixture, work, rows, row, pool_row, values, posterior, weights):
+def _mix(mixture, work, rows, row, quantiles, pool_row, values, posterior, weights):
     """Replace the network's forecasts by those of the mixture, which `work` then holds, and write its weights."""
     if work.loaded[0] != pool_row:
         work.loaded[0] = pool_row
         copy2(mixture.numbers[pool_row], work.numbers)
         copy2(mixture.memory[pool_row], work.memory)
-    unit, leads, moments, least, counts = rows.unit[row], rows.leads[row], rows.moments[row], 1.0, 0
+    unit, leads, moments, least, counts, nis = rows.unit[row], rows.leads[row], rows.moments[row], 1.0, 0, 0.0
     for a in range(len(values)):
         numbers, memory = work.numbers[a], work.memory[a]
+        square = work.squares[a]
+        if not np.isnan(square) and rows.seen[row, a] >= UNASKED:
+            for q in range(len(work.prior)):
+                quantile = quantiles[rows.previous_query[row, a], q]
+                work.prior[q] = rows.scales[row, a, 0] + rows.scales[row, a, 1] * quantile
+            mixed = score_value(numbers, memory, rows.cells[row, a], moments[0], values[a], work)
+            square = square if np.isnan(mixed) else mixed
+        nis += 0.0 if np.isnan(square) else square
         observe_column(numbers, memory, rows.cells[row, a], values[a], unit, moments[0], work)
         mix_column(numbers, memory, leads, moments, unit, posterior, a, work)
         if weights.shape[2] > 0:
@@ -110,6 +124,7 @@ def _mix(mixture, work, rows, row, pool_row, values, posterior, weights):
         if work.tail[0] == work.tail[0]:
             least, counts = min(least, work.tail[0]), counts + 1
     posterior.tail[0] = min(len(values) * least, 1.0) if counts == len(values) else np.nan
+    posterior.tail[1] = nis
 
 
 @inline_jit

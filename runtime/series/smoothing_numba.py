@@ -128,8 +128,12 @@ def replay(numbers, memory):
 
 
 @inline_jit
-def member_weights(numbers, lead, out):
-    """Weights of all members at a lead, `[MEMBERS]`; of each form they add up to about one."""
+def member_weights(numbers, lead, pooled, out):
+    """Weights of all members at a lead, `[MEMBERS]`; of each form they add up to about one.
+
+    Args:
+        pooled: weight of the mean loss at all leads; 0 where nothing may depend on the leads that are asked for.
+    """
     lead = min(lead, at.MEMBER_LEADS - 1)
     for form in range(at.FORMS):
         least, first = np.inf, form * at.PER_FORM
@@ -137,7 +141,7 @@ def member_weights(numbers, lead, out):
             total = 0.0
             for other in range(at.MEMBER_LEADS):
                 total += numbers[at.LOSS + other * at.MEMBERS + e]
-            out[e] = numbers[at.LOSS + lead * at.MEMBERS + e] + 0.5 * total / at.MEMBER_LEADS
+            out[e] = numbers[at.LOSS + lead * at.MEMBERS + e] + pooled * total / at.MEMBER_LEADS
             least = min(least, out[e])
         for e in range(first, first + at.PER_FORM):
             out[e] = np.exp(-RATE * (out[e] - least)) + 1e-9

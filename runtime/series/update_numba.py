@@ -66,7 +66,7 @@ UNKNOWN_VARIANCE = 1e12
 
 
 @inline_jit
-def _normal_score(y, quantiles, centre, scale):
+def normal_score(y, quantiles, centre, scale):
     """The normal score of y by the quantiles' distribution, linear between them and extended beyond them."""
     last = len(SCORES) - 1
     low, at_low = 0, centre + scale * quantiles[0]
@@ -166,7 +166,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
     mean, variance, square, weight = middle, prior, 0.0, 1.0
     if is_seen:
         if is_asked and noise == 1:
-            z = _normal_score(value, quantiles[query], c, s)
+            z = normal_score(value, quantiles[query], c, s)
             square = z * z
         else:
             square = innovation * innovation / total
@@ -204,6 +204,18 @@ def repeat_column(numbers, rows, row, out, inverse_dof, a):
 
 
 @inline_jit
+def write_half_widths(forecast, half_widths):
+    """Write the half widths of the calibrated intervals of quantiles, `[2 levels]`, those below the median first."""
+    middle, last, levels = forecast[MEDIAN], len(SCORES) - 1, len(ENDS)
+    least = _least_deviation(middle)
+    for level in range(levels):
+        one, other = ENDS[level, 0], ENDS[level, 1]
+        below, above = forecast[one] + forecast[other], forecast[last - one] + forecast[last - other]
+        half_widths[level] = max(middle - 0.5 * below, least)
+        half_widths[levels + level] = max(0.5 * above - middle, least)
+
+
+@inline_jit
 def write_forecasts(rows, row, quantiles, leads, unit, posterior, forecast, a):
     """Write mean, variance and half widths of a column at the leads; `forecast` is a buffer for quantiles."""
     levels, last = len(ENDS), len(SCORES) - 1
@@ -234,12 +246,7 @@ def write_forecasts(rows, row, quantiles, leads, unit, posterior, forecast, a):
         for q in range(len(SCORES)):
             forecast[q] = c + s * ((1 - share) * quantiles[first, q] + share * quantiles[second, q])
         middle = forecast[MEDIAN]
-        least = _least_deviation(middle)
-        for level in range(levels):
-            one, other = ENDS[level, 0], ENDS[level, 1]
-            below, above = forecast[one] + forecast[other], forecast[last - one] + forecast[last - other]
-            half_widths[level] = max(middle - 0.5 * below, least)
-            half_widths[levels + level] = max(0.5 * above - middle, least)
+        write_half_widths(forecast, half_widths)
         # The variance of a normal with the same middle 80 %.
         deviation = (half_widths[1] + half_widths[levels + 1]) / _WIDTH
         posterior.forecast_mean[h, a], posterior.forecast_covariance[h, a, a] = middle, deviation * deviation

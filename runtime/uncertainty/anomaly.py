@@ -52,7 +52,7 @@ def _tail_probability(scorer, stream, learns, seen, nis):
 def score_anomaly(scorer, stream, seen, nis, is_new):
     """Tail probability, the running novelty after the observation, and how many columns of `work.tail` are set.
 
-    is_new: whether the observation is no recurring one, which teaches nothing.
+    is_new: whether the observation neither recurs nor stands still; others teach nothing.
     """
     work = scorer.work
     learns = False

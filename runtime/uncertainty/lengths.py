@@ -19,8 +19,10 @@ from rfa.runtime.compiling import inline_jit
 
 BINS = 24
 FARTHEST = 4.0
-# Of the numbers of a kind of length: how many there were, the longest, and how many were in each bin.
+# Of the numbers of a kind of length: how many there were, the longest, and how many were in each bin: the first has
+# lengths of 1 alone, the third those of 2.
 COUNT, LONGEST, BIN = 0, 1, 2
+TWO = BIN + 2
 NUMBERS = BIN + BINS
 
 

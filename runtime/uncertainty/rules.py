@@ -16,7 +16,7 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.pool import StateField
 from rfa.runtime.uncertainty import learned_tail, lengths, recurrence, stretch
-from rfa.runtime.uncertainty.lengths import BIN, COUNT, LONGEST, add_length, least_tail, length_tail
+from rfa.runtime.uncertainty.lengths import BIN, COUNT, LONGEST, TWO, add_length, least_tail, length_tail
 from rfa.runtime.uncertainty.mute import is_muted_between
 from rfa.runtime.uncertainty.recurrence import add_episode, comes_again, recurring_share
 from rfa.runtime.uncertainty.stretch import SIZE, stretch_tail
@@ -30,8 +30,10 @@ RULES = 4
 RAISED_BY, FIRST_ALARM, PROBABILITY, COMPONENT = range(4)
 RAISED_NUMBERS = 4
 # Of a column: time and value of the last row that had one, for how many rows it has been this value, the newest
-# episode, and time and period of the last deviation that recurred.
-TIME, LAST, RUN, NEWEST, RECURRED, PERIOD = range(6)
+# episode, time and period of the last deviation that recurred, and the standard deviation of innovations before a
+# standstill, 0 for none.
+TIME, LAST, RUN, NEWEST, RECURRED, PERIOD, HELD = range(7)
+LAST_NUMBERS = 7
 # Kinds of length.
 RUNS, GAPS = 0, 1
 # Of a stream: the position of the first alarm of the present incident plus 1, 0 for none, and the ordinary rows since.
@@ -45,6 +47,10 @@ RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
 ORDINARY_SIZE = 2.0
 # Rows from which a standstill can be told, and the largest share of repeated values.
 FEWEST, OFTEN = 100, 0.5
+# A repeated value is a standstill, and says nothing of the noise, if chance repeats a value so often in so few runs.
+# After it, a filter that took it for the absence of noise has to learn the noise again: the share of the standard
+# deviation before the standstill that still counts after one more row.
+STILL, KEPT = 0.005, 0.99
 # Typical lags up to which nothing is a gap.
 SHORTEST_GAP = 2.5
 
@@ -54,7 +60,7 @@ class AlarmState(NamedTuple):
 
     Attributes:
         incident: `[S, 2]`.
-        last: `[S, P, 6]`.
+        last: `[S, P, LAST_NUMBERS]`.
         lengths: of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
         stretch, tail: `[S, P, stretch.NUMBERS]` and `[S, P, learned_tail.COLUMNS]`.
         begins, episodes: `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
@@ -75,7 +81,7 @@ FIELDS = tuple(f"alarm.{name}" for name in AlarmState._fields)
 def alarm_fields(size: int) -> dict[str, StateField]:
     """State fields of a stream of `size` components."""
     shapes = (
-        (2,), (size, 6), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, learned_tail.COLUMNS),
+        (2,), (size, LAST_NUMBERS), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, learned_tail.COLUMNS),
         (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
     )  # fmt: skip
     short = (FIELDS[-3], FIELDS[-1])
@@ -86,15 +92,33 @@ def alarm_fields(size: int) -> dict[str, StateField]:
 
 
 @inline_jit
-def _standard_deviation(posterior, a):
-    """That of the innovation of a component, by the filter."""
+def _own_deviation(posterior, a):
+    """The standard deviation of the innovation of a component, by the filter."""
     return np.sqrt(max(posterior.innovation_covariance[a, a], 1e-300))
 
 
 @inline_jit
-def _deviation(posterior, a):
+def _standard_deviation(last, posterior, a):
+    """The same, but for some rows after a standstill at least what it was before."""
+    return max(_own_deviation(posterior, a), last[HELD])
+
+
+@inline_jit
+def _deviation(last, posterior, a):
     """The innovation of a component in standard deviations."""
-    return posterior.innovation[a] / _standard_deviation(posterior, a)
+    return posterior.innovation[a] / _standard_deviation(last, posterior, a)
+
+
+@inline_jit
+def variance_share(state, stream, posterior, is_scored):
+    """The filter's variance over that of `_standard_deviation`, of the component that deviates most."""
+    largest, share = 0.0, 1.0
+    for a in range(len(is_scored)):
+        last = state.last[stream, a]
+        if is_scored[a] and abs(_deviation(last, posterior, a)) > largest:
+            largest = abs(_deviation(last, posterior, a))
+            share = (_own_deviation(posterior, a) / _standard_deviation(last, posterior, a)) ** 2
+    return share
 
 
 @inline_jit
@@ -115,13 +139,34 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
     for a in range(len(is_scored)):
         periods[a] = 0.0
         last = state.last[observation.stream, a]
-        if is_scored[a] and _is_large(state.stretch[observation.stream, a], _deviation(posterior, a)):
+        if is_scored[a] and _is_large(state.stretch[observation.stream, a], _deviation(last, posterior, a)):
             share, periods[a] = recurring_share(
                 state.begins[observation.stream, a], state.episodes[observation.stream, a], local_time,
                 posterior.innovation[a], step, last[RECURRED], last[PERIOD],
             )  # fmt: skip
             least, large = min(least, share), large + 1
     return least if large > 0 else 0.0
+
+
+@inline_jit
+def _is_still(last, runs, value):
+    """Whether a value repeats for longer than its column does by chance: runs of one row go on to two by this share."""
+    if value != last[LAST] or runs[COUNT] == 0 or runs[BIN] < FEWEST:
+        return False
+    return ((runs[TWO] + 1) / (runs[BIN] + 1)) ** last[RUN] <= STILL
+
+
+@inline_jit
+def stands_still(state, observation):
+    """Whether all values of a row stand still; such a row teaches nothing of the noise."""
+    seen, still = 0, 0
+    for a in range(len(observation.value)):
+        value = observation.value[a]
+        if not np.isnan(value):
+            seen += 1
+            runs = state.lengths[observation.stream, a, RUNS]
+            still += 1 if _is_still(state.last[observation.stream, a], runs, value) else 0
+    return seen > 0 and still == seen
 
 
 @inline_jit
@@ -173,17 +218,19 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
             `explained_share`. Its tails and least are set to the probability by each rule and the least that it can
             be, its components to that which has it, `[RULES]`.
     """
-    stream, value, size = observation.stream, observation.value, len(observation.value)
+    stream, value, columns = observation.stream, observation.value, len(observation.value)
     rare, largest = max(RARE, min(RARE_PER_DAY * step / 86_400, LEAST_RARE)), 0.0
     for k in range(RULES):
         work.tails[k], work.least[k], work.components[k] = 1.0, np.inf, 0
-    for a in range(size):
-        if work.is_scored[a] and abs(_deviation(posterior, a)) > largest:
-            largest, work.components[VALUE] = abs(_deviation(posterior, a)), a
-    for a in range(size):
+    for a in range(columns):
+        last = state.last[stream, a]
+        if work.is_scored[a] and abs(_deviation(last, posterior, a)) > largest:
+            largest, work.components[VALUE] = abs(_deviation(last, posterior, a)), a
+    for a in range(columns):
         if value[a] != value[a]:
             continue
         last, is_first = state.last[stream, a], state.lengths[stream, a, RUNS, COUNT] == 0
+        is_still = _is_still(last, state.lengths[stream, a, RUNS], value[a])
         run, least_run = _standstill(last, state.lengths[stream, a, RUNS], value[a])
         is_expected = is_first or is_muted_between(
             last[TIME], observation.time, spec.muted, spec.muted_weekly, spec.muted_offsets
@@ -195,21 +242,27 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
         last[TIME], last[LAST] = observation.time, value[a]
         if not work.is_scored[a]:
             continue
-        if not is_explained:
+        size = abs(_deviation(last, posterior, a))
+        own = _own_deviation(posterior, a)
+        if not is_explained and not is_still:
             tail = state.tail[stream, a]
-            stretched = stretch_tail(state.stretch[stream, a], tail, _deviation(posterior, a))
+            stretched = stretch_tail(state.stretch[stream, a], tail, _deviation(last, posterior, a))
             _take(work, STRETCH, a, stretched, 0.0 if tail[learned_tail.SEEN] >= learned_tail.FIRST else np.inf)
-        elif work.periods[a] > 0:
+        elif is_explained and work.periods[a] > 0:
             last[RECURRED], last[PERIOD] = local_time, work.periods[a]
         begins, episodes, deviation = state.begins[stream, a], state.episodes[stream, a], posterior.innovation[a]
-        if p <= rare and abs(_deviation(posterior, a)) >= HALF * largest and deviation != 0:
+        if p <= rare and size >= HALF * largest and deviation != 0:
             last[NEWEST] = add_episode(begins, episodes, int(last[NEWEST]), local_time, deviation, step)
-        elif _is_large(state.stretch[stream, a], change / _standard_deviation(posterior, a)) and comes_again(
+        elif _is_large(state.stretch[stream, a], change / _standard_deviation(last, posterior, a)) and comes_again(
             begins, episodes, local_time, change, step
         ):
             last[NEWEST] = add_episode(begins, episodes, int(last[NEWEST]), local_time, change, step)
+        if is_still:
+            last[HELD] = max(last[HELD], own)
+        else:
+            last[HELD] = KEPT * last[HELD] if KEPT * last[HELD] > own else 0.0
     for k in range(RULES):
-        work.tails[k], work.least[k] = min(work.tails[k] * size, 1.0), work.least[k] * size
+        work.tails[k], work.least[k] = min(work.tails[k] * columns, 1.0), work.least[k] * columns
 
 
 @inline_jit

@@ -58,8 +58,10 @@ from rfa.runtime.uncertainty.rules import (
     UNUSUAL,
     VALUE,
     explained_share,
+    stands_still,
     update_incident,
     update_rules,
+    variance_share,
 )
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, Observation, Scorer, StepOutputs
 
@@ -162,7 +164,10 @@ def _score(arguments, observation, is_finite, row):
     seen, total = _write_state(scorer, observation, posterior, out, row)
     local_time = observation.time + utc_offset(scorer.spec.utc_offsets, observation.time)
     explained = explained_share(streams.alarms, observation, posterior, work.is_scored, local_time, step, work.periods)
-    p, novelty, tail_columns = score_anomaly(scorer, stream, seen, max(nis, 0.0), explained == 0)
+    scored = posterior.tail[1] if posterior.tail[1] == posterior.tail[1] else nis
+    scored *= variance_share(streams.alarms, stream, posterior, work.is_scored)
+    is_new = explained == 0 and not stands_still(streams.alarms, observation)
+    p, novelty, tail_columns = score_anomaly(scorer, stream, seen, max(scored, 0.0), is_new)
     if posterior.tail[0] == posterior.tail[0]:
         p = posterior.tail[0]
     out.anomaly[row] = 1 - max(p, explained)

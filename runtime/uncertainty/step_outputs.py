@@ -82,7 +82,8 @@ class FilterOutput(NamedTuple):
             they follow from the covariance.
         has_forecast: False where a component had only a guess: it is not scored, and forecasts made from it count as
             infinite, `[P]`.
-        tail: tail probability of the observation, `[1]`; NaN where it is learned from the scores of the stream.
+        tail: tail probability of the observation, NaN where it is learned from the scores of the stream; and the nis
+            that is scored, NaN for that of the filter, `[2]`.
     """
 
     mean: Array

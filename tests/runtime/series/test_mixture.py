@@ -18,9 +18,11 @@ from rfa.runtime.series.mixture_numba import (
     mix_column,
     observe_column,
     remember_forecasts,
+    score_value,
 )
 from rfa.runtime.series.mixture_values_numba import clock_season as inlined_clock_season
 from rfa.runtime.series.smoothing_numba import member_weights as inlined_member_weights
+from rfa.runtime.series.update_numba import SCORES
 from rfa.runtime.uncertainty.alarms import alarm
 from tests.inlined import callable_from_python
 from tests.runtime.series import mixture_reference as reference
@@ -33,6 +35,8 @@ clock_season = callable_from_python(inlined_clock_season)
 member_weights = callable_from_python(inlined_member_weights)
 
 LEADS = (1.0, 4.0)
+# Of the network: a normal's quantiles with interval ends one apart from the median, but for those further out.
+QUANTILES = SCORES / SCORES[-1]
 RNG = np.random.default_rng(0)
 
 
@@ -49,12 +53,15 @@ class Driven:
         self.numbers, self.memory = np.zeros(at.NUMBERS), np.zeros(at.MEMORY, np.float32)
         self.work = MixtureWork.allocate(1, len(LEADS))
         self.posterior = allocate_posterior(observed(1, 1), len(LEADS), 10)
-        self.season = season
+        self.season, self.network, self.square = season, np.nan, np.nan
 
     def add(self, value, networks, moments=(0.0, 0.0, 0.0), unit=1.0):
         """Mixed medians at LEADS after a value; `moments`: local time now and at LEADS."""
         cell = int(self.numbers[at.CELLS]) + 1
         leads = unit * np.array(LEADS)
+        self.work.prior[:] = self.network + QUANTILES
+        self.square = score_value(self.numbers, self.memory, cell, moments[0], value, self.work)
+        self.network = networks[0]
         observe_column(self.numbers, self.memory, cell, value, unit, moments[0], self.work)
         if cell == 1 and self.season is not None:
             self.numbers[at.SEASON], self.numbers[at.NEXT_SEARCH] = self.season, np.inf
@@ -97,10 +104,12 @@ def test_weights_are_those_of_the_reference():
     weights = [reference.Weights() for _ in LEADS]
     made = []
     for t in range(rows):
-        for j, lead in enumerate(map(int, LEADS)):
-            if t - lead >= 3:
-                weights[j].score(*made[t - lead][j], values[t])
         mixed = driven.add(values[t], networks[t])
+        if t - 1 >= 3:  # made for the score
+            prior = driven.work.prior_forecasts
+            weights[0].score(prior[: at.EXPERT_COUNT].copy(), prior[at.MIXED], values[t])
+        if t - 4 >= 3:
+            weights[1].score(*made[t - 4][1], values[t])
         if t < 3:
             made.append(None)
             continue
@@ -225,12 +234,37 @@ def test_means_of_skewed_series(mixture, kind):
 
 
 def test_the_network_by_itself_is_as_it_was(mixture):
-    """Naming an expert gives that expert: the mixture changes forecasts alone, and only from the fourth value on."""
+    """Naming an expert gives that expert: the mixture changes forecasts and scores alone, from the fourth value on."""
     alone = SeriesRuntime("series", "0" * 64, decoder(network()))
     values = seasonal(80).tolist()
     one, other = last(alone, values), last(mixture, values)
-    assert (one.mean, one.std, one.anomaly, one.interval) == (other.mean, other.std, other.anomaly, other.interval)
-    assert one.forecast[0].mean != other.forecast[0].mean
+    assert (one.mean, one.std, one.nis, one.interval) == (other.mean, other.std, other.nis, other.interval)
+    assert one.forecast[0].mean != other.forecast[0].mean and one.anomaly != other.anomaly
+
+
+def test_scores_are_those_of_the_mixtures_forecast():
+    """z² by the network's quantiles, moved to the mixture's median and scaled by the ratio of the errors."""
+    driven, values = Driven(season=4), seasonal(60)
+    networks = np.stack([values + 30, values + 40], axis=1)
+    for t in range(59):
+        mixed = driven.add(values[t], networks[t])[0]
+        ratio = driven.numbers[at.MIXTURE_ERROR] / driven.numbers[at.NETWORK_ERROR] if t >= 4 else np.nan
+    assert driven.numbers[at.SCORED] == 55 and ratio < 0.2
+    score, scale = SCORES[-1], (55 * ratio + 4) / (55 + 4)
+    for off in (-0.5, 0.0, 0.1, 0.5):
+        one = Driven(season=4)
+        one.numbers, one.memory, one.network = driven.numbers.copy(), driven.memory.copy(), driven.network
+        one.add(mixed + off, networks[59])
+        error = mixed + off - one.work.prior_forecasts[at.MIXED]
+        assert one.square == pytest.approx((score * error / max(scale, 0.2)) ** 2, rel=1e-6, abs=1e-9)
+
+
+def test_scores_do_not_depend_on_the_horizon(mixture):
+    """To the bit, and after a gap."""
+    values = [*seasonal(80).tolist(), None, None, 90.0, 95.0]
+    for count in (80, 83, 84):
+        one, other = (last(mixture, values[:count], horizon).anomaly for horizon in ((), (1.0, 5.0, 64.0)))
+        assert one == other
 
 
 def test_weights_add_up_to_one():
@@ -238,7 +272,7 @@ def test_weights_add_up_to_one():
     for value in seasonal(50):
         driven.add(value, np.zeros(2))
     expert_forecasts(driven.numbers, driven.memory, driven.work.weights[0], 1.0, 0.0, 0.0, np.empty(at.FORECASTS))
-    member_weights(driven.numbers, 0, found)
+    member_weights(driven.numbers, 0, 0.5, found)
     assert (found > 0).all()
     weights = np.empty(at.EXPERT_COUNT)
     expert_weights(driven.numbers, 0, weights)
@@ -271,13 +305,14 @@ def test_a_burst_in_a_stream_of_zeros_is_an_alarm_and_a_lone_error_is_none(mixtu
     assert {2_500, 2_501} <= set(alarms.tolist()) <= set(range(2_500, 2_510))
 
 
-def test_columns_that_are_not_all_counts_are_scored_by_the_network(mixture):
+def test_columns_that_are_not_all_counts_are_scored_by_the_forecast(mixture):
     both = mixture.sized(2)
     counts, other = RNG.poisson(0.05, 200).astype(float), RNG.normal(size=200)
     times = list(map(float, range(200)))
+    counts[-1] = 9.0
     one = both.filter(times, np.stack([counts, other], axis=1).tolist()).steps[-1]
-    alone = SeriesRuntime("series", "0" * 64, decoder(network())).sized(2)
-    assert one.anomaly == alone.filter(times, np.stack([counts, other], axis=1).tolist()).steps[-1].anomaly
+    count = mixture.filter(times, counts[:, None].tolist()).steps[-1]
+    assert one.anomaly != pytest.approx(max(0.0, 1 - 2 * (1 - count.anomaly)))
     pair = both.filter(times, np.stack([counts, counts], axis=1).tolist()).steps[-1]
     single = mixture.filter(times, counts[:, None].tolist()).steps[-1]
     assert pair.anomaly == pytest.approx(max(0.0, 1 - 2 * (1 - single.anomaly)))

@@ -90,14 +90,19 @@ def test_they_are_those_of_plain_python() -> None:
     p = np.where(np.abs(deviations) > 1.5, 1e-3, 0.5)
     found = run(times, values, deviations, p, 600.0)
     recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(), 0
+    any_still = False
     for t in range(rows):
         is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * stretch.size
         share = recurrence.share(times[t], deviations[t]) if is_large else 0.0
         assert found.explained[t] == share
+        is_still = False
         if t and values[t] == values[t - 1]:
+            singles, pairs = (sum(one == number for one in runs.lengths) for number in (1, 2))
+            is_still = singles >= rules.FEWEST and ((pairs + 1) / (singles + 1)) ** length <= rules.STILL
             length += 1
         else:
             runs.longest, length = max(runs.longest, length), 1
+        any_still = any_still or is_still
         standstill = runs.tail(length)
         repeats = sum(one >= 2**0.5 for one in runs.lengths[:-1]) - (length - 1)
         is_on = t - (length - 1) >= rules.FEWEST and repeats <= rules.OFTEN * (t - (length - 1)) and length > 1
@@ -107,14 +112,14 @@ def test_they_are_those_of_plain_python() -> None:
             probability = gaps.tail(gap)
             gaps.longest = max(gaps.longest, gap)
             assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
-            if not share:
+            if not share and not is_still:
                 assert found.tails[t, STRETCH] == pytest.approx(stretch.probability(deviations[t]), rel=1e-4)
         change = values[t] - values[t - 1]
         if t and p[t] <= 4 * 600 / DAY:
             recurrence.add(times[t], deviations[t])
         elif t and abs(change) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * stretch.size:
             recurrence.add_again(times[t], change)
-    assert (found.explained > 0).any() and (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
+    assert any_still and (found.explained > 0).any() and (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
 
 
 def nightly(days: int, sizes: Array, *, jitter: int = 1) -> tuple[Array, Array, Array]:
@@ -203,6 +208,19 @@ def test_a_stuck_sensor_a_stretch_and_the_largest_value_by_far_are_alarms() -> N
     assert found[4_000] == 0 and STANDSTILL in found[5_001:5_006]
     stretched = np.flatnonzero(raised(values, alarm(1e-3, rules=["stretch"])) == STRETCH)
     assert ((stretched >= 3_000) & (stretched < 3_060)).any() and len(stretched) < 100
+
+
+@pytest.mark.parametrize("rows", [100, 500, 2_000])
+def test_a_standstill_teaches_nothing_of_the_noise(rows: int) -> None:
+    """The change that ends it is ordinary, and a value 25 deviations off is an alarm soon after and later."""
+    values = np.random.default_rng(rows).standard_normal(rows + 5_000)
+    end = 2_000 + rows
+    values[2_000:end] = values[2_000]
+    values[end + 30], values[end + 600] = 25.0, 25.0
+    found = AutoRuntime.of(1).filter(list(map(float, range(len(values)))), values[:, None].tolist()).steps
+    p = np.array([1 - (step.anomaly or 0.0) for step in found])
+    assert p[end] > 1e-3 and np.median(p[end : end + 20]) > 0.1
+    assert p[end + 30] < 1e-3 and p[end + 600] < 1e-3
 
 
 def test_a_constant_never_stands_still() -> None:

@@ -148,7 +148,7 @@ def invented(rng: np.random.Generator) -> FilterOutput:
         rng.choice(FEW, (STREAMS, len(HORIZON), SIZE)),
         np.zeros((STREAMS, len(HORIZON), SIZE, 0)),
         np.ones((STREAMS, SIZE), bool),
-        np.full((STREAMS, 1), np.nan),
+        np.full((STREAMS, 2), np.nan),
     )
 
 
