@@ -193,9 +193,9 @@ class QueryFilter:
 
     def _filter(self, slots: Array, times: Array, values: Array) -> Scored:
         arrays, is_last = self.pool.arrays, _is_last(slots)
-        observed, is_known = self._observed(slots, times, values)
+        observed, has_value = self._observed(slots, times, values)
         arrays["watch.time"][slots[is_last]], arrays["watch.raw"][slots[is_last]] = times[is_last], values[is_last]
-        scored = self._score(slots[is_known], times[is_known], observed[is_known])
+        scored = self._score(slots[has_value], times[has_value], observed[has_value])
         self._remember(scored.select(_is_last(scored.slots)))
         return scored
 
@@ -235,7 +235,7 @@ class QueryFilter:
 
     def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
         """The numbers to filter, NaN where missing, and which rows have one: not the first of a counter."""
-        is_known = np.ones(len(slots), bool)
+        has_value = np.ones(len(slots), bool)
         observed = values.copy()
         if self.is_counter:
             arrays = self.pool.arrays
@@ -245,12 +245,12 @@ class QueryFilter:
                 arrays["watch.raw"][slots[is_first]],
                 arrays["watch.time"][slots[is_first]],
             )
-            is_known = np.isfinite(before)
+            has_value = np.isfinite(before)
             # A counter that is smaller than before was reset: it has counted from 0 since.
             with np.errstate(invalid="ignore", divide="ignore"):
                 observed = np.where(values < raw, values, values - raw) / (times - before)
         with np.errstate(invalid="ignore"):
-            return np.where(np.abs(observed) <= LARGEST_OBSERVATION, observed, np.nan), is_known
+            return np.where(np.abs(observed) <= LARGEST_OBSERVATION, observed, np.nan), has_value
 
     # Series.
 

@@ -49,8 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         route = self.routes.get((self.command, path))
         if route is None:
-            is_known = any(known == path for _, known in self.routes)
-            self._send(Reply(405 if is_known else 404, b"no such route\n"))
+            has_path = any(one == path for _, one in self.routes)
+            self._send(Reply(405 if has_path else 404, b"no such route\n"))
             return
         try:
             reply = route(body, {name.lower(): value for name, value in self.headers.items()})

@@ -17,7 +17,7 @@ MOST_SERIES: Final = 200
 MOST_COUNTED: Final = 40
 STEPS: Final = (15, 30, 60, 300)
 # Queries of metrics that many have, the most useful first.
-KNOWN: Final = (
+TEMPLATES: Final = (
     ("http_requests_total", "requests", "sum by (job) (rate(http_requests_total[5m]))"),
     ("node_cpu_seconds_total", "cpu", '1 - avg by (instance) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'),
     ("node_load1", "load", "node_load1"),
@@ -60,10 +60,10 @@ def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
 
 
 def _candidates(names: list[str], types: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    known = [(metric, name, expr) for metric, name, expr in KNOWN if metric in names]
-    for metric, name, expr in known:
+    templates = [(metric, name, expr) for metric, name, expr in TEMPLATES if metric in names]
+    for metric, name, expr in templates:
         yield name, expr, _type_of(metric, types) if metric == expr else "gauge"
-    others = [name for name in names if not _LEFT_OUT.search(name) and name not in {one for one, _, _ in known}]
+    others = [name for name in names if not _LEFT_OUT.search(name) and name not in {one for one, _, _ in templates}]
     kinds = {name: _type_of(name, types) for name in others}
     for kind in ("counter", "gauge"):
         for name in others:

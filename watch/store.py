@@ -85,12 +85,12 @@ class Store:
                 raise StateError(f"{self._path}: was written by another version: remove it to start anew")
             self._generation = header["generation"]
             cursors, stored = header["cursors"], header["queries"]
-            known = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
+            restored = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
             for name, one in stored.items():
-                _restore(filters[name] if name in known else None, one, frames)
-        self._replay({name: filters[name] for name in known}, cursors)
-        lost = [name for name in stored if name in filters and name not in known]
-        return {name: cursor for name, cursor in cursors.items() if name in known or name not in filters}, lost
+                _restore(filters[name] if name in restored else None, one, frames)
+        self._replay({name: filters[name] for name in restored}, cursors)
+        lost = [name for name in stored if name in filters and name not in restored]
+        return {name: cursor for name, cursor in cursors.items() if name in restored or name not in filters}, lost
 
     def append(self, rows: Mapping[str, Rows], cursors: Cursors) -> None:
         """Confirm rows that were filtered, and how far the sources were read."""
