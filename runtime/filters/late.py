@@ -129,9 +129,8 @@ class LateWindow:
         place = bisect_right(self._times, row.t)
         if row.t < self.newest:
             self._check_late(row.t, place, param)
-        inputs = _inputs_of(row)
         for kept in self._rows[bisect_left(self._times, row.t) : place]:
-            if _inputs_of(kept.row) == inputs:
+            if _inputs_of(kept.row) == _inputs_of(row):
                 raise InvalidInput(
                     f"{param} and all values repeat those of an earlier row", param=param, code="repeated"
                 )
