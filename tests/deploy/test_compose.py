@@ -15,12 +15,16 @@ import yaml
 
 from rfa.service.access.keys import load_keys
 from rfa.service.settings import FIELDS, Settings, configured_keys
+from rfa.watch.config import load_config
+from rfa.watch.rules import alert_rules, dashboard
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 SERVERS = ("server", "server-gpu")
+WATCHES = ("demo-service", "demo-watch")
+DEMO = ROOT / "docs" / "deploy" / "demo"
 
 
 def seconds(duration: str) -> int:
@@ -55,7 +59,7 @@ def test_every_container_has_least_privilege_and_a_limit(service: str) -> None:
     assert {"cpus", "memory", "pids"} <= set(description["deploy"]["resources"]["limits"])
 
 
-@pytest.mark.parametrize("service", sorted(set(SERVICES) - set(SERVERS)))
+@pytest.mark.parametrize("service", sorted(set(SERVICES) - set(SERVERS) - set(WATCHES)))
 def test_images_of_others_are_pinned_by_tag_and_digest(service: str) -> None:
     assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}", SERVICES[service]["image"])
 
@@ -72,6 +76,7 @@ def test_everything_is_published_on_this_machine_only() -> None:
         "server-gpu": [f"127.0.0.1:8001:{FIELDS['port'].default}"],
         "prometheus": ["127.0.0.1:9090:9090"],
         "grafana": ["127.0.0.1:3000:3000"],
+        "demo-grafana": ["127.0.0.1:3001:3000"],
     }
 
 
@@ -79,7 +84,8 @@ def test_up_alone_starts_the_server_and_what_it_needs() -> None:
     profiles = {name: description.get("profiles") for name, description in SERVICES.items()}
     assert profiles == {
         "secrets": None, "server": None, "redis": None, "server-gpu": ["gpu"],
-        "prometheus": ["watch"], "grafana": ["watch"],
+        "prometheus": ["watch"], "grafana": ["watch"], "demo-service": ["demo"], "demo-prometheus": ["demo"],
+        "demo-watch": ["demo"], "demo-grafana": ["demo"],
     }  # fmt: skip
     for name, description in SERVICES.items():
         for other in description.get("depends_on", {}):  # compose starts a service only after its dependencies
@@ -210,3 +216,14 @@ def test_what_is_mounted_from_the_checkout_is_there_and_volumes_are_named() -> N
                 assert options == ["ro"]
             else:
                 assert source in COMPOSE["volumes"]
+
+
+def test_the_demo_watches_the_metrics_of_its_service() -> None:
+    config = load_config(DEMO / "watch.toml")
+    scraped = yaml.safe_load((DEMO / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped}
+    assert targets == {"service": ["demo-service:9400"], "watch": [f"demo-watch:{config.sink.metrics.listen[-4:]}"]}
+    assert SERVICES["demo-service"]["command"][-1] == "0.0.0.0:9400"
+    assert "http_requests_total" in config.query[0].expr
+    assert (DEMO / "rules.yml").read_text() == alert_rules(config)
+    assert json.loads((DEMO / "dashboard.json").read_text()) == dashboard(config)

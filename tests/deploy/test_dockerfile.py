@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -150,6 +151,17 @@ def test_the_server_is_the_process_that_gets_the_signal_and_is_not_root(stage: s
     assert group >= 10_000
     after = [keyword for keyword, _ in stages()[stage]]
     assert "RUN" not in after[after.index("USER") :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"), [(["--port", "1"], "serve --host 0.0.0.0 --port 1"), (["watch", "demo"], "watch demo")]
+)
+def test_an_image_serves_or_watches(arguments: list[str], command: str, tmp_path: Path) -> None:
+    (tmp_path / "rfa").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "rfa").chmod(0o755)
+    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = subprocess.run([DEPLOY / "start.sh", *arguments], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == command
 
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])
