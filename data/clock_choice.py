@@ -7,7 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_numbers import EARLIEST_UNIX, EPOCHS, LATEST_UNIX, YEAR_WORDS, calendar_form, words_of
+from rfa.data.clock_numbers import (
+    DATE_WORDS,
+    EARLIEST_UNIX,
+    EPOCHS,
+    LATEST_UNIX,
+    YEAR_WORDS,
+    calendar_form,
+    words_of,
+)  # fmt: skip
 from rfa.data.iso import INTERVAL, parse_iso
 from rfa.data.table import MISSING, NO_TIME
 from rfa.data.time_formats import candidate_formats
@@ -35,6 +43,8 @@ MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
 MOSTLY: Final = 0.8
 # Names of columns that are no names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
+# Dates without separators are larger numbers.
+COMPACT_LEAST: Final = 18_000_000
 # Cells of a sample that are parsed as dates.
 PARSED: Final = 6
 
@@ -102,9 +112,17 @@ def holds_dates(column: Any) -> bool:
         return True
     if not pa.types.is_string(column.type) or starts_with_number(column):
         return False
-    cells = [cell for cell in sample(column).to_pylist() if not NO_TIME.fullmatch(cell)]
+    sampled = sample(column).to_pylist()
+    cells = [cell for cell in sampled if has_time(cell)]
+    if len(cells) < MOSTLY * sum(not NO_TIME.fullmatch(cell) for cell in sampled):
+        return False
     chosen = cells[:: max(1, len(cells) // PARSED)]
     return bool(chosen) and all(not cell.isdigit() and _is_date(cell) for cell in chosen)
+
+
+def has_time(cell: str) -> bool:
+    """Whether a cell may be a time, not a word such as "Total"."""
+    return re.search(r"\d", cell) is not None and not NO_TIME.fullmatch(cell)
 
 
 def _is_date(cell: str) -> bool:
@@ -145,8 +163,9 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
         cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
         is_distinct = len(cells) > 2 and len({*cells}) > len(cells) // 2
         if is_distinct and sum(bool(re.search(MAY_BE_TIME, cell)) for cell in cells) >= MOSTLY * len(cells):
+            unknown = next((cell for cell in cells if not _is_date(cell)), cells[0])
             raise ValueError(
-                f"column {name!r}: {cells[0]!r} may be a time in an unknown form: give --time {name!r} --time-format "
+                f"column {name!r}: {unknown!r} may be a time in an unknown form: give --time {name!r} --time-format "
                 f"'%d.%m.%Y %H:%M', as it is written, or {choose}"
             )
         if position == 0 and len(columns) > 1 and _may_be_clock(column):
@@ -184,7 +203,7 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
         if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):
             continue
         words, rises = words_of(name), bool((np.diff(numbers) >= 0).all())
-        is_named = name.strip().lower() in YEAR_WORDS
+        is_named = name.strip().lower() in YEAR_WORDS or (bool(words & DATE_WORDS) and numbers.min() > COMPACT_LEAST)
         if calendar_form(numbers, name) is not None and (rises or position == 0 or is_named):
             return name
         if is_unix(numbers) and (words & UNIX_WORDS or (position == 0 and rises and len(numbers) > 2)):

@@ -26,6 +26,7 @@ DATE_WORDS: Final = frozenset((
     "date", "datum", "day", "tag", "fecha", "dia", "día", "data", "jour", "giorno", "dag", "dato", "month", "monat",
     "mois", "mes", "mese", "mês", "maand", "period", "periode", "yearmonth", "yyyymm", "yyyymmdd", "ds", "datetime",
     "datenum", "serial", "matlab",
+    "aaaammjj", "aaaammjjhh", "jjjjmmtt", "aaaammdd", "aaaamm",
 ))  # fmt: skip
 # Names of columns that may hold years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
@@ -33,9 +34,23 @@ PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "pe
 # The least number of dates without separators in a column that no name marks as times.
 LEAST_DAYS: Final = 5
 FIRST: Final = 100
+DECIMAL_COMMA: Final = r"^\s*[+-]?\d+,\d+\s*$"
 COMPACT: Final = (("%Y%m%d", 18_000_101, 21_001_231, 31), ("%Y%m", 180_001, 210_012, 12))
 # Dates without separators that no name need mark, with the factor of their day.
 LONG_COMPACT: Final = (("%Y%m%d", 1), ("%Y%m%d%H", 10**2), ("%Y%m%d%H%M", 10**4), ("%Y%m%d%H%M%S", 10**6))
+
+
+def with_points(column: Any) -> Any:
+    """A text column of numbers with decimal commas, with points instead; other columns as they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_string(column.type) or not len(column):
+        return column
+    parts = (column.slice(0, FIRST), column)
+    if not all(pc.all(pc.match_substring_regex(part, DECIMAL_COMMA)).as_py() for part in parts):
+        return column
+    return pc.replace_substring(column, ",", ".")
 
 
 def words_of(name: str) -> set[str]:

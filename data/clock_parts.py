@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import YEAR_WORDS
 from rfa.data.month_names import LANGUAGES, names
+from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
-TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp](\.?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+# Dates with years of two digits, which look like times of day.
+SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
+# Halves of the day as Spanish writes them: a. m.
+HALF: Final = r"[ \x{00a0}\x{202f}]?([aApP])\.[ \x{00a0}\x{202f}]?[mM]\.?$"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
 # In columns called date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
@@ -59,6 +66,8 @@ PLACES: Final = {
 }  # fmt: skip
 WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1}
 ENDING: Final = "hour_ending"
+# Names of the columns of a file without a header: year, month, day and hour.
+UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
 JOINED: Final = "date"
 
 
@@ -76,6 +85,8 @@ class ClockParts:
     @property
     def note(self) -> str:
         """What was joined."""
+        if "zone" in self.columns:
+            return f"the offsets of the times are those of column {self.columns['zone']!r}"
         named = " and ".join(repr(name) for name in self.columns.values())
         ending = "; hours of 1 to 24 are read as their beginning" if ENDING in self.columns else ""
         return f"date and time of day, in the columns {named}, are joined{ending}"
@@ -93,6 +104,9 @@ class ClockParts:
 
     def split(self, texts: list[str], columns: Mapping[str, Any]) -> dict[str, Any]:
         """The inverse of `cells`, in the types and widths of the columns."""
+        if "zone" in self.columns:
+            moment, zone = self.columns.values()
+            return {moment: unzoned(texts), zone: zone_cells(texts, columns[zone])}
         return {name: _part_cells(kind, texts, columns[name]) for kind, name in self.columns.items()}
 
 
@@ -102,6 +116,10 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     if {"MM", "mm"} <= columns.keys():
         lower["minute"] = "mm"
     dates = [name for name in date_columns(dict(columns)) if not _has_time_of_day(columns[name])]
+    zones = (name for name in columns if zone_minutes(columns[name]))
+    moments = [name for name in date_columns(dict(columns)) if is_local(columns[name])]
+    if moments and (zone := next(zones, None)) is not None:
+        return ClockParts({"moment": moments[0], "zone": zone}, "{}{}")
     clocks = [name for name in columns if _is_time_of_day(columns[name])]
     if (
         "date" in lower
@@ -118,6 +136,8 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         if clocks:
             return ClockParts({"date": dates[0], "clock": clocks[0]}, "{} {}")
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
+    if _is_calendar(columns):
+        return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
     year = _numbered("year", lower, columns)
     if year is None and _month_names("month", columns) is not None:
         named = [lower[name] for name in PERIOD_NAMES if name in lower]
@@ -140,6 +160,11 @@ def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
     found = [_numbered(kind, lower, columns) for kind in NUMBERED]
     decimal = [name for text, name in lower.items() if re.fullmatch(DECIMAL_DATE, text)]
     return [name for name in (*found, *decimal) if name is not None]
+
+
+def is_part(column: Any) -> bool:
+    """Whether a column has times of day or zones, so it labels no series."""
+    return _is_time_of_day(column) or bool(zone_minutes(column))
 
 
 def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
@@ -220,9 +245,15 @@ def _part_text(kind: str, column: Any) -> Any:
     import pyarrow.compute as pc
 
     is_text = pa.types.is_string(column.type)
+    if kind == "zone":
+        return zone_offsets(column)
+    if kind == "moment":
+        return pc.utf8_trim_whitespace(column)
     if kind in ("date", "clock"):
         cells = pc.utf8_trim_whitespace(column) if is_text else pc.strftime(column, format="%Y-%m-%d")
-        cells = pc.replace_substring_regex(cells, r"(\d)( ?[aApP])$", r"\1\2m") if kind == "clock" else cells
+        if kind == "clock":
+            cells = pc.replace_substring_regex(cells, r"(\d)( ?[aApP])$", r"\1\2m")
+            cells = pc.replace_substring_regex(cells, HALF, r" \1m")
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
     cells = pc.utf8_trim_whitespace(_bare(kind, column)) if is_text else column
     cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells) if is_text else cells
@@ -261,7 +292,8 @@ def _is_time_of_day(column: Any) -> bool:
 
     is_text = pa.types.is_string(column.type) and not starts_with_number(column)
     cells = sample(column).to_pylist() if is_text else []
-    return bool(cells) and all(re.match(TIME_OF_DAY, cell) for cell in cells)
+    are_times = bool(cells) and all(re.match(TIME_OF_DAY, cell) for cell in cells)
+    return are_times and not all(re.fullmatch(SHORT_DATE, cell) for cell in cells)
 
 
 def _has_time_of_day(column: Any) -> bool:
@@ -270,6 +302,21 @@ def _has_time_of_day(column: Any) -> bool:
     if pa.types.is_timestamp(column.type):
         return True
     return not pa.types.is_date(column.type) and any(":" in cell for cell in sample(column).to_pylist())
+
+
+def _is_calendar(columns: Mapping[str, Any]) -> bool:
+    """Whether the first columns of a file without a header are year, month, day and hour, which advance together."""
+    if list(columns)[:4] != list(UNNAMED):
+        return False
+    parts = [numeric_sample(columns[name]) for name in UNNAMED]
+    ranges = ((1900, 2100), (1, 12), (1, 31), (0, 23))
+    for part, (least, most) in zip(parts, ranges, strict=True):
+        if part is None or not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
+            return False
+    if len({len(part) for part in parts if part is not None}) > 1:
+        return False
+    moments = sum(part * 100 ** (3 - k) for k, part in enumerate(parts))  # type: ignore[operator]
+    return bool((np.diff(moments) > 0).all())
 
 
 def _repeats(column: Any) -> bool:

@@ -151,6 +151,9 @@ def leave_out_counters(found: ValueColumns, times: np.ndarray, *, is_dated: bool
         is_named = len(values) >= LEAST_ROWS and (name.strip() == "#" or bool(words_of(name) & COUNTER_WORDS))
         return is_named and any(_is_line(values, clock) for clock in clocks)
 
+    if len(found.values) == 1 and counts(*next(iter(found.values.items()))):
+        name = next(iter(found.values))
+        raise ValueError(f"the only column of numbers, {name!r}, counts the rows: choose value columns with --column")
     _leave_out(found, "counts of rows or times", counts)
     if is_dated:
         _leave_out(found, "times", lambda _, values: _are_times(values, times))

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from rfa.data.attributes import as_csv, read_series_lines
+from rfa.data.encodings import decode_other
 from rfa.data.header import (
     END_OF_PROPERTIES,
     MOST_DESCRIPTIONS,
@@ -20,7 +21,7 @@ from rfa.data.header import (
     uncomment_header,
 )  # fmt: skip
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
-from rfa.data.labelled_lines import read_labelled
+from rfa.data.labelled_lines import read_labelled, read_records
 from rfa.data.line_protocol import read_points
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
@@ -36,6 +37,10 @@ MOST_FOOTNOTES, TAIL = 10, 10_000
 NOT_SPACE: Final = re.compile(r"\S")
 # Files from this size on are read by several threads.
 LARGE: Final = 2**23
+# The line above the types of the columns, as Ignition writes it.
+TYPES: Final = "#types"
+# A line with its first cell only.
+FIRST_ONLY: Final = re.compile(r'\s*("[^"]*[^\W\d][^"]*"|[^;,\t|"]*[^\W\d][^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -58,7 +63,8 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
     try:
         return content.decode(), (), content
     except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace"), ("not UTF-8: read as Windows-1252",), None
+        text, name = decode_other(content)
+        return text, (f"not UTF-8: read as {name}",), None
 
 
 def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = None) -> Table:
@@ -70,7 +76,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
-    for reader in (read_points, read_labelled, read_series_lines):
+    for reader in (read_points, read_records, read_labelled, read_series_lines):
         if (logged := reader(text)) is not None:
             return logged.table()
     if (dumped := read_dump(text)) is not None:
@@ -119,8 +125,9 @@ def _header(lines: Sequence[re.Match[str]], separator: str) -> tuple[Sequence[st
         names = [f"column {k}" for k in range(1, len(first) + 1)]
         return first, names, lines[0].start(), ("no header: columns are numbered",)
     described = count_descriptions(rows)
-    notes = (f"{described} lines below the header have no numbers and are skipped",) if described else ()
-    return first, join_names([first, *rows[:described]]), lines[described].end(), notes
+    notes = (f"{described} lines below the header are names or units, and are skipped",) if described else ()
+    named = [row for k, row in enumerate(rows[:described]) if not k or rows[k - 1][0].lower() != TYPES]
+    return first, join_names([first, *named]), lines[described].end(), notes
 
 
 def _without_headers(
@@ -155,7 +162,10 @@ def _without_footnotes(
 def _count_titles(lines: Sequence[re.Match[str]]) -> int:
     """The number of lines above the header that are properties of the file."""
     ends = [k + 1 for k, line in enumerate(lines[:-1]) if END_OF_PROPERTIES.fullmatch(line[0].strip())]
-    return ends[-1] if ends else count_titles([line[0] for line in lines])
+    if ends:
+        return ends[-1]
+    count = next((k for k, line in enumerate(lines) if not FIRST_ONLY.fullmatch(line[0])), 0)
+    return count or count_titles([line[0] for line in lines])
 
 
 def _arrow_columns(

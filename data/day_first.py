@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ WORDS: Final = frozenset((
     "datum", "zeit", "wert", "betrag", "buchungstag", "fecha", "hora", "valor", "importe", "heure", "valeur", "montant",
     "jour", "giorno", "ora", "valore", "importo", "tijd", "waarde", "bedrag", "dato", "beløb", "belopp", "kwota",
 ))  # fmt: skip
+# The order of day and month in a header, such as dd/MM/yyyy.
+PATTERN: Final = re.compile(r"\bdd?\W+mm?\b|\bmm?\W+dd?\b", re.IGNORECASE)
 CURRENCIES: Final = ("€", "£")
 
 
@@ -27,6 +30,11 @@ def choose_format(table: Table, clock: str, formats: Sequence[str]) -> tuple[str
         form = _format_of(table.columns[name], name)
         if form is not None and form in formats:
             return form, f"as in column {name!r}"
+    if (order := PATTERN.search(clock)) is not None:
+        first, second = ("%d", "%m") if order[0][0].lower() == "d" else ("%m", "%d")
+        fits = [form for form in formats if 0 <= form.find(first) < form.find(second)]
+        if len(fits) == 1:
+            return fits[0], f"in the order of {clock!r}"
     day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
     reason = _reason(table)
     return (day_first[0], f"day first, as {reason}") if len(day_first) == 1 and reason else None

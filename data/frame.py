@@ -10,6 +10,7 @@ import numpy as np
 
 from rfa.data.clock import AmbiguousDates, Clock
 from rfa.data.clock_choice import clock_column, date_columns, refuse_unknown_times
+from rfa.data.clock_numbers import with_points
 from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
@@ -17,6 +18,7 @@ from rfa.data.day_first import choose_format
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import MissingRule
 from rfa.data.months_across import melt_months
+from rfa.data.numbers import SEPARATORS_WITH_DECIMAL_COMMA
 from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
@@ -162,7 +164,7 @@ def _read_rows(
     if by and not options.by:
         options = replace(options, columns=(VALUE,))
     table = melt_wide(table, by) if by or is_chosen else melt_months(table)
-    rest = {name: column for name, column in table.columns.items() if name not in by}
+    rest = _without_keys(table, by)
     parts = find_parts(rest) if options.time is None else None
     clock: str | None
     if parts is not None:
@@ -197,6 +199,15 @@ def _read_rows(
         utc_offsets=_zone_offsets(None if clock is None else rest.get(clock), options.zone) if read.is_dated else UTC,
     )
     return replace(table, columns=renamed), by, whole, groups, refuse, len(known)
+
+
+def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
+    """The columns other than keys; the first one, which may be the clock, with decimal points."""
+    rest = {name: column for name, column in table.columns.items() if name not in by}
+    if table.separator in SEPARATORS_WITH_DECIMAL_COMMA and rest:
+        first = next(iter(rest))
+        rest[first] = with_points(rest[first])
+    return rest
 
 
 def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:

@@ -17,6 +17,8 @@ PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
 # Lines below a header that describe the columns: units, types.
 MOST_DESCRIPTIONS: Final = 8
+# The last rows of a preview, which tell the columns of values.
+LAST: Final = 4
 TYPE: Final = re.compile(r"\d+[sdn]")
 # A line that ends the properties of a file.
 END_OF_PROPERTIES: Final = re.compile(r"\W*(end[ _](of[ _])?header|\[data\]|\*end\*)\W*", re.IGNORECASE)
@@ -77,7 +79,34 @@ def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
     count = next((k for k, row in enumerate(rows) if not describes(row)), 0)
     if rows and all(TYPE.fullmatch(cell) for cell in rows[0]):
         return 1
-    return count if count and all(row and re.search(r"\d", row[0]) for row in rows[count:]) else 0
+    is_clear = count and all(row and re.search(r"\d", row[0]) for row in rows[count:])
+    return count if is_clear else _count_words(rows)
+
+
+def _count_words(rows: Sequence[Sequence[str]]) -> int:
+    """The number of rows below a header without a value in the first column that has values further below.
+
+    Their other cells are words, or fewer than half of them are numbers if the row below is one of words.
+    """
+    width = len(rows[-1]) if rows else 0
+    below = [row for row in rows[-LAST:] if len(row) == width]
+    is_valued = [all(_is_value(row[k].strip()) for row in below) for k in range(width)]
+    if len(rows) < 2 * LAST or not any(is_valued):
+        return 0
+    first = is_valued.index(True)
+    count = 0
+    for k, row in enumerate(rows[:MOST_DESCRIPTIONS]):
+        if len(row) != width and not row[0].startswith("#"):
+            break
+        if len(row) == width:
+            cell, others = row[first].strip(), [row[j].strip() for j in range(first + 1, width)]
+            if _is_value(cell):
+                break
+            is_wordy = not any(NUMBER.fullmatch(other) for other in others)
+            count = k + 1 if is_wordy and (cell or any(others)) else count
+        else:
+            count = k + 1
+    return count
 
 
 def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -100,6 +129,9 @@ def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
         names = [f"{groups[k]} {name}" if name and names.count(name) > 1 and groups[k] else name or above[k]
                  for k, name in enumerate(names)]  # fmt: skip
     for below in rows[base + 1 :]:
+        longer = [f"{name} {below[k]}".strip() if names.count(name) > 1 else name for k, name in enumerate(names)]
+        if len(set(longer)) == len(longer) > len(set(names)) and not any(map(_is_unit, below)):
+            names = longer
         names = [name or below[k] for k, name in enumerate(names)]
     clocks = [row[0] for row in rows if row[0].lower() in CLOCK_NAMES]
     units = [row[0].strip("()[]") for row in rows[base + 1 :] if row[0].lower().strip("()[]") in TIMES]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_choice import numeric_sample
+from rfa.data.clock_parts import is_part
 from rfa.data.series import Key
 from rfa.data.table import Table, combine_chunks
 
@@ -25,6 +26,13 @@ MOST_LABELS: Final = 12
 # Most columns that are searched for labels.
 MOST_TRIED: Final = 64
 MOST_LABELS_PER_ROW: Final = 0.5
+UNIT_NAMES: Final = ("unit", "units", "einheit", "unité", "unite", "unidad", "uom", "unit_of_measurement")
+# Series whose rows alternate: the fewest rows of each, the least share of rows after one of another series, how near
+# steps are to the usual one, and the share of such steps in one series, and in all rows if these are several series.
+LEAST_ROWS: Final = 8
+ALTERNATING: Final = 0.8
+NEAR: Final = 0.1
+LEAST_REGULAR, MOST_REGULAR = 0.9, 0.7
 
 
 def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
@@ -74,18 +82,21 @@ def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tu
         times: of the rows; None if there is no time column.
         rest: columns other than the time.
     """
+    rest = [name for name in rest if not is_part(table.columns[name])]
     named = [name for name in rest if name.strip().lower() in KEY_NAMES]
     codes = {name: cell_codes(table.columns[name]) for name in named}
     usual = [name for name in named if 2 <= len(np.unique(codes[name])) <= MOST_LABELS_PER_ROW * len(table)]
-    if times is None or (np.diff(times) > 0).all() or (np.diff(times) < 0).all():
+    if times is None:
         return tuple(usual)
+    if (np.diff(times) > 0).all() or (np.diff(times) < 0).all():
+        return tuple(usual) or _interleaved(table, times, rest)
     rows = len(times)
     repeats = len(np.unique(times)) <= MAX_DISTINCT * rows
     has_blocks = bool((np.diff(times) < 0).any())
     if usual and _repeated([codes[name] for name in usual], times) <= MAX_REPEATED * rows:
         return tuple(usual)
     if not (repeats or has_blocks):
-        return tuple(usual)
+        return tuple(usual) or _interleaved(table, times, rest)
     most = int(np.unique(times, return_counts=True)[1].max())
     others = [name for name in rest if name not in codes][:MOST_TRIED]
     codes |= {name: found for name in others if (found := _label_codes(table, name, most)) is not None}
@@ -97,7 +108,53 @@ def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tu
         if _repeated(list(codes.values()), times) <= MAX_REPEATED * rows:
             return _fewest(codes, times)
     blocks = [name for name, found in codes.items() if _are_blocks(found, times)]
-    return tuple(usual) or tuple(blocks[:1])
+    return tuple(usual) or tuple(blocks[:1]) or _interleaved(table, times, rest)
+
+
+def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[str, ...]:
+    """The column that labels series whose rows alternate at times of their own; () if there is none.
+
+    Either each series has regular steps where all rows together have none, or its unit differs from that of others.
+    """
+    if len(times) < 2 * LEAST_ROWS:
+        return ()
+    codes: dict[str, np.ndarray] = {}
+    for name in rest[:MOST_TRIED]:
+        found = _label_codes(table, name, None)
+        if found is not None and found.min() >= 0 and _is_frequent(found):
+            codes[name] = found
+    units = next((found for name, found in codes.items() if name.strip().lower() in UNIT_NAMES), None)
+    if units is not None:
+        return next(((name,) for name, found in codes.items() if _tells(found, units)), ())
+    if _share_of_regular_steps(times, np.zeros(len(times), np.int64)) > MOST_REGULAR:
+        return ()
+    share = {name: _share_of_regular_steps(times, found) for name, found in codes.items()}
+    return next(((name,) for name in share if share[name] >= LEAST_REGULAR), ())
+
+
+def _is_frequent(codes: np.ndarray) -> bool:
+    """Whether labels have many rows each, and alternate."""
+    counts = np.bincount(codes)
+    changes = np.count_nonzero(np.diff(codes))
+    return bool(counts.min() >= LEAST_ROWS and changes >= ALTERNATING * len(codes) * (1 - counts.max() / len(codes)))
+
+
+def _tells(codes: np.ndarray, units: np.ndarray) -> bool:
+    """Whether each label has one unit."""
+    return len(np.unique(np.stack([codes, units], axis=1), axis=0)) == len(np.unique(codes))
+
+
+def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
+    """The share of steps inside series that are near the usual step of their series."""
+    order = np.lexsort((times, codes))
+    steps, is_inside = np.diff(times[order]), np.diff(codes[order]) == 0
+    near, count = 0, 0
+    for code in np.unique(codes):
+        ours = steps[is_inside & (codes[order][1:] == code)]
+        usual = float(np.median(ours))
+        near += int((np.abs(ours - usual) <= NEAR * usual).sum()) if usual > 0 else 0
+        count += len(ours)
+    return near / max(1, count)
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
@@ -128,8 +185,12 @@ def _are_blocks(codes: np.ndarray, times: np.ndarray) -> bool:
     return is_once and len(codes) >= 3 * (changes.sum() + 1) and not ((np.diff(times) < 0) & ~changes).any()
 
 
-def _label_codes(table: Table, name: str, most: int) -> np.ndarray | None:
-    """Labels as numbers; None for constants, measurements and columns of distinct cells."""
+def _label_codes(table: Table, name: str, most: int | None) -> np.ndarray | None:
+    """Labels as numbers; None for constants, measurements and columns of distinct cells.
+
+    Args:
+        most: number of rows with one time, which whole numbers must have as well; None: of any.
+    """
     import pyarrow as pa
 
     column = table.columns[name]
@@ -141,7 +202,7 @@ def _label_codes(table: Table, name: str, most: int) -> np.ndarray | None:
         return None
     if pa.types.is_string(column.type) and not _are_whole(column):
         return None if _are_numbers(column) else codes
-    return codes if len(kinds) == most and (counts > 1).all() else None
+    return codes if len(kinds) == (most or len(kinds)) and (counts > 1).all() else None
 
 
 def cell_codes(column: Any) -> np.ndarray:

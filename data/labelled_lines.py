@@ -12,6 +12,9 @@ CELL: Final = re.compile(r'(?<![^\s|;,:])([A-Za-z_][\w./%-]*)(?:=|::)("[^"]*"|[^
 # The time at the beginning of a line, in brackets or not.
 STAMP: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\d{9,10}\.\d+)\]?\s")
 TIME: Final = "time"
+# The line above a record, and a cell of it.
+RECORD: Final = re.compile(r"(?m)^\s*(?:-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,})\s*$")
+RECORD_CELL: Final = re.compile(r"\s*([^|:]*?)\s*[|:](.*)")
 PREVIEW: Final = 20
 # Share of the first lines that consist of labelled cells.
 LABELLED_SHARE: Final = 0.9
@@ -43,6 +46,25 @@ def read_labelled(text: str) -> Rows | None:
     columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
     found = Rows(note="lines of labelled cells")
     found.add({}, **columns)
+    return found
+
+
+def read_records(text: str) -> Rows | None:
+    """The rows of a file with a line for each cell, as psql and mysql write on request; None for others.
+
+    Raises:
+        ValueError: the file is too large.
+    """
+    if RECORD.match(text) is None:
+        return None
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("records of one line a cell may have 256 MiB at most: split the file, or save it as CSV")
+    rows: list[dict[str, str]] = []
+    for record in RECORD.split(text)[1:]:
+        cells = (RECORD_CELL.fullmatch(line) for line in record.splitlines())
+        rows.append({cell[1]: cell[2].strip() for cell in cells if cell is not None})
+    found = Rows(note="records of one line a cell")
+    found.add({}, **{name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)})
     return found
 
 

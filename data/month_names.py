@@ -34,7 +34,12 @@ LANGUAGES: Final = {
     "november nov,december dec",
     "da": "januar jan,februar feb,marts mar,april apr,maj,juni jun,juli jul,august aug,september sep,oktober okt,"
     "november nov,december dec",
+    "ja": ",".join(f"{month}月" for month in range(1, 13)),
 }  # fmt: skip
+# The years before the first ones of Japanese eras, the latest first.
+ERAS: Final = {"令和": 2018, "平成": 1988, "昭和": 1925}
+ERA: Final = re.compile(rf"({'|'.join(ERAS)})(元|\d{{1,2}})年")
+YEAR: Final = re.compile(r"(\d{4})年")
 # Words between the parts of a date, ordinal signs, and the name of a weekday in front.
 FILLERS: Final = (
     (re.compile(r"(\d) de ([^\W\d_])", re.IGNORECASE), r"\1 \2"),
@@ -53,6 +58,8 @@ def names(language: str) -> list[list[str]]:
 
 def languages_of(cell: str) -> list[str]:
     """The languages that have a month of the name in a cell."""
+    if ERA.search(cell):
+        return ["ja"]
     words = {word.lower() for word in re.findall(r"[^\W\d_]+", cell)}
     return [language for language in LANGUAGES if any(words & set(month) for month in names(language))]
 
@@ -64,6 +71,8 @@ def _english_of(language: str) -> dict[str, str]:
 
 def text_to_english(text: str, language: str) -> str:
     """A date with the month names of a language as English abbreviations, and without filling words."""
+    if language == "ja":
+        return ERA.sub(lambda era: f"{ERAS[era[1]] + (1 if era[2] == '元' else int(era[2]))}年", text)
     for pattern, plain in FILLERS:
         text = pattern.sub(plain, text)
     months = _english_of(language)
@@ -81,6 +90,9 @@ def to_english(cells: Any, language: str) -> Any:
 
 def from_english(text: str, language: str) -> str:
     """A date with English month names, full or abbreviated, in a language."""
+    if language == "ja":
+        era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
+        return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)
     month = next(k for k, name in enumerate(ENGLISH) if re.search(rf"\b{name}", text))
     full, *short = names(language)[month]
     if re.search(rf"\b{FULL_ENGLISH[month]}\b", text):

@@ -37,7 +37,12 @@ SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
     (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as before it"),
     (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the bound"),
+    (r"^([+-])\s+([\d.])", r"\1\2", "blanks after a sign are left out"),
+    (r"^([+-]?[\d.,]*\d[.]?)\s*[*#†‡]+$", r"\1", "* # † ‡ after a number mark it, and are left out"),
 )
+# Letters after a number and a blank, such as Eurostat's: provisional, estimated, break. Not units or multiples.
+FLAG: Final = r"^([+-]?[\d.,]*\d)\s+([bcdefinprsuz]{1,3})$"
+NO_FLAGS: Final = ("sec", "in", "ns", "us", "ppb")
 # Words for on and off.
 SWITCHES: Final = (
     ("on", "off"), ("true", "false"), ("yes", "no"), ("open", "closed"), ("home", "not_home"), ("ein", "aus"),
@@ -113,6 +118,9 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
         if pc.any(is_odd, min_count=0).as_py() and (units := split_units(cells)) is not None:
             cells, notes = units.cells, [*notes, units.note]
             is_odd = _is_odd(cells, texts)
+        elif (unflagged := _without_flags(cells)) is not None:
+            cells, notes = unflagged, [*notes, "letters after numbers are flags, and are left out"]
+            is_odd = _is_odd(cells, texts)
         if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count and not _is_mark(texts, is_odd):
             return None
         odd = np.flatnonzero(is_odd.to_numpy())
@@ -157,6 +165,19 @@ def _is_odd(cells: Any, texts: Any) -> Any:
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
     is_odd = pc.fill_null(pc.invert(is_number), False)
     return pc.or_(is_odd, pc.and_(pc.is_null(cells), pc.is_valid(texts)))
+
+
+def _without_flags(cells: Any) -> Any:
+    """The cells without flags after numbers; None if there are none, or if most numbers have one."""
+    import pyarrow.compute as pc
+
+    parts = pc.fill_null(pc.match_substring_regex(cells, FLAG), False)
+    count = pc.sum(parts, min_count=0).as_py()
+    flags = set(pc.unique(pc.replace_substring_regex(cells.filter(parts), FLAG, r"\2")).to_pylist())
+    bare = pc.sum(pc.match_substring_regex(cells, PLAIN), min_count=0).as_py() or 0
+    if not count or count > bare or flags & set(NO_FLAGS):
+        return None
+    return pc.replace_substring_regex(cells, FLAG, r"\1")
 
 
 def _is_mark(texts: Any, is_odd: Any) -> bool:

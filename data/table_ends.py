@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import take
-from rfa.data.table import NO_TIME
+from rfa.data.clock_choice import has_time, take
 
 # Rows at each end that are looked at, and the largest share of rows that may be left out.
 MOST: Final = 20
@@ -15,13 +14,13 @@ MOST_SHARE: Final = 0.2
 
 
 def timed_rows(cells: Any) -> slice:
-    """The rows without those at both ends whose time is empty or a word such as "Total"."""
+    """The rows without those at both ends whose time is empty or has no digit, such as "Total"."""
     rows = len(cells)
 
     def count(order: np.ndarray) -> int:
         texts = take(cells, np.sort(order)).to_pylist()
         texts = texts if order[0] == 0 else texts[::-1]
-        timed = (k for k, text in enumerate(texts) if text is not None and not NO_TIME.fullmatch(str(text)))
+        timed = (k for k, text in enumerate(texts) if text is not None and has_time(str(text)))
         return next(timed, len(texts))
 
     most = min(MOST, rows // 2)

@@ -10,6 +10,7 @@ from rfa.data.header import is_data
 
 RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
 FOOTER: Final = re.compile(r"\(?\d+ rows?( in set.*| selected.*)?[.)]?", re.IGNORECASE)
+AVERAGE: Final = re.compile(r"average|mean|mittelwert|durchschn\.?|moyenne", re.IGNORECASE)
 GAP: Final = re.compile(r"\s{2,}|\t")
 # Lines above a header, such as `Instrument:,UV-1800`.
 TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}:"?\s*([,;\t|]|$)')
@@ -47,7 +48,11 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
         if sum("|" in row for row in rows) >= ALIGNED_SHARE * len(rows):
-            rows = [row.removeprefix("|").removesuffix("|").strip() for row in rows]
+            begin = next(k for k, row in enumerate(rows) if "|" in row)
+            if rows[begin].count("|") == rows[-1].count("|"):
+                rows = rows[begin:]  # text above the first line of dashes is a title
+            if rows[0].startswith("|"):  # otherwise an empty last cell needs its bar
+                rows = [row.removeprefix("|").removesuffix("|").strip() for row in rows]
             if rows[0].count("|") == rows[-1].count("|"):
                 return "\n".join(rows)
             rows = [row.replace("|", " ") for row in rows]  # bars around the table only, as Stata draws it
@@ -55,7 +60,9 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
     has_separators = sum(any(sign in line for sign in separators) for line in preview)
     if has_separators > (1 - ALIGNED_SHARE) * len(preview):
         return None
-    return _spaced([line.strip() for line in text.splitlines() if line.strip()], len(preview))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    begin = next((k for k, line in enumerate(lines) if not line.startswith("#")), 0)
+    return _spaced(lines[begin:], len(preview))
 
 
 def _spaced(lines: Sequence[str], shown: int) -> str | None:
@@ -72,10 +79,14 @@ def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], sho
         return None
     count = len(split(lines[first]))
     header = split(lines[first - 1]) if first else []
+    if first > 1 and len(split(lines[first - 2])) == count > len(header) and not any(is_data([c]) for c in header):
+        lines = [*lines[: first - 1], *lines[first:]]  # units, which the first columns have none of
+        first, header = first - 1, split(lines[first - 2])
     if first and len(header) not in (count, count - 1) and not (len(header) < 3 and is_data(header)):
         return None
     header = ["", *header] if len(header) == count - 1 else header if len(header) == count else []
-    rows = [cells for line in lines[first:] if len(cells := split(line)) == count and cells != header]
+    rows = [cells for line in lines[first:] if len(cells := _without_remarks(split(line), count)) == count]
+    rows = [cells for cells in rows if cells[1:] != header[1:] and not AVERAGE.fullmatch(cells[0])]
     if len(lines) - first - len(rows) > max(3, MOST_OTHERS * (len(lines) - first)):
         return None
     header = ["time" if re.fullmatch(CLOCK, name) else name for name in header]
@@ -85,6 +96,11 @@ def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], sho
     headers = [*(split(line) for line in lines[top : first - bool(header)]), *([header] if header else [])]
     titles = [line.replace("\t", " ") for line in lines[:top] if not is_data(split(line))]
     return "\n".join([*titles, *("\t".join(cells) for cells in [*headers, *rows])])
+
+
+def _without_remarks(cells: list[str], count: int) -> list[str]:
+    """The first `count` cells of a row, if those after them are words."""
+    return cells[:count] if not any(re.search(r"\d", cell) for cell in cells[count:]) else cells
 
 
 def _begins(lines: Sequence[str], split: Callable[[str], list[str]]) -> bool:

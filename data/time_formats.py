@@ -36,7 +36,8 @@ PERIOD_FORMATS: Final = (
 )  # fmt: skip
 QUARTER: Final = "%q"
 TIME_FORMATS: Final = (
-    "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M", "%H%M%S", "%H.%M.%S",
+    "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%I:%M%p",
+    "%H%M", "%H%M%S", "%H.%M.%S",
 )  # fmt: skip
 JOINTS: Final = (" ", "T", ":", ", ", " @ ")
 ZONES: Final = ("", "%z", " %z", " GMT%z")

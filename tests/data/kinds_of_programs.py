@@ -79,7 +79,7 @@ def exports() -> Iterator[Kind]:
     total = rows(lambda t, v: f"{t:%d.%m.%Y};{decimal_comma(v)}", DAYS)
     yield plain("sum in words", f"Datum;Wert\n{total}\nSumme;1.234,5\n".encode(), DAYS, "Wert", note="have no time")
     cloud = "Label,CPU\n,i-0abc\n" + rows(lambda t, v: f"{t:%Y/%m/%d %H:%M:%S},{v}", HOURS)
-    yield plain("label below the header", cloud.encode(), HOURS, "CPU", note="1 rows at the beginning have no time")
+    yield plain("label below the header", cloud.encode(), HOURS, "CPU", note="1 lines below the header are names")
     nth = "# Users\n# ------\nNth day,y\n" + "\n".join(f"{k:04d},{v}" for k, v in enumerate(VALUES))
     yield Kind("numbered days", nth.encode(), {(): ([float(k) for k in range(len(VALUES))], {"y": VALUES})})
     plc = "Record,Date,UTC Time,y\n" + "\n".join(
