@@ -165,7 +165,9 @@ def _count_titles(lines: Sequence[re.Match[str]]) -> int:
     if ends:
         return ends[-1]
     count = next((k for k, line in enumerate(lines) if not FIRST_ONLY.fullmatch(line[0])), 0)
-    return count or count_titles([line[0] for line in lines])
+    below = re.split(r"[;,\t|]", lines[count][0])
+    is_above = count and sum(bool(cell.strip()) for cell in below) > 1
+    return count if is_above else count_titles([line[0] for line in lines])
 
 
 def _arrow_columns(
