@@ -113,15 +113,17 @@ def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp
     """The user's own `model.py`, `service.py` and `utils.py` lie where the command is called."""
     for name in (*SHIPPED, "utils", "benchmarks"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not yours')\n")
-    lines = ["t,position,velocity", "0,0.1,1.0", "0.1,0.2,0.9", "0.2,0.3,0.8"]
-    (tmp_path / "series.csv").write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-m", "rfa", "filter", "series.csv", "--bundle", "auto", "--json"]
+    (tmp_path / "series.csv").write_text("t,position\n0,0.1\n0.1,0.2\n0.2,0.3\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     environment["PYTHONPATH"] = str(wheel)
-    environment["NUMBA_DISABLE_JIT"] = "1"  # compiled kernels are cached by folder, and this one is new
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert result.returncode == 0, result.stderr
-    assert len(json.loads(result.stdout.splitlines()[-1])["steps"]) == 3
+    modules = "rfa.library.filtering, rfa.runtime.series.filter, rfa.service.app, rfa.watch.watch"
+    for arguments in (["-c", f"import {modules}"], ["-m", "rfa", "inspect", "series.csv", "--json"]):
+        command = [sys.executable, *arguments]
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout.splitlines()[-1])
 
 
 def test_the_installed_command_is_this_code() -> None:

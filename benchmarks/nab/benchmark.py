@@ -33,6 +33,8 @@ from rfa.runtime.filters.auto import NAME
 QUIET = 100
 RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
 RATE = 0.003
+# Models of every server that are no bundles, and a bundle to serve beside them.
+_SERVERS = {NAME: "linear", "default": "series"}
 # Paths of the file of windows: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
 # Share of every series from which settings are chosen.
@@ -151,9 +153,9 @@ def measure(
 
 
 def write_nab(model: str, data: Path, out: Path) -> dict[str, Any]:
-    """Score the alarms of `auto`, or of a bundle with one component, on the files of `data`, and write the result."""
-    bundle = find_bundle("linear" if model == NAME else model)  # every server has `auto`
-    name = NAME if model == NAME else _checked_name(bundle)
+    """Score the alarms of `auto`, `default` or a bundle with one component on the files of `data`; write the result."""
+    bundle = find_bundle(_SERVERS.get(model, model))
+    name = model if model in _SERVERS else _checked_name(bundle)
     series = load_nab(data)
     with started([bundle], {"max_observations": max(len(one.values) for one in series)}) as target:
         raised = {
