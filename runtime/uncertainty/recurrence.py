@@ -5,8 +5,11 @@ deviation d at time t, an hour, a day, a week and the lag from every earlier epi
 L. The share of the times t - L, t - 2L, ..., t - PERIODS L that lie in an episode of the sign of d is the least tail
 probability of d, if
 
-* at least LEAST_PERIODS of them do, so that two occurrences explain nothing, and
-* |d| is at most LARGER times the mean of their peaks, so that a larger deviation remains rare.
+* at least LEAST_PERIODS of them do, so that two occurrences explain nothing,
+* |d| is at most LARGER times the mean of their peaks, so that a larger deviation remains rare, and
+* L is usual (an hour, a day, a week), or chance is no explanation. Episodes that cover a share c of the time have
+  LEAST_PERIODS of PERIODS times in them with a probability below 4 c^3. This times the number of periods that are
+  tried is at most BY_CHANCE. Only episodes of the size of d count.
 
 A change of the value that was foreseen is an episode, too, if one of its sign and at most LARGER times its size came an
 hour, a day or a week before. Times may differ by TOLERANCE typical lags. A filter that follows a job on some nights has
@@ -30,6 +33,7 @@ OLDEST = 32
 LENGTH, PEAK = range(2)
 PERIODS, LEAST_PERIODS = 4, 3
 LARGER, TOLERANCE = 1.5, 2.5
+BY_CHANCE = 0.05
 # The shortest period, in typical lags, and those that are tried first, in seconds.
 SHORTEST_PERIOD = 20.0
 USUAL_PERIODS = np.array([3_600.0, 86_400.0, 604_800.0])
@@ -87,18 +91,23 @@ def recurring_share(begins, episodes, time, deviation, step, recurred, period):
         recurred, period: time and period of the last deviation that recurred; the period is 0 for none.
     """
     ongoing = _ongoing(begins, episodes, time, deviation, step)
-    begin, oldest = time if ongoing < 0 else begins[ongoing], time
+    begin, oldest, covered, tried = time if ongoing < 0 else begins[ongoing], time, 0.0, 0
     for k in range(EPISODES):
         oldest = min(oldest, begins[k] if episodes[k, PEAK] != 0 else time)
+        if k != ongoing and episodes[k, PEAK] * deviation > 0:
+            tried += 1
+            if LARGER * abs(episodes[k, PEAK]) >= abs(deviation):
+                covered += episodes[k, LENGTH] + 2 * TOLERANCE * step
     # Beyond it too few periods are in memory.
     longest = (time - oldest + TOLERANCE * step) / LEAST_PERIODS
+    by_chance = 4 * tried * (covered / (time - oldest)) ** 3 if time > oldest else 1.0
     usual = len(USUAL_PERIODS)
     for k in range(usual + EPISODES + 1):  # in one loop: each call is compiled into it
         least, lag = LEAST_PERIODS, USUAL_PERIODS[min(k, usual - 1)]
         if k == usual + EPISODES:
             least, lag = 1, period if 0 < time - recurred <= period / 4 else 0.0
         elif k >= usual:
-            is_alike = episodes[k - usual, PEAK] * deviation > 0
+            is_alike = episodes[k - usual, PEAK] * deviation > 0 and by_chance <= BY_CHANCE
             lag = begin - begins[k - usual] if is_alike else 0.0
         if step > 0 and SHORTEST_PERIOD * step <= lag <= max(longest, lag if least == 1 else 0.0):
             share = _share_with_period(begins, episodes, time, deviation, step, lag, least)

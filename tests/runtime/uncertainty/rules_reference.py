@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rfa.runtime.uncertainty.lengths import BINS, FARTHEST
 from rfa.runtime.uncertainty.recurrence import (
+    BY_CHANCE,
     EPISODES,
     LARGER,
     LEAST_PERIODS,
@@ -39,14 +40,28 @@ class Recurrence:
     def share(self, t: float, deviation: float) -> float:
         """The share of the last periods with this deviation; 0 where it does not recur."""
         alike_ones = [one for one in self.episodes if alike(one[2], deviation)]
-        begin = next((one[0] for one in alike_ones if abs(t - one[1]) <= TOLERANCE * self.step), t)
-        lags = [*USUAL_PERIODS, *(begin - one[0] for one in alike_ones)]
+        ongoing = next((one for one in alike_ones if abs(t - one[1]) <= TOLERANCE * self.step), None)
+        begin = t if ongoing is None else ongoing[0]
+        others = [one for one in alike_ones if one is not ongoing]
+        lags = list(USUAL_PERIODS)
+        if self._chance(t, deviation, others) <= BY_CHANCE:
+            lags += [begin - one[0] for one in others]
         for lag in lags:
             if lag >= SHORTEST_PERIOD * self.step and (share := self._with_period(t, deviation, lag, LEAST_PERIODS)):
                 self.recurred = t, lag
                 return share
         last, period = self.recurred
         return self._with_period(t, deviation, period, 1) if 0 < t - last <= period / 4 else 0.0
+
+    def _chance(self, t: float, deviation: float, others: list[tuple[float, float, float]]) -> float:
+        """A bound of the probability that any of these lags is a period by chance."""
+        oldest = min([begin for begin, _, peak in self.episodes if peak != 0], default=t)
+        sizes = [
+            end - begin + 2 * TOLERANCE * self.step
+            for begin, end, peak in others
+            if LARGER * abs(peak) >= abs(deviation)
+        ]
+        return len(others) * 4 * (sum(sizes) / (t - oldest)) ** 3 if t > oldest else 1.0
 
     def add_again(self, t: float, change: float) -> None:
         """Add a change that follows an episode of its size by an hour, a day or a week."""
