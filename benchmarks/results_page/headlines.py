@@ -94,10 +94,12 @@ def _alarms(document: Document) -> Headline:
 
 
 def _anomalies(document: Document) -> Headline:
-    scores = {name: parts["whole"]["standard"] for name, parts in document["detectors"].items()}
+    detectors = document["detectors"] | {name: found["score"] for name, found in document["others"].items()}
+    scores = {name: parts["whole"]["standard"] for name, parts in detectors.items()}
+    auto, default = (scores[name]["score"] for name in ("auto", "default"))
     return (
         f"anomalies, NAB's score on {document['files']} files",
-        f"{scores[document['bundle']]['score']:.1f} at one rate of alarms",
+        f"{auto:.1f} with `auto`, {default:.1f} with `default`, at one rate of alarms",
         f"windowed Gaussian at its best: {scores['windowed Gaussian']['best']:.1f}",
     )
 
