@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from rfa.data.clock_choice import take
-from rfa.data.clock_numbers import DAYS_1970, calendar_form, check_finite, day_seconds, unix_seconds
+from rfa.data.clock_numbers import DAY_FIRST, DAYS_1970, calendar_form, check_finite, day_seconds, unix_seconds
 from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
-from rfa.data.time_formats import candidate_formats, parse
+from rfa.data.time_formats import HALF, candidate_formats, parse
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
@@ -121,7 +121,7 @@ def read_clock(
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     if time_format is None and (stamps := cast_iso(column)) is not None and not stamps.null_count:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
-    cells = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), ZONE_NAME, "")
+    cells = _plain_text(column)
     is_empty = pc.equal(cells, "")
     if cells.null_count or pc.any(is_empty).as_py():
         _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
@@ -143,6 +143,14 @@ def read_clock(
     if (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     return _guess_format(cells, name, zone, rows, np.array([], int) if begins is None else begins)
+
+
+def _plain_text(column: Any) -> Any:
+    """The cells without surrounding spaces and names of zones, and with am and pm as English writes them."""
+    import pyarrow.compute as pc
+
+    cells = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), ZONE_NAME, "")
+    return pc.replace_substring_regex(cells, HALF, r" \1m")
 
 
 def _from_timestamps(stamps: Any, kind: str, zone: str) -> Clock:
@@ -180,6 +188,7 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str) -> Clock:
         return Clock(seconds if zone == "UTC" else utc_seconds(seconds, zone), f"{form}, taken as {zone}", form=form)
     if form is not None:
         cells = pc.cast(pc.cast(column, pa.int64()), pa.string())
+        cells = pc.utf8_lpad(cells, 8, "0") if form == DAY_FIRST else cells
         chunked = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
         return _with_format(parse(chunked, form, name, rows), form, zone)
     seconds, note, per_second, is_dated = unix_seconds(numbers)

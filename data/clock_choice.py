@@ -18,7 +18,7 @@ from rfa.data.clock_numbers import (
 )  # fmt: skip
 from rfa.data.iso import INTERVAL, parse_iso
 from rfa.data.table import MISSING, NO_TIME
-from rfa.data.time_formats import candidate_formats
+from rfa.data.time_formats import HALF, candidate_formats
 
 CLOCK_NAMES: Final = (
     "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
@@ -43,8 +43,8 @@ MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
 MOSTLY: Final = 0.8
 # Names of columns that are no names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
-# Dates without separators are larger numbers.
-COMPACT_LEAST: Final = 18_000_000
+# Dates of days without separators are larger numbers, those of months smaller ones.
+COMPACT_LEAST: Final = 1_000_000
 # Cells of a sample that are parsed as dates.
 PARSED: Final = 6
 
@@ -128,7 +128,7 @@ def has_time(cell: str) -> bool:
 def _is_date(cell: str) -> bool:
     import pyarrow as pa
 
-    cell = re.sub(INTERVAL, r"\1\2", cell)
+    cell = re.sub(HALF, r" \1m", re.sub(INTERVAL, r"\1\2", cell))
     return re.search(r"\d", cell) is not None and (
         parse_iso(pa.chunked_array([[cell]])) is not None or bool(candidate_formats(cell))
     )

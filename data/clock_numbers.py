@@ -22,11 +22,15 @@ YEAR_WORDS: Final = frozenset((
     "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
     "an", "anno", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
 ))  # fmt: skip
+# Names of dates without separators whose day comes first.
+DAY_FIRST: Final = "%d%m%Y"
+DAY_FIRST_WORDS: Final = ("jjmmaaaa", "ttmmjjjj", "ddmmyyyy", "ddmmaaaa", "ggmmaaaa")
 DATE_WORDS: Final = frozenset((
     "date", "datum", "day", "tag", "fecha", "dia", "día", "data", "jour", "giorno", "dag", "dato", "month", "monat",
     "mois", "mes", "mese", "mês", "maand", "period", "periode", "yearmonth", "yyyymm", "yyyymmdd", "ds", "datetime",
     "datenum", "serial", "matlab",
     "aaaammjj", "aaaammjjhh", "jjjjmmtt", "aaaammdd", "aaaamm",
+    *DAY_FIRST_WORDS,
 ))  # fmt: skip
 # Names of columns that may hold years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
@@ -67,6 +71,8 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
             return "%Y"
     if not words & (DATE_WORDS | YEAR_WORDS):
         return _long_compact(numbers) if is_whole else None
+    if is_whole and words & {*DAY_FIRST_WORDS} and _are_dates(_year_first(numbers), 1):
+        return DAY_FIRST
     if is_whole and (long := _long_compact(numbers)) is not None:
         return long
     for form, least, most, last in COMPACT if is_whole else ():
@@ -77,6 +83,13 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
     begin, end = float(numbers.min()), float(numbers.max())
     days = (form for form, origin in DAYS_1970.items() if low <= begin - origin and end - origin <= high)
     return next(days, None) if words & DATE_WORDS else None
+
+
+def _year_first(numbers: np.ndarray) -> np.ndarray:
+    """31122024 as 20241231."""
+    days, rest = np.divmod(numbers, 10**6)
+    months, years = np.divmod(rest, 10**4)
+    return np.asarray(10**4 * years + 100 * months + days)
 
 
 def _long_compact(numbers: np.ndarray) -> str | None:

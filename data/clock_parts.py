@@ -12,13 +12,12 @@ import numpy as np
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import YEAR_WORDS
 from rfa.data.month_names import LANGUAGES, names
+from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
 TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
 # Dates with years of two digits, which look like times of day.
 SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
-# Halves of the day as Spanish writes them: a. m.
-HALF: Final = r"[ \x{00a0}\x{202f}]?([aApP])\.[ \x{00a0}\x{202f}]?[mM]\.?$"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
 # In columns called date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"

@@ -26,7 +26,7 @@ from rfa.data.line_protocol import read_points
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
 from rfa.data.text_tables import as_separated, count_titles, split_all_spaces, split_spaces
-from rfa.data.titles import add_date
+from rfa.data.titles import add_date, add_marks
 
 PREVIEW_LINES: Final = 50
 # Those that are rarer inside cells first.
@@ -114,7 +114,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     columns = _arrow_columns(encoded, offset, names, separator, before)
     while len(names) > 1 and not header[len(names) - 1].strip() and _is_empty(columns[names[-1]]):
         del columns[names.pop()]  # every line ends with a separator
-    return add_date(Table(columns, separator, before + 1, notes), title_text)
+    return add_marks(add_date(Table(columns, separator, before + 1, notes), title_text), title_text)
 
 
 def _header(lines: Sequence[re.Match[str]], separator: str) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:

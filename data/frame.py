@@ -16,7 +16,7 @@ from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
 from rfa.data.day_first import choose_format
 from rfa.data.keys import cell_codes, find_keys, group_rows
-from rfa.data.marks import MissingRule
+from rfa.data.marks import OFF, MissingRule
 from rfa.data.months_across import melt_months
 from rfa.data.numbers import SEPARATORS_WITH_DECIMAL_COMMA
 from rfa.data.row_times import Groups, count_rows, read_times
@@ -101,6 +101,8 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
     if options.every is not None:
         step_seconds(options.every)
     table = table if isinstance(table, Table) else Table.of(table)
+    if OFF not in options.missing:
+        options = replace(options, missing=(*options.missing, *table.marks))
     table, by, whole, groups, refuse, known = _read_rows(table, options, refused)
     shown = _shown_offsets(table, whole, options.zone)
     found: dict[Key, Series] = {}

@@ -25,12 +25,13 @@ NO_TIME: Final = re.compile(
 @dataclass(frozen=True)
 class Table:
     """Arrow columns by their distinct names. first_row: number of the first row in the file, for messages; notes: on
-    how the file was read."""
+    how the file was read; marks: numbers that stand for missing values, as the file says."""
 
     columns: dict[str, Any]
     separator: str | None = None
     first_row: int = 1
     notes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, table: pa.Table) -> Table:

@@ -26,6 +26,8 @@ DATE_FORMATS: Final = (
 )  # fmt: skip
 # Dates before a time of day.
 DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form)
+# Halves of the day as Spanish writes them: a. m.
+HALF: Final = "[ \u00a0\u202f]?([aApP])[.][ \u00a0\u202f]?[mM][.]?$"
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
     "%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y/Q%q", "%Y.Q%q", "%Y:Q%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "Q%q %y", "Q%q-%y",

@@ -8,12 +8,24 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rfa.data.clock_choice import CLOCK_NAMES
+from rfa.data.marks import MARKS
 from rfa.data.table import Table
 from rfa.data.time_formats import candidate_formats, parse_moment
 
 DATE: Final = re.compile(r"(?<![\d.:/-])(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(?![\d:/-])")
 TIMES: Final = ("%H:%M:%S", "%H:%M", "%I:%M:%S %p", "%I:%M %p")
+MARK: Final = re.compile(
+    r"(?:missing|fehl(?:end|wert)|manquant|no[ _]?data|invalid|fill[ _]?value|rinval)[^\n]{0,120}?(-\d+(?:\.\d+)?)\b",
+    re.IGNORECASE,
+)
 MOST_ROWS: Final = 1_000_000
+
+
+def add_marks(table: Table, titles: str) -> Table:
+    """The table with the numbers that the lines above its header name as missing values."""
+    found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
+    notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
+    return replace(table, marks=tuple(found), notes=(*table.notes, *notes))
 
 
 def add_date(table: Table, titles: str) -> Table:
