@@ -1,0 +1,90 @@
+"""Alarms on 66 labelled series: incidents found, and alarms elsewhere.
+
+    python -m rfa.benchmarks.oncall
+
+`rfa.detect` runs with its default model and is asked for an alarm a day.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+import rfa
+from rfa.benchmarks.command import finish, parser
+from rfa.benchmarks.oncall.incidents import INCIDENTS, NUMBERS
+from rfa.benchmarks.oncall.judge import judge_clean, judge_incident, judge_job
+from rfa.benchmarks.oncall.ordinary import CLEAN, JOBS, ZONES, clock_change, with_job
+from rfa.benchmarks.oncall.parts import Array, Series
+from rfa.measured import origin
+
+COMMAND = "python -m rfa.benchmarks.oncall"
+RATE = "1/day"
+VERDICTS = ("found", "late", "missed")
+JUDGES = {"job": judge_job, "clean": judge_clean, "clock": judge_clean}
+
+
+def every_series() -> Iterator[Series]:
+    """All series."""
+    yield from (make(number) for number in NUMBERS for make in INCIDENTS)
+    yield from (with_job(name) for name in JOBS)
+    yield from (make() for make in CLEAN)
+    yield from (clock_change(zone) for zone in ZONES)
+
+
+def alarms_of(series: Series) -> Array:
+    """Times of the alarms."""
+    table = pa.table({"time": series.times, "value": pa.array(series.values, from_pandas=True)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = rfa.detect(table, rate=RATE, tz=series.zone)
+    times: Array = found.rows["time"].to_numpy().astype(np.int64)
+    return times
+
+
+def measure() -> dict[str, Any]:
+    """Results of all series by kind, and their sums."""
+    kinds: dict[str, dict[str, Any]] = {}
+    count = len(INCIDENTS) * len(NUMBERS) + len(JOBS) + len(CLEAN) + len(ZONES)
+    for series in tqdm(every_series(), total=count, unit="series", disable=None):
+        judge = JUDGES.get(series.kind, judge_incident)
+        kinds.setdefault(series.kind, {})[series.name] = judge(series, alarms_of(series))
+    return summarise(kinds)
+
+
+def summarise(kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The document of the results of each kind's series."""
+    incidents = {kind: _summarise_kind(of) for kind, of in kinds.items() if kind not in JUDGES}
+    every = [one for of in kinds.values() for one in of.values()]
+    elsewhere, expected = (sum(one[name] for one in every) for name in ("elsewhere", "expected"))
+    return {
+        **{verdict: sum(row[verdict] for row in incidents.values()) for verdict in VERDICTS},
+        "incidents": sum(len(row["delays"]) for row in incidents.values()),
+        "elsewhere_over_expected": elsewhere / expected,
+        "kinds": incidents,
+        **{f"{kind}_series": kinds.get(kind, {}) for kind in JUDGES},
+    }
+
+
+def _summarise_kind(of: dict[str, Any]) -> dict[str, Any]:
+    results = list(of.values())
+    return {
+        **{verdict: sum(one["found"] == verdict for one in results) for verdict in VERDICTS},
+        "delays": [one["delay"] for one in results],
+        **{name: sum(one[name] for one in results) for name in ("elsewhere", "expected")},
+    }
+
+
+def main() -> None:
+    """Measure, print and write the file."""
+    given = parser(__doc__, "oncall").parse_args()
+    finish("oncall", given.out, {**origin(COMMAND), **measure()})
+
+
+if __name__ == "__main__":
+    main()
