@@ -149,8 +149,17 @@ def _plain_text(column: Any) -> Any:
     """The cells without surrounding spaces and names of zones, and with am and pm as English writes them."""
     import pyarrow.compute as pc
 
-    cells = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), ZONE_NAME, "")
-    return pc.replace_substring_regex(cells, HALF, r" \1m")
+    cells = pc.utf8_trim_whitespace(column)
+    if not _may_have_words(column):
+        return cells
+    return pc.replace_substring_regex(pc.replace_substring_regex(cells, ZONE_NAME, ""), HALF, r" \1m")
+
+
+def _may_have_words(column: Any) -> bool:
+    """Whether a cell may have a letter or a bracket: quicker than the expressions, which no number matches."""
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    texts = (np.frombuffer(chunk.buffers()[2] or b"", np.uint8) for chunk in chunks)
+    return any(bool(((text >= ord("A")) | (text == ord("("))).any()) for text in texts)
 
 
 def _from_timestamps(stamps: Any, kind: str, zone: str) -> Clock:

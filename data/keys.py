@@ -118,6 +118,9 @@ def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[
     """
     if len(times) < 2 * LEAST_ROWS:
         return ()
+    is_regular = _near_usual(np.diff(np.sort(times))) > MOST_REGULAR * (len(times) - 1)
+    if is_regular and not any(name.strip().lower() in UNIT_NAMES for name in rest):
+        return ()
     codes: dict[str, np.ndarray] = {}
     for name in rest[:MOST_TRIED]:
         found = _label_codes(table, name, None)
@@ -126,7 +129,7 @@ def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[
     units = next((found for name, found in codes.items() if name.strip().lower() in UNIT_NAMES), None)
     if units is not None:
         return next(((name,) for name, found in codes.items() if _tells(found, units)), ())
-    if _share_of_regular_steps(times, np.zeros(len(times), np.int64)) > MOST_REGULAR:
+    if is_regular:
         return ()
     share = {name: _share_of_regular_steps(times, found) for name, found in codes.items()}
     return next(((name,) for name in share if share[name] >= LEAST_REGULAR), ())
@@ -151,10 +154,14 @@ def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
     near, count = 0, 0
     for code in np.unique(codes):
         ours = steps[is_inside & (codes[order][1:] == code)]
-        usual = float(np.median(ours))
-        near += int((np.abs(ours - usual) <= NEAR * usual).sum()) if usual > 0 else 0
-        count += len(ours)
+        near, count = near + _near_usual(ours), count + len(ours)
     return near / max(1, count)
+
+
+def _near_usual(steps: np.ndarray) -> int:
+    """The number of steps that are near the usual one."""
+    usual = float(np.median(steps))
+    return int((np.abs(steps - usual) <= NEAR * usual).sum()) if usual > 0 else 0
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
