@@ -22,10 +22,10 @@ import numpy as np
 from llvmlite import ir
 from numba import typeof, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model, typeof_impl, unbox
+from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from rfa.runtime.kernel_calls import Entry
+from rfa.runtime.kernel_calls import Entry, pass_as_address
 
 
 class HandleType(types.Type):
@@ -84,23 +84,7 @@ def _list(content: Any, numbers: list[int]) -> Any:
     return type(content)
 
 
-@typeof_impl.register(Handle)
-def _type_of(handle: Handle, _: Any) -> HandleType:
-    return handle.kind
-
-
-@register_model(HandleType)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: HandleType) -> None:
-        super().__init__(manager, kind, ir.IntType(64))
-
-
-@unbox(HandleType)
-def _unbox(_, handle, c):
-    address = c.pyapi.object_getattr_string(handle, "address")
-    native = c.unbox(types.int64, address)
-    c.pyapi.decref(address)
-    return native
+pass_as_address(Handle, HandleType)
 
 
 @intrinsic

@@ -81,29 +81,33 @@ def callee(*modules: ModuleType) -> Callable[[Callable[..., Any]], Callee]:
     return lambda function: Callee(kernel_jit(*modules)(function))
 
 
-@typeof_impl.register(Entry)
-def _type_of(entry: Entry, _: Any) -> EntryType:
-    return entry.kind
+def pass_as_address(python_type: type, numba_type: type[types.Type]) -> None:
+    """Let compiled code take objects with `kind`, their numba type, and `address` as that address."""
+
+    @typeof_impl.register(python_type)
+    def type_of(value: Any, _: Any) -> Any:
+        return value.kind
+
+    @register_model(numba_type)
+    class Model(models.PrimitiveModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, kind: types.Type) -> None:
+            super().__init__(manager, kind, ir.IntType(64))
+
+    @unbox(numba_type)
+    def unboxed(_, value, c):
+        address = c.pyapi.object_getattr_string(value, "address")
+        native = c.unbox(types.int64, address)
+        c.pyapi.decref(address)
+        return native
 
 
-@register_model(EntryType)
-class _EntryModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: EntryType) -> None:
-        super().__init__(manager, kind, ir.IntType(64))
+pass_as_address(Entry, EntryType)
 
 
 @register_model(PackedType)
 class _PackedModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: PackedType) -> None:
         super().__init__(manager, kind, manager.lookup(kind.content).get_value_type().as_pointer())
-
-
-@unbox(EntryType)
-def _unbox(_, entry, c):
-    address = c.pyapi.object_getattr_string(entry, "address")
-    native = c.unbox(types.int64, address)
-    c.pyapi.decref(address)
-    return native
 
 
 @intrinsic
