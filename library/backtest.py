@@ -32,21 +32,23 @@ class WindowScores:
     """Alarms against labelled windows, after the probation.
 
     Attributes:
-        windows, found: how many there are, and have an alarm.
+        windows, found: how many have rows, and have an alarm.
+        empty: how many have no row after the probation.
         incidents, true_incidents: how many there are, and touch a window.
         delays: from the beginning of each window that was found to its first alarm, in units of the times.
     """
 
     windows: int
     found: int
+    empty: int
     incidents: int
     true_incidents: int
     delays: tuple[float, ...]
 
     @property
     def precision(self) -> float | None:
-        """Share of the incidents that touch a window; None without incidents."""
-        return self.true_incidents / self.incidents if self.incidents else None
+        """Share of the incidents that touch a window; None without incidents or windows."""
+        return self.true_incidents / self.incidents if self.incidents and self.windows else None
 
     @property
     def recall(self) -> float | None:
@@ -60,7 +62,7 @@ class WindowScores:
 
     def document(self) -> dict[str, Any]:
         """The figures as JSON types."""
-        shown = {"windows": self.windows, "found": self.found, "incidents": self.incidents}
+        shown = {"windows": self.windows, "found": self.found, "empty": self.empty, "incidents": self.incidents}
         return {**shown, "precision": self.precision, "recall": self.recall, "delay": self.delay}
 
 
@@ -131,6 +133,7 @@ class Backtest:
         return WindowScores(
             sum(one.windows for one in found),
             sum(one.found for one in found),
+            sum(one.empty for one in found),
             sum(one.incidents for one in found),
             sum(one.true_incidents for one in found),
             tuple(delay for one in found for delay in one.delays),
@@ -177,6 +180,7 @@ class Backtest:
         scores, nab = self.scores, self.nab
         if scores is not None:
             parts.append(f"{scores.found} of {scores.windows} windows found")
+            parts += [f"{scores.empty} windows without a row that counts"] if scores.empty else []
             parts += [] if scores.precision is None else [f"precision {scores.precision:.2f}"]
             parts += [] if scores.delay is None else [f"median delay {scores.delay:g}"]
         return "; ".join(parts + ([] if nab is None else [f"NAB {nab['standard']:.1f}"]))
@@ -249,7 +253,8 @@ def judge(
     return SeriesBacktest(
         name, len(series.times), 0 if alarms is None else alarms.observations, 0 if alarms is None else alarms.raised,
         0.0 if alarms is None else alarms.expected, tuple(incidents.listed), coverage, scored,
-        None if rows is None else _score(series.times, is_alarm, incidents.listed, rows), is_alarm, rows,
+        None if rows is None else _score(series.times, is_alarm, incidents.listed, rows, len(windows or ())), is_alarm,
+        rows,
     )  # fmt: skip
 
 
@@ -263,7 +268,8 @@ def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple
     return found
 
 
-def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: Labelled) -> WindowScores:
+def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: Labelled, count: int) -> WindowScores:
+    """The alarms against `count` windows, of which `rows` has those with rows."""
     alarms = np.flatnonzero(is_alarm)
     alarms = alarms[alarms >= rows.start]
     windows = [(max(first, rows.start), last) for first, last in rows.windows if last >= rows.start]
@@ -275,4 +281,4 @@ def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: L
     touching = [
         one for one in judged if any(one.begin <= times[last] and one.end >= times[first] for first, last in windows)
     ]
-    return WindowScores(len(windows), len(delays), len(judged), len(touching), delays)
+    return WindowScores(len(windows), len(delays), count - len(windows), len(judged), len(touching), delays)

@@ -111,6 +111,14 @@ def test_figures_of_a_small_series_by_hand() -> None:
     assert found.scores.delays == (2.0,)
 
 
+def test_windows_without_rows_are_counted() -> None:
+    found = rfa.backtest(rooms(), 0.0005, windows=[(0.0, 60.0)], **OPTIONS)
+    assert found.scores is not None
+    assert (found.scores.windows, found.scores.empty) == (0, len(found.series))
+    assert found.scores.precision is None and found.scores.recall is None and found.nab is None
+    assert f"{len(found.series)} windows without a row that counts" in str(found)
+
+
 def test_windows_that_overlap_are_one(tmp_path: Path) -> None:
     windows = read_windows([(5.0, 7.0), (1.0, 3.0), (2.0, 4.0)], "UTC")
     assert windows.of((), ()) == [(1.0, 4.0), (5.0, 7.0)]
