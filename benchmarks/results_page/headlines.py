@@ -87,7 +87,7 @@ def _forecast(document: Document) -> Headline:
 def _alarms(document: Document) -> Headline:
     found = document["rows"]["ucr"]
     return (
-        f"alarms at a requested rate of one in 1,000, {found['series']} clean series of the UCR archive",
+        f"alarms of `{document['model']}` at a rate of one in 1,000, {found['series']} clean series of the UCR archive",
         f"{found['over_nominal']['0.001']:.2f} of the expected number",
         "exact: 1",
     )
