@@ -89,7 +89,7 @@ def pass_as_address(python_type: type, numba_type: type[types.Type]) -> None:
         return value.kind
 
     @register_model(numba_type)
-    class Model(models.PrimitiveModel):  # type: ignore[misc]
+    class AddressModel(models.PrimitiveModel):  # type: ignore[misc]
         def __init__(self, manager: Any, kind: types.Type) -> None:
             super().__init__(manager, kind, ir.IntType(64))
 
