@@ -3,7 +3,8 @@
     alone      a request answered again, by itself
     batched    the same request among others
     chunked    the prompt and its continuation read at once (`echo`), instead of decoded token by token
-    restored   the second half of a continuation, requested after a prompt that has the first half
+    restored   the second half of a continuation, requested after a prompt that has the first half, and from the
+               state after it where the server returns one
     replica    the same request to another server
 
 Each is compared with a first reply: the ids of the tokens, and every digit of their log probabilities. The requests are
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import httpx
@@ -36,6 +37,7 @@ class Tokens:
 
     ids: list[int]
     logprobs: list[float | None]
+    state: str | None = field(default=None, compare=False)
 
     def part(self, start: int, end: int | None = None) -> Tokens:
         """Some of them."""
@@ -73,20 +75,31 @@ class Endpoint:
     def __init__(self, client: httpx.AsyncClient, url: str, model: str | None) -> None:
         self._client, self._url, self._model = client, url.rstrip("/"), model
 
-    async def complete(self, prompt: str | list[int], tokens: int, *, echo: bool = False) -> Tokens:
+    async def has_states(self) -> bool:
+        """Whether it is an rfa-server, whose completions take `state`."""
+        cards = (await self._client.get(f"{self._url}/models")).json().get("data", [])
+        return any(card.get("owned_by") == "rfa-server" for card in cards)
+
+    async def complete(
+        self, prompt: str | list[int], tokens: int, *, echo: bool = False, **state: str | bool | None
+    ) -> Tokens:
         """The most probable continuation, with `echo` after the tokens of the prompt.
+
+        Args:
+            state: fields `state` and `return_state` of the request.
 
         Raises:
             RefusedError: another status than 200.
         """
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "echo": echo}
         named = {"return_tokens_as_token_ids": True, **({} if self._model is None else {"model": self._model})}
-        reply = await self._client.post(f"{self._url}/completions", json={**body, **named})
+        reply = await self._client.post(f"{self._url}/completions", json={**body, **named, **state})
         if reply.status_code != 200:
             raise RefusedError(f"{reply.status_code}: {reply.text[:200]}")
-        logprobs = reply.json()["choices"][0]["logprobs"]
+        choice = reply.json()["choices"][0]
+        logprobs = choice["logprobs"]
         ids = [int(name.removeprefix("token_id:")) for name in logprobs["tokens"]]
-        return Tokens(ids, logprobs["token_logprobs"])
+        return Tokens(ids, logprobs["token_logprobs"], choice.get("state"))
 
 
 @dataclass(frozen=True)
@@ -117,13 +130,18 @@ async def measure(
     async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS) as client:
         server = Endpoint(client, url, model)
         other = None if replica is None else Endpoint(client, replica, model)
+        has_states = await server.has_states()
         for start in range(0, len(cases), COMPANY):
-            await _compare(server, other, cases[start : start + COMPANY], tallies)
+            await _compare(server, other, cases[start : start + COMPANY], tallies, has_states)
     return tallies
 
 
 async def _compare(
-    server: Endpoint, other: Endpoint | None, cases: Sequence[EqualityCase], tallies: dict[str, Tally]
+    server: Endpoint,
+    other: Endpoint | None,
+    cases: Sequence[EqualityCase],
+    tallies: dict[str, Tally],
+    has_states: bool,
 ) -> None:
     first = [await server.complete(case.prompt, case.tokens) for case in cases]
 
@@ -141,6 +159,8 @@ async def _compare(
         half = len(expected.ids) // 2
         rest = server.complete([*ids, *expected.ids[:half]], len(expected.ids) - half)
         await add("restored", expected.part(half), rest)
+        if has_states:
+            await add("restored", expected.part(half), _from_state(server, case.prompt, half, len(expected.ids) - half))
         if other is not None:
             await add("replica", expected, other.complete(case.prompt, case.tokens))
     together = [
@@ -148,6 +168,11 @@ async def _compare(
         for case, expected in zip(cases, first, strict=True)
     ]
     await asyncio.gather(*together)
+
+
+async def _from_state(server: Endpoint, prompt: str, first: int, rest: int) -> Tokens:
+    half = await server.complete(prompt, first, return_state=True)
+    return await server.complete("", rest, state=half.state)
 
 
 async def _without_last(reply: Awaitable[Tokens]) -> Tokens:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rfa.runtime.errors import invalid_state
+from rfa.runtime.text.contexts import StepOutput
 
 LONGEST_STREAM = 1 << 53  # positions are exact in float64 up to here
 _POSITION = np.dtype("<u8")
@@ -57,3 +58,27 @@ class ContextFormat:
         if position > LONGEST_STREAM or not np.isfinite(numbers).all() or state["precisions"].min() < 0:
             raise invalid_state()
         return position, state
+
+
+def pack_output(output: StepOutput) -> bytes:
+    """The output of one row: logits, log precision and latent, float32, little-endian."""
+    return b"".join(np.asarray(part[0], _FLOAT).tobytes() for part in output)
+
+
+def unpack_output(data: bytes, vocabulary: int, latent_shape: tuple[int, int]) -> StepOutput:
+    """Inverse of `pack_output`.
+
+    Raises:
+        InvalidInput: these bytes are no output of this shape (`state_invalid`).
+    """
+    if len(data) != output_bytes(vocabulary, latent_shape):
+        raise invalid_state()
+    numbers = np.frombuffer(data, _FLOAT).astype(np.float32)[None]
+    return StepOutput(
+        numbers[:, :vocabulary], numbers[:, vocabulary], numbers[:, vocabulary + 1 :].reshape(1, *latent_shape)
+    )
+
+
+def output_bytes(vocabulary: int, latent_shape: tuple[int, int]) -> int:
+    """Bytes of `pack_output`."""
+    return _FLOAT.itemsize * (vocabulary + 1 + math.prod(latent_shape))

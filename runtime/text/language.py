@@ -29,6 +29,7 @@ from rfa.runtime.text.contexts import (
 )
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.runtime.text.sampling import DrawnToken, Draws, drawn_tokens
+from rfa.runtime.text.scores_numba import compile_kernels
 
 SMALLEST_CACHE = 64
 # A batch whose rows are a multiple of this has no remainder that the kernels of a product sum in another order.
@@ -74,6 +75,7 @@ class Language(ABC):
     golden_values = 0
 
     def __init__(self, bundle: Bundle) -> None:
+        compile_kernels()
         self.name = bundle.name
         self.vocabulary = Vocabulary(bundle.read("tokenizer.json").decode())
         config = bundle.language
@@ -136,16 +138,20 @@ class Language(ABC):
             return self._step_slots(slots, tokens, noise)
         return self.extend(contexts, [[token] for token in tokens], noise)
 
+    def peek(self, context: Context, token: int) -> tuple[StepOutput, Advance]:
+        """The output after a token of one stream, without noise, and the advance, which may be dropped."""
+        output, (advance,) = self.step([context], [token], np.zeros((1, *self.latent_shape), np.float32))
+        return output, advance
+
     def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
         """Advance one stream by some tokens.
 
         Returns:
             The logits `[N, V]` after each token, with the bits of `step`, and whether the new context is finite.
         """
-        noise = np.zeros((1, *self.latent_shape), dtype=np.float32)
         rows, is_finite = [], True
         for token in tokens:
-            output, (advance,) = self.step([context], [token], noise)
+            output, advance = self.peek(context, token)
             rows.append(output.logits)
             is_finite &= advance.is_finite()
             advance.commit()

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rfa.runtime.text.sampling_rules import AdjustedLogits
+from rfa.runtime.text.scores import row_scores
 
 Draw = Literal["token", "latent"]
 Reals = NDArray[np.float32] | NDArray[np.float64]
@@ -112,9 +113,8 @@ def drawn_tokens(
         log_precision: `[B]`.
         latent: `[B, H, 2D]`.
     """
+    normaliser, calibrated = row_scores(logits, np.zeros(len(logits), np.int64), draws.calibration).T[:2]
     with np.errstate(all="ignore"):  # `is_finite` reports broken rows
-        scaled = logits / draws.calibration
-        normaliser, calibrated = log_normaliser(logits), log_normaliser(scaled)
         finite = np.isfinite(logits).all(-1) & np.isfinite(normaliser + calibrated + log_precision)
         finite &= np.isfinite(latent).all((1, 2))
     drawn = []
@@ -123,11 +123,12 @@ def drawn_tokens(
         if finite[row]:
             token = chosen_token(logits[row], choice)
             top = _top_logits(logits[row], float(normaliser[row]), choice.top)
+        own = logits[row, token]
         drawn.append(
             DrawnToken(
                 token,
-                float(logits[row, token]) - float(normaliser[row]),
-                float(scaled[row, token]) - float(calibrated[row]),
+                float(own) - float(normaliser[row]),
+                float(own / draws.calibration) - float(calibrated[row]),
                 bool(finite[row]),
                 top,
                 latent[row] if choice.with_latent else None,
@@ -151,15 +152,6 @@ def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Genera
     key = np.array([seed, sample], dtype=np.uint64)
     counter = np.array([0, _DRAWS[draw], step, 0], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
-
-
-def log_normaliser(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """log Σ exp(logits) over the last axis: exponentials in float32, whose rounding is that of the logits, their sum in
-    float64.
-    """
-    top = logits.max(axis=-1, keepdims=True)
-    total: NDArray[np.float64] = np.log(np.exp(logits - top).sum(axis=-1, dtype=np.float64))
-    return top[..., 0] + total
 
 
 def filtered_probabilities(

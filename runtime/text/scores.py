@@ -17,10 +17,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.runtime.text.sampling import log_normaliser
-
-# Rows that are scored at once: their logits fit into the cache.
-BLOCK = 16
+from rfa.runtime.text.scores_numba import compile_kernels, score_rows
 
 
 class TokenScores(NamedTuple):
@@ -53,40 +50,32 @@ def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature
         top: number of the most probable tokens to return.
     """
     chosen = np.asarray(tokens, np.int64)
-    blocks = range(0, len(chosen), BLOCK)
-    with np.errstate(all="ignore"):  # the caller checks `is_finite`
-        parts = [_score_block(logits[i : i + BLOCK], chosen[i : i + BLOCK], temperature, top) for i in blocks]
-    return TokenScores.joined(parts)
-
-
-def _score_block(
-    logits: NDArray[np.float32], chosen: NDArray[np.int64], temperature: np.float32, top: int
-) -> TokenScores:
-    rows = np.arange(len(chosen))
-    scaled, own = logits / temperature, logits[rows, chosen]
-    normaliser, scaled_normaliser = log_normaliser(logits), log_normaliser(scaled)
-    rank = 1 + (logits > own[:, None]).sum(-1, dtype=np.int64)
-    for row in np.flatnonzero((logits == own[:, None]).sum(-1) > 1):  # few tokens tie
-        rank[row] += np.count_nonzero(logits[row, : chosen[row]] == own[row])
-    centred = logits - normaliser[:, None].astype(np.float32)
-    entropy = -(np.exp(centred) * centred).sum(-1, dtype=np.float64)
-    scaled -= scaled_normaliser[:, None].astype(np.float32)
-    tail = (np.exp(scaled) * (logits <= own[:, None])).sum(-1, dtype=np.float64)
-    best = _best_tokens(logits, top)
+    normaliser, calibrated, entropy, tail, rank = row_scores(logits, chosen, temperature).T
+    own, best = logits[np.arange(len(chosen)), chosen], _best_tokens(logits, top)
     return TokenScores(
         chosen,
         own.astype(np.float64) - normaliser,
-        (own / temperature).astype(np.float64) - scaled_normaliser,
-        rank,
-        np.maximum(entropy, 0),
-        np.minimum(tail, 1),
+        (own / temperature).astype(np.float64) - calibrated,
+        rank.astype(np.int64),
+        entropy,
+        tail,
         best,
         np.take_along_axis(logits, best, -1).astype(np.float64) - normaliser[:, None],
     )
 
 
+def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperature: np.float32) -> NDArray[np.float64]:
+    """The columns of `score_rows` `[N, 5]`; the normalisers do not depend on the tokens."""
+    compile_kernels()
+    out = np.empty((len(logits), 5))
+    score_rows(np.ascontiguousarray(logits), tokens, np.float32(temperature), out)
+    return out
+
+
 def _best_tokens(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """The `count` most probable tokens of each row, best first, ties by index."""
+    if not count:
+        return np.empty((len(logits), 0), np.int64)
     left, rows = logits.copy(), np.arange(len(logits))
     best = np.empty((len(logits), count), np.int64)
     for column in range(count):

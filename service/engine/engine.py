@@ -13,6 +13,7 @@ from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.late import packed_bytes, split_state
 from rfa.runtime.outputs import FilterWarning
+from rfa.runtime.text.context_format import output_bytes
 from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions
 from rfa.service.engine import request_size
@@ -207,7 +208,11 @@ class Engine:
     def language_state(self, model_name: str | None) -> StateKind:
         """Raises NotFound."""
         model = self.language(model_name)
-        return StateKind(self._served.digests[model.name], "lm", largest_state(model.context_bytes))
+        return StateKind(
+            self._served.digests[model.name],
+            "lm",
+            largest_state(model.context_bytes, output_bytes(len(model.vocabulary), model.latent_shape)),
+        )
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
         """Raises InvalidRequest if the state does not fit the model (`state_invalid`)."""

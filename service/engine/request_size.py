@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.late import held_bytes, packed_bytes
+from rfa.runtime.text.context_format import output_bytes
 from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling_rules import rules_bytes
 from rfa.runtime.text.scores import score_bytes
@@ -117,7 +118,7 @@ def generation_request_bytes(model: Language, options: GenerateOptions, stream_b
     if options.return_full_text:
         size += TEXT_COPIES * options.samples * len(options.prompt)
     if options.returns_state or options.resumed is not None:
-        size += STATE_COPIES * model.context_bytes
+        size += STATE_COPIES * (model.context_bytes + output_bytes(len(model.vocabulary), model.latent_shape))
     return size
 
 

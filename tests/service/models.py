@@ -158,6 +158,7 @@ class FakeLanguage:
         return StepOutput(logits, np.zeros(len(contexts), dtype=np.float32), latent), advanced
 
     draw = Language.draw
+    peek = Language.peek
     logits_of = Language.logits_of
     scores_in_one_pass = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def reopened(generation: Generation) -> LanguageState:
 @settings(max_examples=300)
 @given(st.binary(max_size=64), st.data())
 def test_any_bytes_are_a_state_or_refused(noise: bytes, data: st.DataObject) -> None:
-    sound = LanguageState(1, 2, 3, b"\xe2", "ab", b"context").pack()
+    sound = LanguageState(1, 2, 3, b"\xe2", "ab", b"context", b"output").pack()
     at = data.draw(st.integers(0, len(sound)))
     payload = sound[:at] + noise
     try:
@@ -81,6 +82,30 @@ async def test_a_text_goes_on_where_it_was_left() -> None:
     assert tokens(first, second) == tokens(whole) and texts(first, second) == texts(whole)
     assert second.input_length == 0
     assert (state.generated, first.position) == (5, len("say |") - 1 + 5)
+
+
+async def test_the_next_token_comes_with_the_state() -> None:
+    model = FakeLanguage(script="the quick brown fox", sureness=0.5)
+    async with engine(fake_models(model)) as made:
+        whole = await run(made, prompt="say |", max_new_tokens=12)
+        first = await run(made, prompt="say |", max_new_tokens=5, returns_state=True)
+        model.batches.clear()
+        one = await run(made, max_new_tokens=1, resumed=reopened(first))
+        assert model.batches == []
+        several = await run(made, max_new_tokens=7, resumed=reopened(first), samples=2)
+        assert len(model.batches) == 2 + 6  # each text reads the pending token
+        second = await run(made, max_new_tokens=1, resumed=reopened(first), returns_state=True)
+        rest = await run(made, max_new_tokens=6, resumed=reopened(second))
+    assert tokens(first, several) == tokens(first, second, rest) == tokens(whole)
+    assert tokens(one) == tokens(second)
+
+
+async def test_noise_takes_a_step_of_the_model() -> None:
+    async with engine(fake_models(FakeLanguage())) as made:
+        state = reopened(await run(made, prompt="say |", max_new_tokens=5, returns_state=True))
+        options = {"max_new_tokens": 3, "latent_noise": 1.0, "return_latents": True}
+        found, expected = [await run(made, resumed=one, **options) for one in (state, replace(state, output=b""))]
+    assert tokens(found) == tokens(expected)
 
 
 async def test_a_new_prompt_follows_the_text_so_far() -> None:
@@ -137,3 +162,16 @@ async def test_a_state_of_another_shape_is_refused(books: Models) -> None:
             with pytest.raises(InvalidRequest) as refusal:
                 await run(made, resumed=damaged)
             assert refusal.value.code == "state_invalid"
+        with pytest.raises(InvalidRequest, match="state"):
+            await run(made, resumed=replace(state, output=state.output[:-4]))
+
+
+async def test_a_bundle_continues_with_the_same_bits(books: Models) -> None:
+    options = {"top_n_tokens": 3, "return_latents": True, "returns_state": True}
+    async with engine(books) as made:
+        whole = await run(made, prompt="It was", max_new_tokens=6, **options)
+        first = await run(made, prompt="It was", max_new_tokens=2, **options)
+        second = await run(made, max_new_tokens=1, resumed=reopened(first), **options)
+        third = await run(made, max_new_tokens=3, resumed=reopened(second), **options)
+    assert tokens(first, second, third) == tokens(whole)
+    assert third.state == whole.state

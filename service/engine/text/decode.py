@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from rfa.runtime.choices import Mode
-from rfa.runtime.text.contexts import Advance
+from rfa.runtime.text.contexts import Advance, StepOutput
 from rfa.runtime.text.language import Language
-from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, generator
+from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens, generator
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.generated import TokenEvent, TopTokens
 from rfa.service.engine.text.job import GenerateJob, TextSequence
@@ -34,7 +34,7 @@ class DecodeStage:
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
         rows = [(job, stream) for job in jobs for stream in job.live]
-        parts = [self._step(rows[start : start + self.max_rows]) for start in range(0, len(rows), self.max_rows)]
+        parts = [self._steps(rows[start : start + self.max_rows]) for start in range(0, len(rows), self.max_rows)]
         steps = [step for part in parts for step in part]
         first = 0
         for job in jobs:
@@ -69,7 +69,20 @@ class DecodeStage:
         self.metrics.corrupted_requests.labels(self.model.name).inc()
         return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
 
-    def _step(self, rows: Sequence[tuple[GenerateJob, TextSequence]]) -> list[_Step]:
+    def _steps(self, rows: Sequence[_Row]) -> list[_Step]:
+        """A step of each row, of the model where its output did not come with a state."""
+        read = [row for row in rows if row[1].ready is None]
+        for _, stream in read:
+            stream.read_deferred(self.model)
+        steps = iter(self._step(read) if read else [])
+        return [next(steps) if stream.ready is None else self._draw(job, stream) for job, stream in rows]
+
+    def _draw(self, job: GenerateJob, stream: TextSequence) -> _Step:
+        draws = Draws([_choice(job.options, stream)], self.model.confidence(self.mode).temperature)
+        (drawn,) = drawn_tokens(*cast(StepOutput, stream.ready), draws)
+        return _Step(_Deferred(stream), drawn)
+
+    def _step(self, rows: Sequence[_Row]) -> list[_Step]:
         noise = np.zeros((len(rows), *self.model.latent_shape), dtype=np.float32)
         for row, (job, stream) in enumerate(rows):
             scale = job.options.latent_noise
@@ -135,10 +148,10 @@ class DecodeStage:
         )
         # A streamed reply does not repeat details at its end.
         stream.events.append(replace(event, top_tokens=None, latent=None) if options.is_streamed else event)
+        step.advance.commit()
         stream.pending = token
         if stream.adjusted is not None:
             stream.adjusted.add(token)
-        step.advance.commit()
         return event
 
     def _observe_latency(self, job: GenerateJob, tokens: int) -> None:
@@ -149,6 +162,22 @@ class DecodeStage:
             self.metrics.inter_token_latency.labels(name).observe(now - job.last_token_at)
         self.metrics.generation_tokens.labels(name).inc(tokens)
         job.last_token_at = now
+
+
+_Row = tuple[GenerateJob, TextSequence]
+
+
+@dataclass(frozen=True)
+class _Deferred:
+    """The advance of a continuation whose pending token is read later."""
+
+    stream: TextSequence
+
+    def is_finite(self) -> bool:
+        return True
+
+    def commit(self) -> None:
+        self.stream.defer()
 
 
 class _Step(NamedTuple):

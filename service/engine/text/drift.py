@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rfa.runtime.choices import Mode
 from rfa.runtime.text.contexts import Context
 from rfa.runtime.text.language import Language
-from rfa.runtime.text.sampling import log_normaliser
+from rfa.runtime.text.scores import row_scores
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.metrics import Metrics
 
@@ -167,7 +167,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
 
 def _log_probabilities(model: Language, context: Context, token: int) -> NDArray[np.float64]:
     """Log probabilities of the next token, without noise; advances the context."""
-    noise = np.zeros((1, *model.latent_shape), np.float32)
-    output, (advance,) = model.step([context], [token], noise)
+    output, advance = model.peek(context, token)
     advance.commit()
-    return output.logits[0].astype(np.float64) - float(log_normaliser(output.logits)[0])
+    normaliser = row_scores(output.logits, np.zeros(1, np.int64), np.float32(1))[0, 0]
+    return output.logits[0].astype(np.float64) - float(normaliser)

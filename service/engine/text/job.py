@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rfa.runtime.text.context_format import pack_output, unpack_output
+from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.incremental import TextStream
 from rfa.runtime.text.language import Language
 from rfa.runtime.text.sampling_rules import AdjustedLogits
@@ -35,6 +37,8 @@ class TextSequence:
     text: TextStream
     adjusted: AdjustedLogits | None = None
     earlier: int = 0  # tokens sampled by previous requests
+    ready: StepOutput | None = None  # of the model after the pending token, from a state
+    unread: int | None = None  # the token before the pending one, if its output was `ready`
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     tail: str = ""
@@ -43,6 +47,16 @@ class TextSequence:
     def draws(self) -> int:
         """Tokens sampled so far: the counter of the next draw."""
         return self.earlier + len(self.events)
+
+    def defer(self) -> None:
+        """The next token was drawn from `ready`: the pending one is read later."""
+        self.ready, self.unread = None, self.pending
+
+    def read_deferred(self, model: Language) -> None:
+        """Read the deferred token."""
+        if self.unread is not None:
+            model.peek(self.context, self.unread)[1].commit()
+            self.unread = None
 
     def end(self, reason: FinishReason) -> str:
         """End; returns the text that was held back."""
@@ -146,6 +160,7 @@ class GenerateJob(Job):
         resumed = None if self.options.prompt else self.options.resumed
         left = (resumed.undecoded, resumed.tail) if resumed else (b"", "")
         earlier = self.options.resumed.generated if self.options.resumed else 0
+        ready = self._ready(resumed)
         self.streams = [
             TextSequence(
                 sample,
@@ -154,6 +169,7 @@ class GenerateJob(Job):
                 TextStream(self.model.vocabulary, self.options.stops, *left),
                 self._adjusted_logits(),
                 earlier,
+                ready,
             )
             for sample, context in enumerate((self.context, *self._forks))
         ]
@@ -164,6 +180,12 @@ class GenerateJob(Job):
             for stream in self.streams:
                 stream.end("length")
             stage.finish(self, None)
+
+    def _ready(self, resumed: LanguageState | None) -> StepOutput | None:
+        """The output that came with a state, where it is that of the first step."""
+        if resumed is None or not resumed.output or self.options.latent_noise > 0:
+            return None
+        return unpack_output(resumed.output, len(self.model.vocabulary), self.model.latent_shape)
 
     def _adjusted_logits(self) -> AdjustedLogits | None:
         """The changes of the logits of a continuation; None if the request asks for none."""
@@ -209,6 +231,7 @@ class GenerateJob(Job):
         if not (needs_state and self.streams and self.mode == "recurrent"):
             return None, 0
         stream = self.streams[0]
+        stream.read_deferred(self.model)
         state = LanguageState(
             seed=self.options.seed,
             generated=stream.draws,
@@ -216,8 +239,16 @@ class GenerateJob(Job):
             undecoded=stream.text.undecoded,
             tail=stream.tail,
             context=self.model.pack(stream.context),
+            output=self._output(stream),
         )
         return state, stream.context.position
+
+    def _output(self, stream: TextSequence) -> bytes:
+        """The output after the pending token, which a state takes along; a GPU's draws do not leave it."""
+        if self.model.runtime == "torch":
+            return b""
+        output = stream.ready or self.model.peek(stream.context, stream.pending)[0]
+        return pack_output(output)
 
     def _timings(self) -> GenerateTimings:
         now = time.monotonic()

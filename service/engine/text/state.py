@@ -1,10 +1,10 @@
 """State of a continuation, on which later requests depend besides their own parameters.
 
     version u8 | flags u8 = 0 | tail bytes u16 | seed u64 | generated u64 | pending u32 | undecoded length u8, bytes 3
-    | tail, UTF-8 | context of the model
+    | output bytes u32 | tail, UTF-8 | output after the pending token | context of the model
 
-Little-endian, no padding. A continuation keeps the seed and the counter of draws, so that a text in two requests equals
-the text of one, bit for bit.
+Little-endian, no padding. With the output, the next token is drawn without a step of the model. A continuation keeps
+the seed and the counter of draws, so that a text in two requests equals the text of one, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from rfa.runtime.errors import invalid_state
 
-_VERSION = 1
-_HEADER = struct.Struct("<BBHQQIB3s")
+_VERSION = 2
+_HEADER = struct.Struct("<BBHQQIB3sI")
 LONGEST_TAIL_BYTES = 4 * 256  # of the longest stop sequence, in UTF-8
 
 
@@ -30,6 +30,7 @@ class LanguageState:
         undecoded: up to 3 bytes of an incomplete character at the end.
         tail: emitted text that may begin a stop sequence.
         context: packed by the model.
+        output: of the model after the pending token (`pack_output`); empty if it is not known.
     """
 
     seed: int
@@ -38,14 +39,14 @@ class LanguageState:
     undecoded: bytes
     tail: str
     context: bytes
+    output: bytes = b""
 
     def pack(self) -> bytes:
         """The layout above."""
         tail = self.tail.encode()
-        header = _HEADER.pack(
-            _VERSION, 0, len(tail), self.seed, self.generated, self.pending, len(self.undecoded), self.undecoded
-        )
-        return header + tail + self.context
+        left = len(self.undecoded), self.undecoded, len(self.output)
+        header = _HEADER.pack(_VERSION, 0, len(tail), self.seed, self.generated, self.pending, *left)
+        return header + tail + self.output + self.context
 
     @classmethod
     def unpack(cls, payload: bytes, vocabulary_size: int) -> LanguageState:
@@ -56,18 +57,21 @@ class LanguageState:
         """
         if len(payload) < _HEADER.size:
             raise invalid_state()
-        version, flags, tail_size, seed, generated, pending, count, undecoded = _HEADER.unpack_from(payload)
-        end = _HEADER.size + tail_size
+        version, flags, tail_size, seed, generated, pending, count, undecoded, output_size = _HEADER.unpack_from(
+            payload
+        )
+        start = _HEADER.size + tail_size
+        end = start + output_size
         is_sound = version == _VERSION and flags == 0 and pending < vocabulary_size and count <= len(undecoded)
         if not is_sound or tail_size > LONGEST_TAIL_BYTES or end > len(payload):
             raise invalid_state()
         try:
-            tail = payload[_HEADER.size : end].decode()
+            tail = payload[_HEADER.size : start].decode()
         except UnicodeDecodeError:
             raise invalid_state() from None
-        return cls(seed, generated, pending, undecoded[:count], tail, payload[end:])
+        return cls(seed, generated, pending, undecoded[:count], tail, payload[end:], payload[start:end])
 
 
-def largest_state(context_bytes: int) -> int:
-    """Bytes of the largest state of a model whose packed context has at most `context_bytes`."""
-    return _HEADER.size + LONGEST_TAIL_BYTES + context_bytes
+def largest_state(context_bytes: int, output_bytes: int) -> int:
+    """Bytes of the largest state of a model whose packed contexts and outputs have at most so many."""
+    return _HEADER.size + LONGEST_TAIL_BYTES + output_bytes + context_bytes

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rfa.runtime.text.scores import score_tokens
+from rfa.runtime.text.scores import row_scores, score_tokens
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(2, 300), st.booleans())
@@ -51,3 +51,10 @@ def test_a_row_that_is_not_finite_says_so() -> None:
         logits = np.zeros((2, 5), np.float32)
         logits[1, 2] = broken
         assert not score_tokens(logits, [0, 1], np.float32(1), 1).is_finite()
+
+
+def test_normalisers_are_exact_to_the_rounding_of_the_logits() -> None:
+    logits = (8 * np.random.default_rng(0).standard_normal((5, 4096))).astype(np.float32)
+    exact = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    found = row_scores(logits, np.zeros(5, np.int64), np.float32(1))[:, 0]
+    assert np.abs(found - exact).max() <= np.finfo(np.float32).eps
