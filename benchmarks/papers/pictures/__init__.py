@@ -1,0 +1,1 @@
+"""Pictures of the papers, made by one command."""

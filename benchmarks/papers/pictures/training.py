@@ -1,0 +1,110 @@
+"""Small language models of the papers, trained with a record of their noises: the data of RFA figures 6 and 8 to 14.
+
+Of the last layer, every few steps and per head: gamma², eta², the steady process variance sigma² / (2 mu), nu / D, tau
+and the phase parameter alpha = eta² - sigma² / (2 mu) (RFA A.3), which is undefined without decay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rfa.model.checkpoint import load_run
+from rfa.model.dynamics import raw_from_positive
+from rfa.model.language import LanguageModel
+from rfa.training.corpus import Blocks, prepare_corpus
+from rfa.training.language import Trainer, cross_entropy, validation_loss
+from rfa.training.language_config import LanguageRun, find_config
+
+HEADS = {"n_heads": 8, "head_dim": 16}
+# name → (variant, steady process variance at the start, or None for the default .1).
+MODELS: dict[str, tuple[str, float | None]] = {
+    "B1": ("B1", None),
+    "B2": ("B2", None),
+    "M1": ("M1", None),
+    "M2": ("M2", None),
+    "M2 diffusive": ("M2", 3.0),
+}
+CURVES_FILE = "curves.json"
+
+
+@dataclass(frozen=True)
+class PicturePlan:
+    """Sizes of a run."""
+
+    steps: int = 400
+    batch: int = 8
+    context: int = 128
+    record_every: int = 10
+    validate_every: int = 50
+    validation_tokens: int = 16_384
+    config: str = "small"
+
+
+def noises(model: LanguageModel) -> dict[str, list[float | None]]:
+    """Return the noises of the last layer per head; {} for models without."""
+    parameters = getattr(model.blocks[-1].mixer, "dynamics", None)
+    if parameters is None:
+        return {}
+    with torch.no_grad():
+        found = parameters()
+    steady = torch.where(found.mu > 0, found.sigma2 / (2 * found.mu), torch.nan)
+    rows = {
+        "gamma2": found.gamma2,
+        "eta2": found.eta2,
+        "steady": steady,
+        "nu_over_d": found.nu / found.complex_dims,
+        "tau": found.tau,
+        "alpha": found.eta2 - steady,
+    }
+    return {name: [None if x != x else round(x, 5) for x in row.tolist()] for name, row in rows.items()}
+
+
+def start_diffusive(model: LanguageModel, steady: float) -> None:
+    """Set the steady process variance of every head with decay, so that alpha < 0 (RFA F.2)."""
+    for block in model.blocks:
+        dynamics = block.mixer.dynamics
+        with torch.no_grad():
+            dynamics.process_raw[dynamics.mu > 0] = raw_from_positive(steady)
+
+
+def trained(
+    name: str, plan: PicturePlan, data: Path, runs: Path, tick: Callable[[], object] = lambda: None
+) -> tuple[LanguageModel, dict[str, Any]]:
+    """Return a model of `MODELS` and its curves, trained unless its folder in `runs` holds it."""
+    folder, (variant, steady) = runs / name.replace(" ", "-"), MODELS[name]
+    request = {"name": name, **asdict(plan)}
+    if (folder / CURVES_FILE).is_file():
+        curves: dict[str, Any] = json.loads((folder / CURVES_FILE).read_text())
+        if curves["request"] != request:
+            raise ValueError(f"{folder} holds a run of other sizes; choose another --runs")
+        return load_run(folder), curves
+    run = LanguageRun.from_file(find_config(plan.config), variant)
+    sizes = {"steps": plan.steps, "batch": plan.batch, "context": plan.context}
+    run = LanguageRun(replace(run.model, **HEADS), replace(run.training, **sizes))
+    corpus = prepare_corpus(data, runs / "corpus", run.model.vocab_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(run, corpus, folder, torch.device("cpu"))
+    if steady is not None:
+        start_diffusive(trainer.model, steady)
+    blocks = Blocks(corpus.tokens("train"), plan.context, plan.batch, run.training.seed)
+    records, losses = [{"step": 0, **noises(trainer.model)}], []
+    for step in range(1, plan.steps + 1):
+        inputs, targets = (torch.from_numpy(part) for part in blocks[step - 1])
+        trainer.update(inputs, targets, cross_entropy)
+        if step % plan.record_every == 0:
+            records.append({"step": step, **noises(trainer.model)})
+        if step % plan.validate_every == 0:
+            tokens = corpus.tokens("valid")
+            loss = validation_loss(trainer.averaged, tokens, plan.context, "attention", plan.validation_tokens)
+            losses.append({"step": step, "loss": round(loss, 4)})
+        tick()
+    trainer.save()
+    curves = {"request": request, "validation": losses, "noises": records if len(records[0]) > 1 else []}
+    (folder / CURVES_FILE).write_text(json.dumps(curves) + "\n")
+    return load_run(folder), curves

@@ -1,0 +1,1 @@
+"""Continuous measurements, and attention in both directions (AFA A.3)."""
