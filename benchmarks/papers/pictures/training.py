@@ -7,6 +7,7 @@ and the phase parameter alpha = eta² - sigma² / (2 mu) (RFA A.3), which is und
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from rfa.training.corpus import Blocks, prepare_corpus
 from rfa.training.language import Trainer, cross_entropy, validation_loss
 from rfa.training.language_config import LanguageRun, find_config
 
-HEADS = {"n_heads": 8, "head_dim": 16}
+HEADS: dict[str, Any] = {"n_heads": 8, "head_dim": 16}
 # name → (variant, steady process variance at the start, or None for the default .1).
 MODELS: dict[str, tuple[str, float | None]] = {
     "B1": ("B1", None),
@@ -62,7 +63,7 @@ def noises(model: LanguageModel) -> dict[str, list[float | None]]:
         "tau": found.tau,
         "alpha": found.eta2 - steady,
     }
-    return {name: [None if x != x else round(x, 5) for x in row.tolist()] for name, row in rows.items()}
+    return {name: [None if math.isnan(x) else round(x, 5) for x in row.tolist()] for name, row in rows.items()}
 
 
 def start_diffusive(model: LanguageModel, steady: float) -> None:
@@ -85,7 +86,7 @@ def trained(
             raise ValueError(f"{folder} holds a run of other sizes; choose another --runs")
         return load_run(folder), curves
     run = LanguageRun.from_file(find_config(plan.config), variant)
-    sizes = {"steps": plan.steps, "batch": plan.batch, "context": plan.context}
+    sizes: dict[str, Any] = {"steps": plan.steps, "batch": plan.batch, "context": plan.context}
     run = LanguageRun(replace(run.model, **HEADS), replace(run.training, **sizes))
     corpus = prepare_corpus(data, runs / "corpus", run.model.vocab_size)
     folder.mkdir(parents=True, exist_ok=True)

@@ -37,12 +37,10 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 def walk(rng: np.random.Generator, start: np.ndarray, rate: np.ndarray, process: float, step: float, n: int) -> Any:
     """Return a path `[n, *start.shape]` of dx = rate x dt + dw from a start."""
-    kept = np.exp(2 * rate.real * step)
     spread = process * np.where(rate.real == 0, step, np.expm1(2 * rate.real * step) / (2 * rate.real))
     path = [start]
     for _ in range(n - 1):
         path.append(np.exp(rate * step) * path[-1] + np.sqrt(spread) * normal(rng, start.shape))
-    assert kept.shape == rate.shape
     return np.stack(path)
 
 

@@ -5,13 +5,15 @@ lambda = alpha + i omega,
 
     dx = lambda x dt + dw,   E|dw|² = q dt          dy = c x dt + de,   E|de|² = r dt
     v' = 2 alpha v + q - |c|²/r v²
-    v(t) = r/|c|² (alpha + beta tanh(beta t + theta)),   beta² = alpha² + q |c|²/r,   tanh(theta) = (v(0) |c|²/r - alpha) / beta
+    v(t) = r/|c|² (alpha + beta tanh(beta t + theta)),     beta² = alpha² + q |c|²/r
+    tanh(theta) = (v(0) |c|²/r - alpha) / beta
 
-The paper prints tanh(beta/2 (t - gamma)), gamma = log((beta - alpha) / (beta + alpha)) / beta, whose value at t = 0 is not
-0: the argument is beta t + gamma beta / 2. Where v(0) is above the stationary variance, tanh becomes coth; the quotient
-of exponentials below is both. The mean under a constant signal y' = u follows from the same quotient D:
+The paper prints tanh(beta/2 (t - gamma)), gamma = log((beta - alpha) / (beta + alpha)) / beta, which is not 0 at t = 0:
+the argument is beta t + gamma beta / 2. Where v(0) is above the stationary variance, tanh becomes coth; the quotient of
+exponentials D below is both. The mean under a constant signal y' = u follows from it:
 
-    m(t) = e^{i omega t} D(0)/D(t) m(0) + u/c ∫ e^{i omega (t - s)} (alpha D(s) + D'(s)) / D(t) ds,   D = p e^{beta t} + n e^{-beta t}
+    D = p e^{beta t} + n e^{-beta t}
+    m(t) = e^{i omega t} D(0)/D(t) m(0) + u/c ∫ e^{i omega (t - s)} (alpha D(s) + D'(s)) / D(t) ds
 
 Units: rates 1/time, q variance/time, r variance x time. Variances are per complex dimension.
 """

@@ -40,10 +40,8 @@ def bidirectional_attention(
     q, k, turned = (rotate(x, -phase).transpose(1, 2) for x in (q, k, v))
     lag = times[:, None] - times
     span = lag.abs()
-    mu, sigma2, eta2, gamma2, nu, kappa, tau = (
-        x[:, None, None]
-        for x in (dynamics.mu, dynamics.sigma2, dynamics.eta2, dynamics.gamma2, dynamics.nu, dynamics.kappa, dynamics.tau)
-    )  # fmt: skip
+    names = ("mu", "sigma2", "eta2", "gamma2", "nu", "kappa", "tau")
+    mu, sigma2, eta2, gamma2, nu, kappa, tau = (getattr(dynamics, name)[:, None, None] for name in names)
     kept = torch.exp(-mu * span)
     of_query, of_key = torch.where(lag < 0, kept, 1.0), torch.where(lag < 0, 1.0, kept)
     spread = sigma2 * phi(dynamics.mu, span) + eta2 * of_key**2 + gamma2 * of_query**2
@@ -99,7 +97,7 @@ def smooth(z: np.ndarray, dynamics: Dynamics, times: np.ndarray, *, passes: int 
     """Smooth complex measurements `[N, D]` of one head with noise eta2, robustly after `passes` of Student-t weights.
 
     Returns:
-        Means `[N, D]` and precisions `[N]`. Without passes, they are the Rauch-Tung-Striebel smoother's with a flat prior.
+        Means `[N, D]` and precisions `[N]`: without passes those of the Rauch-Tung-Striebel smoother, prior flat.
     """
     mu, sigma2, eta2, nu = (float(x[0]) for x in (dynamics.mu, dynamics.sigma2, dynamics.eta2, dynamics.nu))
     turns = np.exp(1j * np.multiply.outer(times, dynamics.omega[0].numpy()))
