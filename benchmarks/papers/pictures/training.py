@@ -49,7 +49,7 @@ class PicturePlan:
 
 def noises(model: LanguageModel) -> dict[str, list[float | None]]:
     """Return the noises of the last layer per head; {} for models without."""
-    parameters = getattr(model.blocks[-1].mixer, "dynamics", None)
+    parameters: Any = getattr(model.blocks[-1].mixer, "dynamics", None)
     if parameters is None:
         return {}
     with torch.no_grad():
@@ -68,7 +68,8 @@ def noises(model: LanguageModel) -> dict[str, list[float | None]]:
 
 def start_diffusive(model: LanguageModel, steady: float) -> None:
     """Set the steady process variance of every head with decay, so that alpha < 0 (RFA F.2)."""
-    for block in model.blocks:
+    blocks: Any = model.blocks
+    for block in blocks:
         dynamics = block.mixer.dynamics
         with torch.no_grad():
             dynamics.process_raw[dynamics.mu > 0] = raw_from_positive(steady)
