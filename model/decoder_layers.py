@@ -13,7 +13,7 @@ from rfa.model.language import LanguageModel
 from rfa.model.layers import Block, RobustMixer
 from rfa.model.mixing import ModeNorm
 from rfa.model.recurrence.slots_reference import SlotParameters
-from rfa.runtime.text.config import LanguageModelConfig, Mode
+from rfa.runtime.text.config import EXTENSIONS, LanguageModelConfig, Mode
 
 NORM_EPS = 1e-6
 
@@ -39,7 +39,7 @@ class Readout:
             mixer_norm=cast(ModeNorm, block.mixer_norm).of(mode),
             mix_in=torch.cat(inward).to(dtype),
             mix_out=mixer.output.of(mode).to(dtype),
-            feed_forward_norm=block.feed_forward_norm.of(mode),
+            feed_forward_norm=cast(ModeNorm, block.feed_forward_norm).of(mode),
         )
 
 
@@ -110,8 +110,11 @@ class Stack:
 
 
 def check_decodable(config: LanguageModelConfig) -> None:
-    """Raise ValueError unless the mixer is "rfa" and there is no window."""
+    """Raise ValueError unless the mixer is "rfa" without extensions and there is no window."""
     if config.mixer != "rfa":
         raise ValueError(f"a decoder requires mixer 'rfa', got {config.mixer!r}")
+    for name, whole in EXTENSIONS.items():
+        if getattr(config, name) != whole:
+            raise ValueError(f"a decoder requires {name} {whole!r}, got {getattr(config, name)!r}")
     if config.window:
         raise ValueError(f"a decoder requires window 0, got {config.window}")

@@ -163,8 +163,8 @@ class LanguageModel(nn.Module):
         """
         x = self._embed(tokens)
         keys, values = [], []
-        for i, (block, mixer) in enumerate(zip(self._layers(), self._robust_mixers(), strict=True)):
-            mixed, k, v = mixer.extend(
+        for i, block in enumerate(self._layers()):
+            mixed, k, v = block.mixer.extend(
                 block.mixer_norm(x), cache.position, cache.keys[:, i], cache.values[:, i], self._last(i, noise)
             )
             x = block.finish(x, mixed.out, "attention")
@@ -194,11 +194,6 @@ class LanguageModel(nn.Module):
     def _slot_mixers(self) -> list[RobustMixer]:
         if "recurrent" not in self.config.modes:
             raise ValueError(f"a {self.config.mixer} model without slots has no recurrent mode")
-        return self._robust_mixers()
-
-    def _robust_mixers(self) -> list[RobustMixer]:
-        if self.config.mixer != "rfa":
-            raise ValueError(f"a {self.config.mixer} model attends to whole sequences and has no cache")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfa.model.attention.api import AttentionImpl, runs_fused
-from rfa.model.attention.reference import attend, relative_attention, without_autocast
+from rfa.model.attention.reference import AttentionResult, attend, relative_attention, without_autocast
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
@@ -21,7 +21,7 @@ from rfa.model.dynamics import (
     rotate,
     wrapped_phase,
 )
-from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, projection, token_mixer
+from rfa.model.mixing import ConfidenceGate, MixerOutput, ModeNorm, TokenMixer, projection, token_mixer
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
@@ -70,6 +70,12 @@ class RobustMixer(TokenMixer):
             self.output_gate = nn.Linear(config.d_model, heads)
             nn.init.zeros_(self.output_gate.weight)
             nn.init.constant_(self.output_gate.bias, OUTPUT_GATE_START)
+        if config.confidence != "none":
+            self.confidence = ConfidenceGate(heads, config.confidence)
+        if config.bias:
+            width = heads * 2 * complex_dims
+            sizes = {"query": width, "key": width, "value": width, "output": config.d_model}
+            self.drift = nn.ParameterDict({name: torch.zeros(size) for name, size in sizes.items()})
         self._training_attention = relative_attention
 
     def compile_attention(self) -> None:
@@ -112,7 +118,10 @@ class RobustMixer(TokenMixer):
     def projected(self, x: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
         """Project normalised inputs `[..., d]` to q, k, v `[..., H, 2D]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        return self.query(x, mode).reshape(shape), self.key(x).reshape(shape), self.value(x).reshape(shape)
+        q, k, v = self.query(x, mode), self.key(x), self.value(x)
+        if self.config.bias:
+            q, k, v = q + self.drift["query"], k + self.drift["key"], v + self.drift["value"]
+        return q.reshape(shape), k.reshape(shape), v.reshape(shape)
 
     def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
         """Return `projected` in the rotating frame, float32."""
@@ -158,7 +167,7 @@ class RobustMixer(TokenMixer):
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
-        return out
+        return out + self.drift["output"] if self.config.bias else out
 
     def finish(
         self,
@@ -195,16 +204,30 @@ class RobustMixer(TokenMixer):
         core = self._training_attention if self.training else relative_attention
         # Under autocast, the compiled gradient of the keys is NaN (torch 2.13, CPU).
         with without_autocast(x.device):
-            result = core(q, k, v, dynamics, kernel=config.kernel, with_precision=with_precision, prior=config.prior)
+            result = core(
+                q,
+                k,
+                v,
+                dynamics,
+                kernel=config.kernel,
+                with_precision=with_precision or config.confidence != "none",
+                prior=config.prior,
+                horizon=config.horizon,
+            )
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
-        return self.finish(result.out, x, phase, precision, dynamics.gamma2, mode="attention")
+        return self.finish(self._with_own_value(result, v), x, phase, precision, dynamics.gamma2, mode="attention")
+
+    def _with_own_value(self, result: AttentionResult, value: Tensor) -> Tensor:
+        """Return the estimate, fused with the token's own value if the model has a confidence gate."""
+        return self.confidence(result, value) if self.config.confidence != "none" else result.out
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
-        """Return whether the fused kernels run the projections of `x`. They do not run the ablations."""
+        """Return whether the fused kernels run the projections of `x`. They run neither ablations nor extensions."""
         config = self.config
-        if config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values or config.unit_norm:
+        is_ablation = config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values
+        if is_ablation or config.unit_norm or config.confidence != "none" or config.horizon:
             if impl == "triton":
-                raise ValueError("impl='triton' cannot run this: the kernels do not support ablations of RFA")
+                raise ValueError("impl='triton' cannot run this: the kernels support no ablations or extensions")
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -325,9 +348,11 @@ class RobustMixer(TokenMixer):
             key_valid=torch.cat([cached < position[:, None], torch.ones_like(positions, dtype=torch.bool)], dim=1),
             kernel=self.config.kernel,
             prior=self.config.prior,
+            horizon=self.config.horizon,
         )
         padded = None if noise is None else torch.cat([torch.zeros_like(q[:, :-1]), noise[:, None]], dim=1)
-        mixed = self.finish(result.out, x, phase, result.precision, dynamics.gamma2, mode="attention", noise=padded)
+        latent = self._with_own_value(result, new_v)
+        mixed = self.finish(latent, x, phase, result.precision, dynamics.gamma2, mode="attention", noise=padded)
         return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
 
 
@@ -353,11 +378,15 @@ class Block(nn.Module):
         mixer = token_mixer(config)
         self.mixer_norm = ModeNorm(config.d_model, is_own=config.own_readout) if mixer.takes_norm else nn.Identity()
         self.mixer = mixer
-        self.feed_forward_norm = ModeNorm(config.d_model, is_own=config.own_readout)
+        norm = ModeNorm(config.d_model, is_own=config.own_readout) if mixer.is_residual else nn.Identity()
+        self.feed_forward_norm = norm
         self.feed_forward = FeedForward(config)
 
     def finish(self, x: Tensor, mixed: Tensor, mode: Mode) -> Tensor:
         """Add the mixer output to the residual, then apply the feed-forward layer."""
+        if not self.mixer.is_residual:
+            out: Tensor = x + self.feed_forward(mixed)
+            return out
         x = x + mixed
-        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x, mode))
+        out = x + self.feed_forward(self.feed_forward_norm(x, mode))
         return out

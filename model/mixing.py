@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.runtime.text.config import LanguageModelConfig, Mixer, Mode
+from rfa.model.attention.reference import AttentionResult
+from rfa.runtime.text.config import Confidence, LanguageModelConfig, Mixer, Mode
 
 # mixer → its class, imported on use, because the papers' other systems are not in the installed package.
 HOMES: dict[Mixer, tuple[str, str]] = {
@@ -19,6 +20,10 @@ HOMES: dict[Mixer, tuple[str, str]] = {
     "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
     "afa": ("rfa.benchmarks.papers.adaptive_mixer", "AdaptiveMixer"),
     "radial_tangential": ("rfa.benchmarks.papers.radial_mixer", "RadialTangentialMixer"),
+    "tensor": ("rfa.benchmarks.papers.tensor_mixer", "TensorMixer"),
+    "polar": ("rfa.benchmarks.papers.polar_mixer", "PolarMixer"),
+    "unrolled": ("rfa.benchmarks.papers.unrolled_mixer", "UnrolledMixer"),
+    "stacked": ("rfa.benchmarks.papers.stacked_mixer", "StackedMixer"),
 }
 
 
@@ -81,11 +86,47 @@ def _draw(weight: Tensor, scale: float) -> None:
     nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
 
+# Start of the gate's scale and offset. "balanced" is p / (p + 1), the share of the estimate where the prior precision
+# is 1. "open" is that of RFA C.4, whose slope is ten times less.
+GATE_STARTS = {"open": (0.1, -4.0), "balanced": (1.0, 0.0), "linear": (0.1, 0.0)}
+
+
+class ConfidenceGate(nn.Module):
+    """Fuse an estimate with the token's own value: g v̄ + (1 - g) v, with g of the evidence p.
+
+    g = sigmoid(a log p - b) (RFA C.4), or with kind "linear" g = sigmoid(a p - b), applied to the estimate as
+    (1 - delta) g v̄ + delta v (AFA B.2).
+    """
+
+    def __init__(self, heads: int, kind: Confidence) -> None:
+        super().__init__()
+        self.kind = kind
+        scale, offset = GATE_STARTS[kind]
+        self.scale = nn.Parameter(torch.full((heads,), scale))
+        self.offset = nn.Parameter(torch.full((heads,), offset))
+        if kind == "linear":
+            self.delta_raw = nn.Parameter(torch.full((heads,), -2.0))
+
+    def gate(self, precision: Tensor) -> Tensor:
+        """Return g in (0, 1) for evidence `[..., H]`."""
+        evidence = precision if self.kind == "linear" else torch.log(precision)
+        return torch.sigmoid(self.scale * evidence - self.offset)
+
+    def forward(self, result: AttentionResult, value: Tensor) -> Tensor:
+        gate = self.gate(result.precision)[..., None]
+        if self.kind == "linear":
+            share = torch.sigmoid(self.delta_raw)[:, None]
+            return (1 - share) * gate * result.out + share * value
+        return gate * result.out + (1 - gate) * value
+
+
 class TokenMixer(nn.Module):
     """Base class: projections d → 2D real dimensions per head → d. `output_scale` scales the output projection."""
 
     # Whether the block passes the normalised residual stream or the residual stream itself.
     takes_norm = True
+    # Whether the block adds the output to the residual stream. Otherwise the feed-forward layer takes it alone.
+    is_residual = True
 
     def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
         super().__init__()
@@ -99,6 +140,96 @@ class TokenMixer(nn.Module):
     @abstractmethod
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
         """Mix a sequence `[B, N, d]` at positions 0 … N-1. Without `with_precision`, log_precision is arbitrary."""
+
+    def extend(
+        self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
+    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        """Mix n new tokens `[B, n, d]` with a cache.
+
+        Args:
+            position: `[B]`, number of valid cache rows and position of the first new token.
+            keys, values: Cache `[B, H, C, 2D]`.
+            noise: `[B, H, 2D]` for the latent sample of the last new token.
+
+        Returns:
+            Output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values for the caller to store.
+
+        Raises:
+            ValueError: The mixer has no cache.
+        """
+        raise ValueError(f"a {self.config.mixer} model attends to whole sequences and has no cache")
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project `[..., d]` to q, k, v `[..., H, 2D]`, at least float32."""
+        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
+        q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
+        wide = torch.promote_types(v.dtype, torch.float32)
+        return q.to(wide), k.to(wide), v.to(wide)
+
+
+class Pairs(NamedTuple):
+    """Positions of queries `[1 or B, n]` and keys `[1 or B, M]`, the last n of which are the queries' own tokens.
+
+    `key_valid` `[B, M]` is False for empty cache rows.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    key_valid: Tensor | None = None
+
+    @property
+    def is_visible(self) -> Tensor:
+        """Return `[1 or B, n, M]`: valid keys up to the query's own."""
+        index = torch.arange(self.keys.shape[1], device=self.keys.device)
+        own = index[self.keys.shape[1] - self.queries.shape[1] :]
+        is_causal = (index <= own[:, None])[None]
+        return is_causal if self.key_valid is None else is_causal & self.key_valid[:, None]
+
+    def lag(self, dtype: torch.dtype) -> Tensor:
+        """Return `[1 or B, n, M]`, 0 for later keys."""
+        return (self.queries[:, :, None] - self.keys[:, None, :]).clamp_min(0).to(dtype)
+
+
+class PairMixer(TokenMixer):
+    """A mixer whose tokens read rows of keys and values, of a whole sequence or of a cache."""
+
+    @abstractmethod
+    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values `[B, n, H, 2D]` of tokens `[B, n, d]` at `positions` `[1 or B, n]`."""
+
+    @abstractmethod
+    def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
+        """Return latents `[B, n, H, 2D]` and their log precision `[B, n, H]`, given rows of n queries and M keys."""
+
+    def anchor_noise(self) -> Tensor:
+        """Return gamma² of the heads `[H]`, which a latent sample adds to its variance (RFA C.5)."""
+        return torch.zeros(self.config.n_heads, device=self.key.weight.device)
+
+    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        pairs = Pairs(positions, positions)
+        latent, log_precision = self.read(*self.rows(x, positions), pairs, with_precision=with_precision)
+        return MixerOutput(self.output(latent.flatten(-2)), log_precision, latent)
+
+    def extend(
+        self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
+    ) -> tuple[MixerOutput, Tensor, Tensor]:
+        positions = position[:, None] + torch.arange(x.shape[1], device=x.device)
+        cached = torch.arange(keys.shape[2], device=x.device).expand(keys.shape[0], -1)
+        q, new_k, new_v = self.rows(x, positions)
+        pairs = Pairs(
+            positions,
+            torch.cat([cached, positions], dim=1),
+            torch.cat([cached < position[:, None], torch.ones_like(positions, dtype=torch.bool)], dim=1),
+        )
+        k, v = (torch.cat([old.transpose(1, 2), new], dim=1) for old, new in ((keys, new_k), (values, new_v)))
+        latent, log_precision = self.read(q, k, v, pairs, with_precision=True)
+        if noise is not None:
+            spread = torch.sqrt((torch.exp(-log_precision[:, -1]) + self.anchor_noise()) / 2)
+            last = latent[:, -1:] + (noise * spread[..., None])[:, None]
+            latent = torch.cat([latent[:, :-1], last], dim=1)
+        mixed = MixerOutput(self.output(latent.flatten(-2)), log_precision, latent)
+        return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
 
 
 def token_mixer(config: LanguageModelConfig) -> TokenMixer:

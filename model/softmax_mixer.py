@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rfa.model.attention.reference import without_autocast
 from rfa.model.dynamics import banded_decay, banded_frequencies, decay, no_frequencies, rotate, wrapped_phase
-from rfa.model.mixing import MixerOutput, TokenMixer
+from rfa.model.mixing import PairMixer, Pairs
 from rfa.runtime.text.config import LanguageModelConfig
 
 
@@ -31,8 +32,8 @@ def alibi_slopes(n_heads: int) -> Tensor:
     return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1) / n_heads)
 
 
-class SoftmaxMixer(TokenMixer):
-    """Dot-product attention with the positional bias of the configuration."""
+class SoftmaxMixer(PairMixer):
+    """Dot-product attention with the positional bias of the configuration. It has no evidence: log_precision is 0."""
 
     omega: Tensor
     slope: Tensor
@@ -47,27 +48,26 @@ class SoftmaxMixer(TokenMixer):
         mu = banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
 
-    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Return `[B, N, d]`. log_precision is zero, because dot products have no evidence."""
-        batch, length, _ = x.shape
-        shape = (batch, length, self.config.n_heads, 2 * self.config.head_dim)
-        phase = wrapped_phase(self.omega, torch.arange(length, device=x.device), torch.float32)
-        query, key = self.query(x).reshape(shape), self.key(x).reshape(shape)
-        v = self.value(x).reshape(shape)
-        q, k = (rotate(part.float(), phase).to(v.dtype) for part in (query, key))
-        out = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        latent = out.transpose(1, 2)
-        return MixerOutput(self.output(latent.flatten(-2)), latent.new_zeros(shape[:3]), latent)
+    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self._project(x)
+        phase = wrapped_phase(self.omega, positions, v.dtype)
+        return rotate(q, phase), rotate(k, phase), v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend with queries, keys and values `[B, H, N, 2D]`, positions encoded in q and k."""
-        if self.config.distance_bias == "none":
+    def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        latent = self._attend(q, k, v, pairs).transpose(1, 2)
+        return latent, latent.new_zeros(latent.shape[:-1])
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs) -> Tensor:
+        """Attend with queries, keys and values `[B, H, n or M, 2D]`, positions encoded in q and k."""
+        if self.config.distance_bias == "none" and pairs.key_valid is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        index = torch.arange(q.shape[2], device=q.device)
-        lag = index[:, None] - index
+        with without_autocast(q.device):
+            scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        lag = pairs.lag(scores.dtype)
         if self.config.distance_bias == "alibi":
-            bias = torch.where(lag >= 0, -self.slope[:, None, None] * lag, float("-inf"))
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
-        scale = decay(self.mu, lag.clamp_min(0)) / math.sqrt(q.shape[-1])
-        scores = torch.where(lag >= 0, (q @ k.transpose(-1, -2)).float() * scale, float("-inf"))
-        return torch.softmax(scores, dim=-1).to(v.dtype) @ v
+            scores = scores - self.slope[:, None, None] * lag[:, None]
+        elif self.config.distance_bias == "decay":
+            scores = scores * decay(self.mu, lag).transpose(0, 1)
+        with without_autocast(q.device):
+            return torch.softmax(scores.masked_fill(~pairs.is_visible[:, None], float("-inf")), dim=-1) @ v

@@ -109,8 +109,8 @@ def rate_factor(step: float, config: OptimiserConfig) -> float:
 
 
 def is_sde_parameter(name: str) -> bool:
-    """Return whether a parameter is an SDE scalar (noises, nu, tau), a separate group in the paper."""
-    return ".dynamics." in name
+    """Return whether a parameter is an SDE scalar (noises, nu, tau, confidence gate), a separate group in the paper."""
+    return ".dynamics." in name or ".confidence." in name
 
 
 def _is_matrix(parameter: Tensor) -> bool:

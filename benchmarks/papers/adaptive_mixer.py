@@ -19,10 +19,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rfa.benchmarks.papers.afa.layer import AdaptiveScalars, RationalDynamics, gated, transported
-from rfa.model.attention.reference import relative_attention
-from rfa.model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
-from rfa.model.mixing import MixerOutput, TokenMixer
+from rfa.benchmarks.papers.afa.layer import AdaptiveScalars, RationalDynamics, gated
+from rfa.model.attention.reference import attend
+from rfa.model.dynamics import banded_decay, decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
+from rfa.model.mixing import PairMixer, Pairs
 from rfa.runtime.text.config import LanguageModelConfig
 
 # Initial steady process variance, as in `DynamicsParameters`.
@@ -49,7 +49,7 @@ class AdaptiveDynamics(AdaptiveScalars):
         return self.rational(self.omega, 2 * self.mu * positive(self.process_raw))
 
 
-class AdaptiveMixer(TokenMixer):
+class AdaptiveMixer(PairMixer):
     """See the module's page."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -62,18 +62,21 @@ class AdaptiveMixer(TokenMixer):
         )
         self.delta = nn.Parameter(torch.zeros(heads))
 
-    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """`[B, N, d]` at positions 0 … N-1."""
+    def anchor_noise(self) -> Tensor:
+        noise: Tensor = self.dynamics().gamma2
+        return noise
+
+    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self._project(x)
+        phase = wrapped_phase(self.dynamics.omega, positions, v.dtype)
+        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase)
+
+    def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
         dynamics = self.dynamics()
-        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        # R² below float32's resolution is lost.
-        q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
-        wide = torch.promote_types(v.dtype, torch.float32)
-        index = torch.arange(x.shape[1], device=x.device)
-        phase = wrapped_phase(dynamics.omega, index, wide)
-        q, k, turned = (rotate(part.to(wide), -phase) for part in (q, k, v))
-        result = relative_attention(q, k, turned, dynamics, with_precision=with_precision)
-        fused = gated(v.to(wide), rotate(result.out, phase), self.delta)
-        latent = transported(fused, dynamics, index.new_ones(()))
-        log_precision = torch.log(result.precision) if with_precision else torch.zeros_like(result.log_norm)
-        return MixerOutput(self.output(latent.flatten(-2)), log_precision, latent)
+        queries, keys = pairs.queries.double(), pairs.keys.double()
+        result = attend(q, k, v, dynamics, query_times=queries, key_times=keys, key_valid=pairs.key_valid)
+        fused = gated(v[:, -q.shape[1] :], result.out, self.delta)
+        # One step ahead, from the rotating frame.
+        ahead = rotate(fused, wrapped_phase(dynamics.omega, pairs.queries + 1, fused.dtype))
+        latent = decay(dynamics.mu, ahead.new_ones(()))[:, None] * ahead
+        return latent, torch.log(result.precision)

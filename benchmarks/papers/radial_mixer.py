@@ -18,6 +18,7 @@ is in W_o, which starts √D times as large, because |z_h|² ~ D (§3.5).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +36,8 @@ from rfa.model.dynamics import (
     variance,
     wrapped_phase,
 )
-from rfa.model.mixing import MixerOutput, TokenMixer
-from rfa.runtime.text.config import LanguageModelConfig
+from rfa.model.mixing import PairMixer, Pairs
+from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 
 EPSILON = 1e-6
 # Added to squared lengths, for vectors of length zero. Bounds the gradient at zero by 1e6.
@@ -48,6 +49,12 @@ PROCESS, MEASUREMENT, FLOOR = 0.01, 0.1, 0.01
 def unit(x: Tensor) -> Tensor:
     """Normalise `[..., 2D]` to length one. Zero stays zero, with a finite gradient."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NO_LENGTH)
+
+
+def geodesic(direction: Tensor, tangent: Tensor) -> Tensor:
+    """Return exp_u(t) = cos |t| u + sin |t| t / |t| `[..., 2D]`, for unit u and t orthogonal to it (AFA 5.3)."""
+    angle = torch.sqrt(tangent.square().sum(-1, keepdim=True) + NO_LENGTH)
+    return torch.cos(angle) * direction + torch.sin(angle) / angle * tangent
 
 
 class DirectionalDynamics(DynamicsParameters):
@@ -62,7 +69,14 @@ class DirectionalDynamics(DynamicsParameters):
         return positive(self.floor_raw)
 
 
-class RadialTangentialMixer(TokenMixer):
+@dataclass(frozen=True)
+class RadialOptions(StrictConfig):
+    """`geodesic`: the step is exp_v(ū) - v along the sphere (AFA 5.3), instead of ū in the tangent plane."""
+
+    geodesic: bool = False
+
+
+class RadialTangentialMixer(PairMixer):
     """See the module's page."""
 
     takes_norm = False  # length counts
@@ -70,46 +84,49 @@ class RadialTangentialMixer(TokenMixer):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config, math.sqrt(config.head_dim / (2 * config.n_layers)))
         heads, complex_dims = config.n_heads, config.head_dim
+        self.options = RadialOptions.from_dict(config.mixer_options)
         self.dynamics = DirectionalDynamics(
             frequencies(config.frequencies, heads, complex_dims),
             banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
             config.temperature,
         )
 
-    def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Return the tangent step of tokens `[B, N, d]` at positions 0 … N-1. x is the state, not its norm."""
-        dynamics = self.dynamics()
-        shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
-        q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
-        wide = torch.promote_types(v.dtype, torch.float32)
-        magnitude2 = v.to(wide).square().sum((-1, -2))
-        index = torch.arange(x.shape[1], device=x.device)
-        phase = wrapped_phase(dynamics.omega, index, wide)
-        q, k, v = (rotate(unit(part.to(wide)), -phase).transpose(1, 2) for part in (q, k, v))
-        # float32 under autocast too: R² is a difference of nearly equal numbers.
-        with without_autocast(x.device):
-            excess, log_precision = self._pairs(q @ k.transpose(-1, -2), magnitude2, dynamics)
-            logits = dynamics.tau[:, None, None] * (log_precision - dynamics.kappa[:, None, None] * torch.log1p(excess))
-            is_causal = index[:, None] >= index
-            mean = torch.softmax(torch.where(is_causal, logits, float("-inf")), dim=-1) @ v
-        tangent = mean - (v * mean).sum(-1, keepdim=True) * v
-        latent = rotate(tangent.transpose(1, 2), phase)
-        evidence = latent.new_zeros(shape[:-1])
-        if with_precision:
-            weighted = torch.where(is_causal, torch.exp(log_precision) / (1 + excess), 0.0)
-            evidence = torch.log(weighted.sum(-1)).transpose(1, 2)
-        return MixerOutput(self.output(latent.flatten(-2)), evidence, latent)
+    def anchor_noise(self) -> Tensor:
+        noise: Tensor = self.dynamics().gamma2
+        return noise
 
-    def _pairs(self, dot: Tensor, magnitude2: Tensor, dynamics: Dynamics) -> tuple[Tensor, Tensor]:
-        """Return P R² / nu and log P of every pair `[B, H, N, N]`, given Re(q̃† k̃) of unit vectors and |v|² `[B,
-        N]`.
-        """
-        index = torch.arange(dot.shape[-1], device=dot.device)
-        lag = (index[:, None] - index).clamp_min(0)
-        spread = variance(dynamics, index.to(dot.dtype))  # [H, N]
-        kept = decay(dynamics.mu, index.to(dot.dtype)).square()
-        own = spread[:, 0][:, None] / (magnitude2[:, None] + EPSILON)  # [B, H, N]
-        carried = spread[:, lag] / (magnitude2[:, None, None] * kept[:, lag] + EPSILON)
-        angular = own[..., None] + carried + self.dynamics.floor[:, None, None]
-        residual2 = (2 - 2 * dot).clamp_min(0)
-        return residual2 / (angular * dynamics.nu[:, None, None]), -torch.log(angular)
+    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return directions of queries and keys, and values of any length, in the rotating frame. x is the state."""
+        q, k, v = self._project(x)
+        phase = wrapped_phase(self.dynamics.omega, positions, v.dtype)
+        return rotate(unit(q), -phase), rotate(unit(k), -phase), rotate(v, -phase)
+
+    def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
+        dynamics = self.dynamics()
+        magnitude2, is_visible = v.square().sum((-1, -2)), pairs.is_visible[:, None]
+        q, k, v = (part.transpose(1, 2) for part in (q, k, unit(v)))
+        own = v[:, :, -q.shape[2] :]
+        # float32 under autocast too: R² is a difference of nearly equal numbers.
+        with without_autocast(q.device):
+            angular = self._angular(magnitude2, pairs.lag(q.dtype), dynamics)
+            residual2 = (2 - 2 * q @ k.transpose(-1, -2)).clamp_min(0)
+            excess, log_precision = residual2 / (angular * dynamics.nu[:, None, None]), -torch.log(angular)
+            logits = dynamics.tau[:, None, None] * (log_precision - dynamics.kappa[:, None, None] * torch.log1p(excess))
+            mean = torch.softmax(torch.where(is_visible, logits, float("-inf")), dim=-1) @ v
+        step = mean - (own * mean).sum(-1, keepdim=True) * own
+        if self.options.geodesic:
+            step = geodesic(own, step) - own
+        phase = wrapped_phase(dynamics.omega, pairs.queries, q.dtype)
+        latent = rotate(step.transpose(1, 2), phase)
+        if not with_precision:
+            return latent, latent.new_zeros(latent.shape[:-1])
+        weighted = torch.where(is_visible, torch.exp(log_precision) / (1 + excess), 0.0)
+        return latent, torch.log(weighted.sum(-1)).transpose(1, 2)
+
+    def _angular(self, magnitude2: Tensor, lag: Tensor, dynamics: Dynamics) -> Tensor:
+        """Return 1/P of every pair `[B, H, n, M]`, given |v|² of the keys `[B, M]`."""
+        spread, kept = (x.transpose(0, 1) for x in (variance(dynamics, lag), decay(dynamics.mu, lag).square()))
+        start = (dynamics.eta2 + dynamics.gamma2)[:, None, None]
+        own = start / (magnitude2[:, None, -lag.shape[1] :, None] + EPSILON)
+        carried = spread / (magnitude2[:, None, None] * kept + EPSILON)
+        return own + carried + self.dynamics.floor[:, None, None]

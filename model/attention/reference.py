@@ -55,6 +55,11 @@ def _tables(dynamics: Dynamics, lag: Tensor, prior: Prior = "lyapunov") -> tuple
     return transport, -torch.log(bias), 1 / (nu * scale)
 
 
+def _ahead(lag: Tensor, horizon: float) -> Tensor:
+    """Return lag + horizon, and the lag itself without a horizon, so that graphs have no addition of zero."""
+    return lag + horizon if horizon else lag
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Return a context that disables autocast. It is a null context without autocast, so exported graphs have none."""
     if torch.is_autocast_enabled(device.type):
@@ -96,6 +101,7 @@ def relative_attention(
     kernel: str = "student_t",
     with_precision: bool = True,
     prior: Prior = "lyapunov",
+    horizon: float = 0.0,
 ) -> AttentionResult:
     """Compute RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, … with lag tables of N entries.
 
@@ -104,10 +110,11 @@ def relative_attention(
     Args:
         with_precision: If False, the precision is zeros.
         prior: See `LanguageModelConfig`.
+        horizon: Added to each lag (RFA C.6: E → zeta E with zeta = e^{-mu horizon}).
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
-    by_lag = _tables(dynamics, index.to(q.dtype), prior)
+    by_lag = _tables(dynamics, _ahead(index.to(q.dtype), horizon), prior)
     is_whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or q.is_cuda
     block = length if is_whole else min(QUERY_BLOCK, length)
     lag = index[length - block :, None] - index
@@ -185,6 +192,7 @@ def attend(
     key_valid: Tensor | None = None,
     kernel: str = "student_t",
     prior: Prior = "lyapunov",
+    horizon: float = 0.0,
 ) -> AttentionResult:
     """Compute RFA of rotated queries over any rotated keys, for a prefix cache or irregular times.
 
@@ -193,7 +201,7 @@ def attend(
         k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. The batch may share times `[1, n]` and `[1, M]`.
         key_valid: Mask `[B, M]`, False for empty cache rows, which must hold finite numbers. The last n keys belong to
             the queries and are valid. A query attends to the valid keys up to its own.
-        prior: See `LanguageModelConfig`.
+        prior, horizon: See `relative_attention`.
     """
     n, total = q.shape[1], k.shape[1]
     index = torch.arange(total, device=q.device)
@@ -202,6 +210,7 @@ def attend(
     visible = is_causal if key_valid is None else is_causal & key_valid[:, None]
     # Subtract in float64: float32 timestamps resolve only minutes.
     lag = (query_times[:, :, None] - key_times[:, None, :]).clamp_min(0).to(q.dtype)  # [B, n, M]
+    lag = _ahead(lag, horizon)
     transport, log_precision, scaled = (
         table.transpose(0, 1) for table in _tables(dynamics, lag, prior=prior)
     )  # [B, H, n, M]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self, get_args
 
 from rfa.runtime.choices import Mode
 
-Mixer = Literal["rfa", "softmax", "afa", "radial_tangential"]
+Mixer = Literal["rfa", "softmax", "afa", "radial_tangential", "tensor", "polar", "unrolled", "stacked"]
 Kernel = Literal["student_t", "gaussian"]
 Frequencies = Literal["banded", "full", "none"]
 Prior = Literal["lyapunov", "constant", "additive"]
 Noise = Literal["learned", "anchor"]
 DistanceBias = Literal["none", "alibi", "decay"]
 Innovation = Literal["key", "value"]
+Confidence = Literal["none", "open", "balanced", "linear"]
 
 # Added to softplus where a parameter must be positive.
 POSITIVE_FLOOR = 1e-6
@@ -23,9 +25,11 @@ POSITIVE_FLOOR = 1e-6
 GATE_RANGE = (-12.0, 8.0)
 # Added process noise of a slot per unit of its input gate.
 PROCESS_GATE_SCALE = 0.1
-MIXERS = ("rfa", "softmax", "afa", "radial_tangential")
+MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 # Ablations that only RFA supports, and the values without ablation.
 ABLATIONS = {"kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False}
+# Extensions of RFA as attention, and the values without them.
+EXTENSIONS = {"confidence": "none", "bias": False, "horizon": 0.0}
 MODES: tuple[Mode, ...] = ("attention", "recurrent")
 KERNELS = ("student_t", "gaussian")
 FREQUENCIES = ("banded", "full", "none")
@@ -33,6 +37,7 @@ PRIORS = ("lyapunov", "constant", "additive")
 NOISES = ("learned", "anchor")
 DISTANCE_BIASES = ("none", "alibi", "decay")
 INNOVATIONS = ("key", "value")
+CONFIDENCES = ("none", "open", "balanced", "linear")
 
 
 @contextmanager
@@ -78,7 +83,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 @dataclass(frozen=True)
 class LanguageModelConfig(StrictConfig):
     """A decoder: RFA with its recurrent twin, one of the ablations of RFA, softmax attention, AFA, or the
-    RT-Transformer ("radial_tangential").
+    RT-Transformer ("radial_tangential"), or another system of `benchmarks/papers`.
 
     Args:
         head_dim: complex dims D, so a head has 2D reals.
@@ -101,6 +106,11 @@ class LanguageModelConfig(StrictConfig):
         window: exact tokens W that are read together with the slots, which a token enters when it leaves the window.
         learned_decay: mu is learned from the fixed decay on; the heads without decay stay without.
         output_gate: a sigmoid of the block's normalised input scales each head before the output projection.
+        confidence: RFA's output is fused with the token's own value by its evidence p: by a gate of log p that starts
+            "open", as printed, or "balanced", at p / (p + 1), or by AFA's gate, "linear" in p.
+        bias: RFA's projections have biases, which a constant drift and measurement bias are (RFA C.2).
+        horizon: tokens ahead for which RFA's estimate is made (RFA C.6).
+        mixer_options: options of a mixer of `benchmarks/papers`, which checks them.
         own_readout: each mode has separate queries, output projections and norms; else the modes share all but the
             gates of the slots.
     """
@@ -130,6 +140,10 @@ class LanguageModelConfig(StrictConfig):
     learned_decay: bool = False
     output_gate: bool = False
     own_readout: bool = False
+    confidence: Confidence = "none"
+    bias: bool = False
+    horizon: float = 0.0
+    mixer_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
@@ -151,7 +165,10 @@ class LanguageModelConfig(StrictConfig):
         check_choice("noise", self.noise, NOISES)
         check_choice("distance_bias", self.distance_bias, DISTANCE_BIASES)
         check_choice("innovation", self.innovation, INNOVATIONS)
-        for name in ("robust_slots", "learned_decay", "output_gate", "own_readout"):
+        check_choice("confidence", self.confidence, CONFIDENCES)
+        if not 0 <= self.horizon < math.inf:
+            raise ValueError(f"horizon must be a finite number >= 0, got {self.horizon}")
+        for name in ("robust_slots", "learned_decay", "output_gate", "own_readout", "bias"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
             if self.mixer != "rfa" and getattr(self, name) != (name == "robust_slots"):
@@ -173,6 +190,11 @@ class LanguageModelConfig(StrictConfig):
         for name, whole in ABLATIONS.items():
             if self.mixer != "rfa" and getattr(self, name) != whole:
                 raise ValueError(f"{name} {getattr(self, name)!r} is of the mixer 'rfa', got {self.mixer!r}")
+        extended = [name for name, whole in EXTENSIONS.items() if getattr(self, name) != whole]
+        if extended and (self.mixer != "rfa" or self.n_slots):
+            raise ValueError(f"{extended[0]} is of the mixer 'rfa' with n_slots 0")
+        if self.mixer_options and self.mixer in ("rfa", "softmax"):
+            raise ValueError(f"mixer_options are of a mixer of benchmarks/papers, got {self.mixer!r}")
         if self.mixer == "afa" and self.damping == 0:
             raise ValueError("damping must be > 0 for the mixer 'afa', whose decay is learned from there on")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
