@@ -124,15 +124,16 @@ class RobustMixer(TokenMixer):
         return q.reshape(shape), k.reshape(shape), v.reshape(shape)
 
     def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `projected` in the rotating frame, float32."""
-        q, k, v = (part.float() for part in self.projected(x, mode))
+        """Return `projected` in the rotating frame, at least float32."""
+        q, k, v = (part.to(phase.dtype) for part in self.projected(x, mode))
         if self.config.unit_norm:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase) if self.config.rotate_values else v
 
     def phase(self, positions: Tensor) -> Tensor:
         """Return the phase at `positions` `[...]`, `[..., H, D]`. e^{i phase} rotates out of the rotating frame."""
-        return wrapped_phase(self.dynamics.omega, positions, torch.float32)
+        wide = torch.promote_types(self.dynamics.gamma2_raw.dtype, torch.float32)
+        return wrapped_phase(self.dynamics.omega, positions, wide)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
         """Return the slot parameters. `lags` `[B, N]` is the number of tokens since the previous one, by default 1."""

@@ -29,7 +29,7 @@ def rotary_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -
 
 def alibi_slopes(n_heads: int) -> Tensor:
     """Return 2^{-8h/H}, h = 1 … H, `[H]` (Press et al. 2022)."""
-    return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1) / n_heads)
+    return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1, dtype=torch.float64) / n_heads)
 
 
 class SoftmaxMixer(PairMixer):
@@ -66,7 +66,7 @@ class SoftmaxMixer(PairMixer):
             scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         lag = pairs.lag(scores.dtype)
         if self.config.distance_bias == "alibi":
-            scores = scores - self.slope[:, None, None] * lag[:, None]
+            scores = scores - self.slope.to(lag.dtype)[:, None, None] * lag[:, None]
         elif self.config.distance_bias == "decay":
             scores = scores * decay(self.mu, lag).transpose(0, 1)
         with without_autocast(q.device):

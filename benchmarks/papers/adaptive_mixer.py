@@ -54,6 +54,8 @@ class AdaptiveMixer(PairMixer):
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
+        if config.mixer_options:
+            raise ValueError(f"the mixer afa has no options, got {sorted(config.mixer_options)}")
         heads, complex_dims = config.n_heads, config.head_dim
         self.dynamics = AdaptiveDynamics(
             frequencies(config.frequencies, heads, complex_dims),

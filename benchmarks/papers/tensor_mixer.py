@@ -219,7 +219,7 @@ def separable_distance(q: Tensor, k: Tensor, channels: Channels, times: Tensor) 
     q, k = (part.permute(0, 2, 3, 1).unflatten(2, (2, -1)) for part in (q, k))  # [B, H, 2, D, N]
     factors = separable_factors(channels, times)
     decay = torch.exp(-channels.mu[..., None] * times)  # E_ij = decay_i / decay_j
-    k = k / decay
+    k = k / decay[:, None]
     total = q.new_zeros(())
     for query, key in (
         (factors.constant[..., None].expand_as(decay), torch.ones_like(decay)),

@@ -63,7 +63,7 @@ class UnrolledMixer(TokenMixer):
         dynamics = self.dynamics()
         q, _, v = self._project(x)
         phase = wrapped_phase(dynamics.omega, torch.arange(x.shape[1], device=x.device), v.dtype)
-        q, v = rotate(q, -phase), rotate(v, -phase)
+        v = rotate(v, -phase)
         one = v.new_ones(())
         kept, noise = decay(dynamics.mu, one), variance(dynamics, one)  # [H]
         share = torch.sigmoid(self.delta)
@@ -76,7 +76,7 @@ class UnrolledMixer(TokenMixer):
                     innovation = v[:, i] - mean
                     off = innovation
                     if self.options.innovation == "key":
-                        off = q[:, i] - torch.einsum("bhw,huw->bhu", mean, self.value_key)
+                        off = q[:, i] - torch.einsum("bhw,huw->bhu", rotate(mean, phase[i]), self.value_key)
                     weight = 1 / (1 + (precision + 1 / noise) * off.square().sum(-1))
                     precision = precision + torch.exp(dynamics.tau * weight) / noise
                     mean = mean + (share * weight / (precision * noise))[..., None] * innovation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Literal
 
@@ -41,6 +42,7 @@ def _eager(
     cu_seqlens: Tensor | None,
     *,
     kernel: str,
+    horizon: float,
 ) -> AttentionResult:
     """Run the reference on rotated q, k, v, one packed sequence at a time."""
     if cu_seqlens is not None:
@@ -53,14 +55,15 @@ def _eager(
                 None if times is None else times[..., a:b],
                 None,
                 kernel=kernel,
+                horizon=horizon,
             )
             for a, b in pairwise(cu_seqlens.tolist())
         ]
         return AttentionResult(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
     if times is None:
-        return relative_attention(q, k, v, dynamics, kernel=kernel)
+        return relative_attention(q, k, v, dynamics, kernel=kernel, horizon=horizon)
     stamps = times.to(torch.float64).reshape(-1, q.shape[1])
-    return attend(q, k, v, dynamics, query_times=stamps, key_times=stamps, kernel=kernel)
+    return attend(q, k, v, dynamics, query_times=stamps, key_times=stamps, kernel=kernel, horizon=horizon)
 
 
 def _fused(
@@ -130,6 +133,7 @@ def robust_filter_attention(
     cu_seqlens: Tensor | None = None,
     kernel: Kernel = "student_t",
     impl: AttentionImpl = "auto",
+    horizon: float = 0.0,
 ) -> AttentionResult:
     """Compute causal Robust Filter Attention.
 
@@ -144,6 +148,8 @@ def robust_filter_attention(
         kernel: "student_t" (robust) or "gaussian".
         impl: "reference" (eager, O(N²) memory), "triton" (fused, O(N) memory), or "auto". "auto" uses the fused kernels
             on a GPU where they support the inputs and are faster.
+        horizon: Time ahead for which to estimate (RFA C.6): every lag is longer by it, and out is turned to that time.
+            The queries are what is expected then, in the frame of now. Eager only.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.
@@ -153,6 +159,10 @@ def robust_filter_attention(
     """
     check_choice("kernel", kernel, KERNELS)
     check_choice("impl", impl, IMPLEMENTATIONS)
+    if not 0 <= horizon < math.inf:
+        raise ValueError(f"horizon must be a finite number >= 0, got {horizon}")
+    if horizon and impl == "triton":
+        raise ValueError("impl='triton' cannot run this: the kernels have no horizon")
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
     if cu_seqlens is not None:
@@ -162,8 +172,10 @@ def robust_filter_attention(
     out_dtype, dtype = q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(q.shape[1], cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
-    if runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics):
+    if not horizon and runs_fused(impl, q.device, q.dtype, q.shape[-1], times, dynamics):
         return _fused(q, k, v, phase, dynamics, times=times, cu_seqlens=cu_seqlens, kernel=kernel)
     q, k, v = (rotate(x.to(dtype), -phase) for x in (q, k, v))
-    result = _eager(q, k, v, dynamics.to(dtype), times, cu_seqlens, kernel=kernel)
+    result = _eager(q, k, v, dynamics.to(dtype), times, cu_seqlens, kernel=kernel, horizon=horizon)
+    if horizon:
+        phase = wrapped_phase(dynamics.omega, positions + horizon, dtype)
     return AttentionResult(rotate(result.out, phase).to(out_dtype), result.log_norm, result.precision)

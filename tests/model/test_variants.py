@@ -12,8 +12,9 @@ from rfa.training.language_config import load_variants
 from tests.model.variant_loops import mixed
 
 VARIANTS = load_variants()
+EXTENDED = ["M2-open", "M2-even", "M2-linear", "M2-drift", "M2-ahead"]
 PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "AFA", "RT"]
-SWEEP = sorted(name for name in VARIANTS if name.startswith("M2-b"))
+SWEEP = sorted(name for name in VARIANTS if name.startswith("M2-b5"))
 SIZES = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "n_heads": 4, "head_dim": 6, "mlp_ratio": 2}
 LENGTH = 9
 EPSILON = 2.0**-24
@@ -63,7 +64,7 @@ def reach(name, weights, x, expected):
 ROUNDINGS = 32
 
 
-@pytest.mark.parametrize("name", [*PAPERS, *SWEEP])
+@pytest.mark.parametrize("name", [*PAPERS, *EXTENDED, *SWEEP])
 def test_a_mixer_is_the_loop_of_its_formulas(name):
     made, x = mixer(name), states()
     weights, actual = made.state_dict(), made.attention(x, with_precision=True)
@@ -74,7 +75,7 @@ def test_a_mixer_is_the_loop_of_its_formulas(name):
         assert np.linalg.norm(found - value) <= ROUNDINGS * max(far, EPSILON * np.linalg.norm(value))
 
 
-@pytest.mark.parametrize("name", ["AFA", "RT"])
+@pytest.mark.parametrize("name", ["B1", "B2", "B3", "B4", "M1", "M2", "AFA", "RT", *EXTENDED])
 @pytest.mark.parametrize("heads", [1, 3])
 def test_in_float64_it_is_the_loop_to_rounding(name, heads):
     made, x = mixer(name, n_heads=heads).double(), states().double()

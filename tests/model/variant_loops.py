@@ -59,7 +59,8 @@ def grown(mu, lag):
 
 def projected(weights, name, x, heads):
     """`[B, N, d]` → complex `[B, N, H, D]`."""
-    return to_complex((x @ weights[f"{name}.weight"].T).reshape(*x.shape[:2], heads, -1))
+    bias = weights.get(f"drift.{name}", 0.0)
+    return to_complex((x @ weights[f"{name}.weight"].T + bias).reshape(*x.shape[:2], heads, -1))
 
 
 def mixed(weights, name, x, heads):
@@ -74,7 +75,8 @@ def mixed(weights, name, x, heads):
         token = Row(name, weights, q[b, : i + 1, h], k[b, : i + 1, h], v[b, : i + 1, h], magnitude2[b], h, heads)
         latent[b, i, h], log_precision[b, i, h] = row(token)
     latent = to_real(latent)
-    return latent.reshape(*x.shape[:2], -1) @ weights["output.weight"].T, log_precision, latent
+    out = latent.reshape(*x.shape[:2], -1) @ weights["output.weight"].T + weights.get("drift.output", 0.0)
+    return out, log_precision, latent
 
 
 class Row:
@@ -134,15 +136,17 @@ def softmax_row(row):
 
 
 def robust_row(row):
-    """M1 and M2 with its ablations: transport, score, and decay after the softmax."""
+    """M1 and M2 with its ablations and extensions: transport, score, and decay after the softmax."""
     (nu, kappa), tau, (_, eta2, gamma2) = row.student, row.scalar("tau_raw"), row.noises
     scores, values, evidence = [], [], 0.0
     for j, lag in row.past():
-        q, k, keep = row.q, row.k[j], math.exp(-row.mu * lag)
+        # A horizon counts for decay and variance, and not for rotations, which the output projection absorbs.
+        ahead = lag + (row.name == "M2-ahead")
+        q, k, keep = row.q, row.k[j], math.exp(-row.mu * ahead)
         if row.name == "M2.6":
             q, k = q / np.linalg.norm(q), k / np.linalg.norm(k)
         residual2 = np.sum(np.abs(q - keep * row.turned(k, lag)) ** 2)
-        prior = 1 / (eta2 + gamma2 if row.name == "M2.2" else row.variance(lag))
+        prior = 1 / (eta2 + gamma2 if row.name == "M2.2" else row.variance(ahead))
         scale = 1 / (eta2 + gamma2) if row.name in {"M2.2", "M2.3"} else prior
         if row.name in {"M2.1", "M2.6"}:
             weight = math.exp(-scale * residual2 / nu)
@@ -152,7 +156,24 @@ def robust_row(row):
             scores.append(tau * (math.log(prior) - kappa * math.log(1 + scale * residual2 / nu)))
         evidence += weight * prior
         values.append(keep * (row.v[j] if row.name == "M2.4" else row.turned(row.v[j], lag)))
-    return sum(w * value for w, value in zip(softmax(scores), values, strict=True)), math.log(evidence)
+    mean = sum(w * value for w, value in zip(softmax(scores), values, strict=True))
+    return fused(row, mean, evidence), math.log(evidence)
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def fused(row, mean, evidence):
+    """The estimate and the token's own value, by one of the confidence gates."""
+    if "confidence.scale" not in row.raw:
+        return mean
+    scale, offset = row.raw["confidence.scale"], row.raw["confidence.offset"]
+    if row.name == "M2-linear":
+        share = sigmoid(row.raw["confidence.delta_raw"])
+        return (1 - share) * sigmoid(scale * evidence - offset) * mean + share * row.v[-1]
+    gate = evidence**scale / (evidence**scale + math.exp(offset))
+    return gate * mean + (1 - gate) * row.v[-1]
 
 
 def adaptive_row(row):
