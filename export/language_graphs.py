@@ -26,6 +26,8 @@ from rfa.model.recurrence.window import joined
 from rfa.runtime.bundle.bundle import Graph
 from rfa.runtime.text.config import LanguageModelConfig
 
+# Mixers that a bundle can have.
+BUNDLED = ("rfa", "softmax", "afa", "radial_tangential")
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
 # Sizes while tracing: all different and none 1, otherwise the tracer treats a dimension as constant.
 TRACE_BATCH, TRACE_LENGTH, TRACE_CAPACITY = 2, 3, 5
@@ -226,8 +228,8 @@ def attention_interface(model: LanguageModel) -> Interface:
 
 def refusal(config: LanguageModelConfig) -> str | None:
     """Return why a model cannot be exported, or None."""
-    if config.mixer != "rfa":
-        return f"bundles support only mixer 'rfa', got {config.mixer!r}"
+    if config.mixer not in BUNDLED:
+        return f"the mixer {config.mixer!r} is for comparisons of the quality table"
     return None
 
 
@@ -235,7 +237,7 @@ def language_graphs(model: LanguageModel) -> dict[str, Graph]:
     """Export a graph for attention, and step and prefill graphs if the model has slots.
 
     Raises:
-        ValueError: The model has a mixer other than "rfa".
+        ValueError: The mixer is not one of `BUNDLED`.
     """
     reason = refusal(model.config)
     if reason is not None:

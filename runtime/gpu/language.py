@@ -63,7 +63,7 @@ class TorchLanguageRuntime(Language):
 
     Raises:
         ValueError: The bundle's parts are inconsistent.
-        UnsupportedError: The GPU's memory is too small, or the model has a window.
+        UnsupportedError: The GPU's memory is too small, or the model has a part that runs on a CPU only.
     """
 
     runtime = "torch"
@@ -74,10 +74,9 @@ class TorchLanguageRuntime(Language):
         self, bundle: Bundle, *, device: str, streams: int = 64, max_rows: int = 24, attention_tokens: int = 8192,
         longest_attention: int | None = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
-        if bundle.language.window:
+        if (part := bundle.language.gpu_refusal) is not None:
             raise UnsupportedError(
-                f"bundle {bundle.name!r} has a window of {bundle.language.window} exact tokens, which "
-                "are kept on a CPU only: serve it with RFA_DEVICE=cpu"
+                f"bundle {bundle.name!r} has {part}, which runs on a CPU only: serve it with RFA_DEVICE=cpu"
             )
         super().__init__(bundle)
         self.device = device

@@ -151,7 +151,7 @@ def refusal(bundle: Bundle) -> str | None:
 
 def model_refusal(config: LanguageConfig) -> str | None:
     """Why a model cannot run in compiled code, or None."""
-    if not config.n_slots:
+    if not config.has_slots:
         return "it has no slots, which are what is compiled: attention runs on the graph"
     if config.window:
         return f"it has window={config.window}, and no ring of exact tokens is compiled"

@@ -1,4 +1,4 @@
-"""Language models: Robust Filter Attention, its ablations, and its slots (`rfa.model.language`)."""
+"""Language models: Robust Filter Attention, its ablations and slots, and its baselines (`rfa.model.language`)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
 NORM_EPS = 1e-6
 SLOWEST = 10_000.0
+# Options that only mixer 'rfa' has, and their defaults.
+OPTIONS_OF_RFA: dict[str, object] = {
+    "kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False,
+    "learned_decay": False, "output_gate": False, "own_readout": False, "robust_slots": True, "confidence": "none",
+    "bias": False, "horizon": 0.0,
+}  # fmt: skip
 Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
@@ -35,7 +41,7 @@ class LanguageConfig(FamilyConfig):
     n_heads: Count = 4
     head_dim: Annotated[int, Field(ge=2, le=4_096, multiple_of=2)] = 32
     mlp_ratio: Annotated[int, Field(ge=1, le=64)] = 4
-    mixer: Literal["rfa"] = "rfa"
+    mixer: Literal["rfa", "softmax", "afa", "radial_tangential"] = "rfa"
     frequencies: Literal["banded", "full", "none"] = "banded"
     damping: Annotated[float, Field(ge=0, le=1e6)] = 0.05
     zero_decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
@@ -45,7 +51,7 @@ class LanguageConfig(FamilyConfig):
     rotate_values: bool = True
     unit_norm: bool = False
     temperature: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    distance_bias: Literal["none"] = "none"
+    distance_bias: Literal["none", "alibi", "decay"] = "none"
     n_slots: Annotated[int, Field(ge=0, le=4_096)] = 16
     inner: Annotated[int, Field(ge=1, le=64)] = 1
     innovation: Literal["key", "value"] = "key"
@@ -54,19 +60,46 @@ class LanguageConfig(FamilyConfig):
     learned_decay: bool = False
     output_gate: bool = False
     own_readout: bool = False
+    confidence: Literal["none", "open", "balanced", "linear"] = "none"
+    bias: bool = False
+    horizon: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    mixer_options: Annotated[dict[Literal["geodesic"], bool], Field(default_factory=dict, max_length=1)]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether the model has a recurrent mode."""
+        return self.mixer == "rfa" and self.n_slots > 0
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Decoding modes, the default last."""
-        return ("attention", "recurrent") if self.n_slots else ("attention",)
+        return ("attention", "recurrent") if self.has_slots else ("attention",)
+
+    @property
+    def gpu_refusal(self) -> str | None:
+        """What of the model the decoder of GPUs does not run, or None."""
+        if self.mixer != "rfa":
+            return f"the mixer {self.mixer!r}"
+        if self.confidence != "none" or self.bias or self.horizon:
+            return "an extension of RFA (confidence, bias or horizon)"
+        return f"a window of {self.window} exact tokens" if self.window else None
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:
-        """Slots require unmodified RFA, and options of slots require slots."""
+        """Slots require unmodified RFA; options of slots and of mixers require these."""
+        for name, default in OPTIONS_OF_RFA.items():
+            if self.mixer != "rfa" and getattr(self, name) != default:
+                raise ValueError(f"{name} requires mixer 'rfa'")
+        if self.distance_bias != "none" and self.mixer != "softmax":
+            raise ValueError("distance_bias requires mixer 'softmax'")
+        if self.mixer_options and self.mixer != "radial_tangential":
+            raise ValueError("mixer_options requires mixer 'radial_tangential'")
+        if self.has_slots and (self.confidence != "none" or self.bias or self.horizon):
+            raise ValueError("confidence, bias and horizon require n_slots 0")
         is_whole = self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
-        if self.n_slots and not is_whole:
+        if self.has_slots and not is_whole:
             raise ValueError("slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
-        if not self.n_slots and (self.window or self.own_readout):
+        if not self.has_slots and (self.window or self.own_readout):
             raise ValueError("window and own_readout require slots")
         if self.window and self.kernel != "student_t":
             raise ValueError("a window requires kernel 'student_t'")
@@ -84,7 +117,7 @@ class LanguageConfig(FamilyConfig):
     def _block(self) -> dict[str, tuple[int, ...]]:
         d, heads, width = self.d_model, self.n_heads, self.n_heads * 2 * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
-            **self._norm("mixer_norm"),
+            **(self._norm("mixer_norm") if self.mixer != "radial_tangential" else {}),
             **self._norm("feed_forward_norm"),
             **self._own("mixer.query", (width, d)),
             "mixer.key.weight": (width, d),
@@ -93,12 +126,25 @@ class LanguageConfig(FamilyConfig):
             "feed_forward.up.weight": (self.mlp_ratio * d, d),
             "feed_forward.down.weight": (d, self.mlp_ratio * d),
         }
-        raw = ["gamma2", "nu", "tau", *(["mu"] if self.learned_decay else [])]
-        raw += ["process", "eta2"] if self.noise == "learned" else []
-        shapes |= {f"mixer.dynamics.{name}_raw": (heads,) for name in raw}
+        shapes |= {f"mixer.{name}": (heads,) for name in self._scalars()}
         if self.output_gate:
             shapes |= {"mixer.output_gate.weight": (heads, d), "mixer.output_gate.bias": (heads,)}
-        return shapes | (self._slots() if self.n_slots else {})
+        if self.bias:
+            shapes |= {f"mixer.drift.{name}": (width,) for name in ("query", "key", "value")}
+            shapes["mixer.drift.output"] = (d,)
+        return shapes | (self._slots() if self.has_slots else {})
+
+    def _scalars(self) -> list[str]:
+        """Return the parameters of a mixer of which a head has one."""
+        if self.mixer == "softmax":
+            return []
+        raw = ["gamma2", "tau", *(["nu"] if self.mixer != "afa" else []), *(["mu"] if self.learned_decay else [])]
+        raw += ["process", "eta2"] if self.noise == "learned" else []
+        raw += ["floor"] if self.mixer == "radial_tangential" else []
+        names = [f"dynamics.{name}_raw" for name in raw]
+        names += ["dynamics.alpha", "delta"] if self.mixer == "afa" else []
+        names += ["confidence.scale", "confidence.offset"] if self.confidence != "none" else []
+        return names + (["confidence.delta_raw"] if self.confidence == "linear" else [])
 
     def _slots(self) -> dict[str, tuple[int, ...]]:
         heads, slots = self.n_heads, self.n_slots
@@ -124,7 +170,7 @@ class LanguageConfig(FamilyConfig):
         return self._own(name, (self.d_model,))
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        if not self.n_slots:
+        if not self.has_slots:
             return {}
         means = self._stacked(weights, "initial_means")
         precisions = _positive(self._stacked(weights, "initial_precision_raw"))
@@ -152,7 +198,7 @@ class LanguageConfig(FamilyConfig):
     @property
     def has_constants(self) -> bool:
         """Whether the compiled decoder supports the slots."""
-        return bool(self.n_slots) and self.innovation == "key" and not self.window
+        return self.has_slots and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
         """See `FamilyConfig`. Recomputes `rfa.model.decoder_constants`."""
@@ -195,7 +241,7 @@ class LanguageConfig(FamilyConfig):
         return np.stack([bands, -bands], axis=-1).reshape(heads, self.head_dim)
 
     def state(self) -> tuple[TensorSpec, ...]:
-        if not self.n_slots:
+        if not self.has_slots:
             return ()
         shape = (self.n_layers, self.n_heads, self.n_slots)
         slots = spec("means", *shape, 4 * self.head_dim), spec("precisions", *shape)
