@@ -40,7 +40,8 @@ from rfa.model.mixing import PairMixer, Pairs
 from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 
 EPSILON = 1e-6
-# Added to squared lengths, for vectors of length zero. Bounds the gradient at zero by 1e6.
+# Least squared length, for vectors of length zero. Bounds the gradient at zero by 1e6. Not added, because exporters to
+# ONNX drop the addition of so small a number.
 NO_LENGTH = 1e-12
 # Initial noises: V(0) / M² is near 1 / D, so that perfect and average matches differ as in RFA.
 PROCESS, MEASUREMENT, FLOOR = 0.01, 0.1, 0.01
@@ -48,12 +49,12 @@ PROCESS, MEASUREMENT, FLOOR = 0.01, 0.1, 0.01
 
 def unit(x: Tensor) -> Tensor:
     """Normalise `[..., 2D]` to length one. Zero stays zero, with a finite gradient."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NO_LENGTH)
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True).clamp_min(NO_LENGTH))
 
 
 def geodesic(direction: Tensor, tangent: Tensor) -> Tensor:
     """Return exp_u(t) = cos |t| u + sin |t| t / |t| `[..., 2D]`, for unit u and t orthogonal to it (AFA 5.3)."""
-    angle = torch.sqrt(tangent.square().sum(-1, keepdim=True) + NO_LENGTH)
+    angle = torch.sqrt(tangent.square().sum(-1, keepdim=True).clamp_min(NO_LENGTH))
     return torch.cos(angle) * direction + torch.sin(angle) / angle * tangent
 
 

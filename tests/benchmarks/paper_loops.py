@@ -65,13 +65,13 @@ def inner(a, b):
 
 
 def unit(z):
-    return z / math.sqrt(np.sum(np.abs(z) ** 2) + 1e-12)
+    return z / max(np.linalg.norm(z), 1e-6)
 
 
 def step_from(u, t, is_geodesic):
     if not is_geodesic:
         return unit(u + t)
-    angle = math.sqrt(np.sum(np.abs(t) ** 2) + 1e-12)
+    angle = max(np.linalg.norm(t), 1e-6)
     return math.cos(angle) * u + math.sin(angle) / angle * t
 
 

@@ -194,7 +194,7 @@ def adaptive_row(row):
 def radial_row(row):
     """RT: directions weighed by their angular precision; the part of the mean across the token's own direction."""
     (nu, kappa), tau, eps = row.student, row.scalar("tau_raw"), 1e-6
-    q, k, v = (part / np.sqrt(np.sum(np.abs(part) ** 2, -1, keepdims=True) + 1e-12) for part in (row.q, row.k, row.v))
+    q, k, v = (part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), 1e-6) for part in (row.q, row.k, row.v))
     scores, values, evidence = [], [], 0.0
     for j, lag in row.past():
         reach2 = row.magnitude2[j] * math.exp(-2 * row.mu * lag)

@@ -40,6 +40,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("language", {**LANGUAGE, "window": 5, "own_readout": True}),
     ("language", {**LANGUAGE, "n_slots": 0, "prior": "additive", "rotate_values": False, "output_gate": True}),
     ("language", {**LANGUAGE, "n_slots": 0, "noise": "anchor", "unit_norm": True, "learned_decay": True}),
+    ("language", {**LANGUAGE, "n_slots": 0, "confidence": "linear", "bias": True, "horizon": 1.0}),
+    ("language", {**LANGUAGE, "mixer": "softmax", "distance_bias": "alibi"}),
+    ("language", {**LANGUAGE, "mixer": "afa"}),
+    ("language", {**LANGUAGE, "mixer": "radial_tangential", "mixer_options": {"geodesic": True}}),
     ("linear", LINEAR),
     ("linear", {**LINEAR, "rule": "learned", "offset": [3.0, -2.0], "initial_mean": [1.0, 0.5]}),
     ("linear", {**LINEAR, "nu": None, "observation": [[2.0, 0.0], [0.5, 1.0]]}),
@@ -101,7 +105,9 @@ def test_the_constants_of_the_decoder_are_those_that_torch_forms(config: dict[st
     declared, model, weights = made("language", config)
     rules = declared.constants(weights)
     if rules is None:
-        with pytest.raises(ValueError, match=r"has no slots|requires innovation 'key'|requires window 0"):
+        with pytest.raises(
+            ValueError, match=r"has no slots|requires (innovation 'key'|window 0|mixer 'rfa'|confidence)"
+        ):
             decoder_constants(model)
         return
     constants = {name: tensor.numpy() for name, tensor in decoder_constants(model).items()}
@@ -111,7 +117,10 @@ def test_the_constants_of_the_decoder_are_those_that_torch_forms(config: dict[st
 @pytest.mark.parametrize("family", FAMILIES)
 def test_configurations_have_the_same_fields_and_defaults(family: str) -> None:
     config_class: type[StrictConfig] = MODELS[family][0]
-    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(config_class)
+    }
     found = {
         name: dataclasses.MISSING if field.is_required() else field.get_default(call_default_factory=True)
         for name, field in FAMILIES[family].model_fields.items()
@@ -120,8 +129,13 @@ def test_configurations_have_the_same_fields_and_defaults(family: str) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"mixer": "softmax"}, "mixer"),
+    ({"mixer": "tensor"}, "mixer"),
+    ({"mixer": "softmax", "kernel": "gaussian"}, "kernel requires mixer 'rfa'"),
+    ({"mixer": "afa", "mixer_options": {"geodesic": True}}, "mixer_options requires mixer 'radial_tangential'"),
+    ({"mixer": "radial_tangential", "mixer_options": {"passes": True}}, "mixer_options"),
     ({"distance_bias": "alibi"}, "distance_bias"),
+    ({"confidence": "open"}, "require n_slots 0"),
+    ({"horizon": 1.0}, "require n_slots 0"),
     ({"prior": "constant"}, "slots require prior"),
     ({"noise": "anchor"}, "slots require prior"),
     ({"rotate_values": False}, "slots require prior"),
