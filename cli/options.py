@@ -27,7 +27,7 @@ READING: Final[dict[str, tuple[Any, Any, Any]]] = {
         typer.Option(help="Column whose future is known, such as a price or a holiday; repeatable."),
     ),
     "by": (list[str] | None, None, typer.Option(help="Column that labels series; repeatable. Default: found.")),
-    "sheet": (str | None, None, typer.Option(help="Sheet of a workbook, or table of a ZIP archive.")),
+    "sheet": (str | None, None, typer.Option(help="Sheet, table of a ZIP archive, or 'table 2' of a text file.")),
     "query": (str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. Default: its only table.")),
     "zone": (str, "UTC", typer.Option("--tz", help="Time zone of times without one, and of days and weeks.")),
     "time_format": (str | None, None, typer.Option(help="Format of the times for strptime: '%d.%m.%Y %H:%M'.")),

@@ -6,6 +6,7 @@ in autumn is resolved by the order of the rows.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import Any, Final
@@ -14,14 +15,28 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from rfa.data.clock_choice import take
-from rfa.data.clock_numbers import DAY_FIRST, DAYS_1970, calendar_form, check_finite, day_seconds, unix_seconds
+from rfa.data.clock_numbers import (
+    DAY,
+    DAY_FIRST,
+    DAYS_1970,
+    calendar_form,
+    check_finite,
+    day_seconds,
+    time_unit,
+    unix_seconds,
+)
+from rfa.data.durations import elapsed
 from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
-from rfa.data.time_formats import HALF, candidate_formats, parse
+from rfa.data.time_formats import PLAIN_TEXT, candidate_formats, parse
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
 # The name of a zone behind its offset, as JavaScript writes it.
 ZONE_NAME: Final = r" \([^()]*\)$"
+# Cells that decide which of them are rewritten.
+MOST_ALL: Final = 10_000
+# Midnight as the end of a day.
+END_OF_DAY: Final = r"^(.*\d)[ T]24:00(:00)?$"
 # Cells that decide which formats are tried on all of them.
 SAMPLED: Final = 60
 # Sampled cells whose own formats are tried: a month may have one name in several languages.
@@ -125,6 +140,14 @@ def read_clock(
     is_empty = pc.equal(cells, "")
     if cells.null_count or pc.any(is_empty).as_py():
         _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
+    if (
+        pc.any(pc.match_substring(cells, "24:00")).as_py()
+        and pc.any(is_end := pc.match_substring_regex(cells, END_OF_DAY)).as_py()
+    ):
+        starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00:00\2")
+        found = read_clock(starts, name, zone=zone, time_format=time_format, rows=rows, begins=begins)
+        ends = found.seconds(slice(None)) + DAY * np.asarray(is_end.to_numpy(), np.float64)
+        return replace(found, stamps=ends, zone=None, note=f"{found.note}, 24:00 ends a day")
     if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
         starts = pc.replace_substring_regex(cells, INTERVAL, r"\1\2")
         found = read_clock(starts, name, zone=zone, time_format=None, rows=rows, begins=begins)
@@ -140,6 +163,8 @@ def read_clock(
             return _numbers(pc.cast(cells, kind), name, rows, zone)
         except pa.ArrowInvalid:
             pass
+    if (since := _elapsed(cells)) is not None:
+        return since
     if (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     return _guess_format(cells, name, zone, rows, np.array([], int) if begins is None else begins)
@@ -152,7 +177,11 @@ def _plain_text(column: Any) -> Any:
     cells = pc.utf8_trim_whitespace(column)
     if not _may_have_words(column):
         return cells
-    return pc.replace_substring_regex(pc.replace_substring_regex(cells, ZONE_NAME, ""), HALF, r" \1m")
+    part = cells if len(cells) <= MOST_ALL else take(cells, np.linspace(0, len(cells) - 1, MOST_ALL).astype(np.int64))
+    for pattern, plain in ((ZONE_NAME, ""), *PLAIN_TEXT):
+        if pc.any(pc.match_substring_regex(part, pattern)).as_py():
+            cells = pc.replace_substring_regex(cells, pattern, plain)
+    return cells
 
 
 def _may_have_words(column: Any) -> bool:
@@ -201,7 +230,24 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str) -> Clock:
         chunked = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
         return _with_format(parse(chunked, form, name, rows), form, zone)
     seconds, note, per_second, is_dated = unix_seconds(numbers)
+    if not is_dated and (unit := time_unit(name)) is not None and unit[1] != 1.0:
+        return Clock(seconds * unit[1], f"numbers in {unit[0]}", is_dated=False, form=1 / unit[1])
     return Clock(seconds, note, is_dated, form=per_second)
+
+
+def _elapsed(cells: Any) -> Clock | None:
+    """Times since a start, such as 26:10:00 or 90 min; after midnight times of day go on. None for other text."""
+    if elapsed(str(cells[0])) is None:
+        return None
+    found = [elapsed(cell) for cell in cells.to_pylist()]
+    if None in found:
+        return None
+    seconds = np.array(found, np.float64)
+    is_midnight = np.diff(seconds, prepend=seconds[0]) < -DAY / 2
+    note = "times since a start" + (", a day later after each midnight" if is_midnight.any() else "")
+    unit = re.search(r"[^\W\d_]+$", str(cells[0]))
+    per_second = 1.0 if unit is None else len(found) and (elapsed(f"1 {unit[0]}") or 1.0) ** -1
+    return Clock(seconds + DAY * np.cumsum(is_midnight), note, is_dated=False, form=float(per_second))
 
 
 def _to_utc(stamps: Any, zone: str) -> np.ndarray:

@@ -14,11 +14,12 @@ from rfa.data.clock_numbers import (
     LATEST_UNIX,
     YEAR_WORDS,
     calendar_form,
+    time_unit,
     words_of,
 )  # fmt: skip
 from rfa.data.iso import INTERVAL, parse_iso
 from rfa.data.table import MISSING, NO_TIME
-from rfa.data.time_formats import HALF, candidate_formats
+from rfa.data.time_formats import PLAIN_TEXT, candidate_formats
 
 CLOCK_NAMES: Final = (
     "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
@@ -35,6 +36,7 @@ UNIX_WORDS: Final = frozenset((
 ELAPSED_WORDS: Final = frozenset((
     "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "second", "seconds", "sec",
 ))  # fmt: skip
+RELATIVE_WORDS: Final = frozenset(("relative", "elapsed", "rel", "since"))
 # The least rows of a column of numbers at even distances for it to be the clock without a name.
 FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
@@ -56,12 +58,13 @@ def clock_column(columns: dict[str, Any]) -> str | None:
         lower.setdefault(name.strip().lower(), name)
     named = [lower[name] for name in CLOCK_NAMES if name in lower]
     named += ["t"] if "t" in columns else []  # T is a temperature
+    dated = date_columns(columns)
     for name in named:
         if _is_number_or_date(columns[name]):
-            return name
-    dated = date_columns(columns)
+            return next((other for other in dated if _is_finer(columns[other], columns[name])), name)
     if dated:
-        return next((lower[name] for name in USUAL_DATES if lower.get(name) in dated), dated[0])
+        utc = next((name for name in dated if words_of(name) & {"utc", "gmt"}), dated[0])
+        return next((lower[name] for name in USUAL_DATES if lower.get(name) in dated), utc)
     return next(iter(named), None) or _numeric_clock(columns)
 
 
@@ -69,6 +72,20 @@ def date_columns(columns: dict[str, Any]) -> list[str]:
     """The columns that hold dates; constant ones only if there is no other."""
     found = [name for name, column in columns.items() if holds_dates(column)]
     return [name for name in found if not _is_constant(columns[name])] or found
+
+
+def _is_finer(column: Any, days: Any) -> bool:
+    """Whether text has the days of another column, which repeat, with a time of day behind them."""
+    import pyarrow as pa
+
+    if column is days or not (pa.types.is_string(column.type) and pa.types.is_string(days.type)):
+        return False
+    rows = np.unique(np.linspace(0, len(days) - 1, SAMPLED).astype(np.int64)) if len(days) else np.empty(0, int)
+    pairs = list(zip(take(column, rows).to_pylist(), take(days, rows).to_pylist(), strict=True))
+    if len({day for _, day in pairs}) == len(pairs):
+        return False
+    return all(day and time and len(time) > len(day) and time.strip().startswith(day.strip()) and ":" in time
+               and ":" not in day for time, day in pairs)  # fmt: skip
 
 
 def sample(column: Any) -> Any:
@@ -128,7 +145,9 @@ def has_time(cell: str) -> bool:
 def _is_date(cell: str) -> bool:
     import pyarrow as pa
 
-    cell = re.sub(HALF, r" \1m", re.sub(INTERVAL, r"\1\2", cell))
+    cell = re.sub(INTERVAL, r"\1\2", cell)
+    for pattern, plain in PLAIN_TEXT:
+        cell = re.sub(pattern.replace(r"\pL", r"[^\W\d_]"), plain, cell)
     return re.search(r"\d", cell) is not None and (
         parse_iso(pa.chunked_array([[cell]])) is not None or bool(candidate_formats(cell))
     )
@@ -168,7 +187,9 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
                 f"column {name!r}: {unknown!r} may be a time in an unknown form: give --time {name!r} --time-format "
                 f"'%d.%m.%Y %H:%M', as it is written, or {choose}"
             )
-        if position == 0 and len(columns) > 1 and _may_be_clock(column):
+        numbers = numeric_sample(column)
+        may_be = position == 0 or bool(words_of(name) & ELAPSED_WORDS) or (numbers is not None and is_unix(numbers))
+        if may_be and len(columns) > 1 and _may_be_clock(column):
             raise ValueError(f"column {name!r} rises and may be the time: give --time {name!r}, or {choose}")
     named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
     if len(named) > 2 and 2 * len(named) >= len(columns):
@@ -184,7 +205,7 @@ def _may_be_clock(column: Any) -> bool:
     if numbers is None or len(numbers) < FEWEST_EVEN:
         return False
     steps = np.diff(numbers)
-    return bool((steps > 0).all() and not (steps == 1).all())
+    return bool((steps > 0).all() and (is_unix(numbers) or not (steps == 1).all()))
 
 
 def _is_number_or_date(column: Any) -> bool:
@@ -202,13 +223,15 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
         numbers = numeric_sample(column)
         if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):
             continue
-        words, rises = words_of(name), bool((np.diff(numbers) >= 0).all())
+        words, rises = words_of(name), bool((np.diff(numbers) >= 0).all() or (np.diff(numbers) <= 0).all())
         is_named = name.strip().lower() in YEAR_WORDS or (bool(words & DATE_WORDS) and numbers.min() > COMPACT_LEAST)
         if calendar_form(numbers, name) is not None and (rises or position == 0 or is_named):
             return name
         if is_unix(numbers) and (words & UNIX_WORDS or (position == 0 and rises and len(numbers) > 2)):
             return name
-        if position == 0 and words & ELAPSED_WORDS and len(numbers) > 2 and (np.diff(numbers) > 0).all():
+        is_elapsed = bool(words & ELAPSED_WORDS) and (position == 0 or bool(words & RELATIVE_WORDS))
+        is_elapsed = is_elapsed or time_unit(name) is not None
+        if is_elapsed and len(numbers) > 2 and (np.diff(numbers) > 0).all():
             return name
         if len(columns) > 1 and ((position == 0 and _is_even(column)) or (is_unix(numbers) and _is_even(column))):
             return name

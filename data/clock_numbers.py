@@ -7,15 +7,27 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.units import TIMES
+
 # Numbers from this size on count units of so many per second since 1970: dates from 1973 on.
 EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
 EPOCH_SECONDS: Final = 1e8
+# Units of 100 ns from 2000 to 2100, and 1970 in seconds of them. As nanoseconds since 1970 they would be of one year.
+TICKS: Final = (
+    (1.259e17, 1.575e17, 11_644_473_600, "since 1601 as in Windows"),
+    (6.308e17, 6.624e17, 62_135_596_800, "since the year 1 as in .NET"),
+)  # fmt: skip
 # Seconds since 1970 in a column that no name marks as times: 2000 to 2040.
 EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
 EXCEL, MATLAB = "days of Excel", "days of MATLAB"
+JULIAN, MODIFIED = "Julian days", "modified Julian days"
 # 1970-01-01 as a day number. Excel counts from 1899-12-30, MATLAB from year 0.
-DAYS_1970: Final = {EXCEL: 25_569, MATLAB: 719_529}
+DAYS_1970: Final = {EXCEL: 25_569, MATLAB: 719_529, JULIAN: 2_440_587.5, MODIFIED: 40_587}
+# Words in the names of days that no other name marks.
+JULIAN_WORDS: Final = {"jd": JULIAN, "bjd": JULIAN, "hjd": JULIAN, "mjd": MODIFIED}
 DAY: Final = 86400.0
+# Half the last of five digits of a day, in seconds.
+FIVE_DIGITS: Final = 0.45
 # Days since 1970 from 1940 to 2100.
 DATED_DAYS: Final = (-10_958.0, 47_482.0)
 YEAR_WORDS: Final = frozenset((
@@ -32,6 +44,8 @@ DATE_WORDS: Final = frozenset((
     "aaaammjj", "aaaammjjhh", "jjjjmmtt", "aaaammdd", "aaaamm",
     *DAY_FIRST_WORDS,
 ))  # fmt: skip
+# Words for running time.
+RUNNING_WORDS: Final = frozenset(("t", "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "czas", "tid"))
 # Names of columns that may hold years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
 # The forms of whole numbers, and which numbers they fit.
@@ -57,6 +71,12 @@ def with_points(column: Any) -> Any:
     return pc.replace_substring(column, ",", ".")
 
 
+def time_unit(name: str) -> tuple[str, float] | None:
+    """The unit of time at the end of a name, such as `Time (ms)`, `time/s` or `t_min`, in seconds; None without one."""
+    found = re.search(rf"[(\[/_ ]\s*({'|'.join(map(re.escape, TIMES))})\s*[)\]]?$", name.strip())
+    return (found[1], TIMES[found[1]]) if found and words_of(name[: found.start()]) & RUNNING_WORDS else None
+
+
 def words_of(name: str) -> set[str]:
     """The words in the name of a column, in lower case."""
     return set(re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
@@ -69,6 +89,11 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
     for marks, least_year, most_year in ((YEAR_WORDS, 1500, 2200), (PERIOD_WORDS, 1900, 2100)):
         if words & marks and is_whole and numbers.min() >= least_year and numbers.max() <= most_year:
             return "%Y"
+    low, high = DATED_DAYS
+    begin, end = float(numbers.min()), float(numbers.max())
+    julian = next((form for word, form in JULIAN_WORDS.items() if word in words), None)
+    if julian is not None:
+        return julian if low <= begin - DAYS_1970[julian] and end - DAYS_1970[julian] <= high else None
     if not words & (DATE_WORDS | YEAR_WORDS):
         return _long_compact(numbers) if is_whole else None
     if is_whole and words & {*DAY_FIRST_WORDS} and _are_dates(_year_first(numbers), 1):
@@ -79,9 +104,11 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
         parts = numbers % 100
         if least <= numbers.min() and numbers.max() <= most and parts.min() >= 1 and parts.max() <= last:
             return form
-    low, high = DATED_DAYS
-    begin, end = float(numbers.min()), float(numbers.max())
-    days = (form for form, origin in DAYS_1970.items() if low <= begin - origin and end - origin <= high)
+    days = (
+        form
+        for form in (EXCEL, MATLAB)
+        if (origin := DAYS_1970[form]) is not None and low <= begin - origin and end - origin <= high
+    )
     return next(days, None) if words & DATE_WORDS else None
 
 
@@ -112,8 +139,10 @@ def _are_dates(numbers: np.ndarray, factor: int) -> bool:
 
 
 def day_seconds(numbers: np.ndarray, form: str) -> np.ndarray:
-    """Days of Excel or MATLAB as seconds since 1970, to the millisecond."""
-    return np.asarray(np.rint((numbers.astype(np.float64) - DAYS_1970[form]) * DAY * 1e3) / 1e3, np.float64)
+    """Days of Excel or MATLAB as seconds since 1970, to the millisecond; whole minutes if all are near some."""
+    seconds = np.rint((numbers.astype(np.float64) - DAYS_1970[form]) * DAY * 1e3) / 1e3
+    minutes = 60 * np.rint(seconds / 60)
+    return np.asarray(minutes if (np.abs(seconds - minutes) < FIVE_DIGITS).all() else seconds, np.float64)
 
 
 def day_numbers(seconds: np.ndarray, form: str) -> np.ndarray:
@@ -124,6 +153,9 @@ def day_numbers(seconds: np.ndarray, form: str) -> np.ndarray:
 def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
     """Numbers as seconds, with what they are, units per second, and whether they are moments."""
     size = float(np.median(np.abs(numbers.astype(np.float64))))
+    for low, high, origin, name in TICKS:
+        if low <= size <= high:
+            return (numbers - numbers.dtype.type(origin * 1e7)) / 1e7, f"{name}, of 100 ns", 1e7, True
     for least, per_second, unit in EPOCHS:
         if size >= least:
             whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers

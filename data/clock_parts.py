@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ from rfa.data.month_names import LANGUAGES, names
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
-TIME_OF_DAY: Final = r"^\s*(\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+TIME_OF_DAY: Final = (
+    r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
+)
 # Dates with years of two digits, which look like times of day.
 SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
@@ -47,6 +49,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
         )), 0, 24,
     ),
     "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
+    "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
 }  # fmt: skip
 # The parts that follow a year, and how they are joined. The first that fits is taken.
 AFTER_YEAR: Final = (
@@ -62,12 +65,16 @@ AFTER_YEAR: Final = (
 PLACES: Final = {
     "year": r"^(\d{4})", "month": r"^\d{4}-(\d{2})", "day": r"^\d{4}-\d{2}-(\d{2})", "quarter": r"Q(\d)$",
     "week": r"W(\d{2})$", "day_of_year": r"-(\d{3})$", "hour": r" (\d{2}):", "minute": r":(\d{2})$",
+    "millisecond": r"\.(\d{3})$",
 }  # fmt: skip
-WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1}
+WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1, "millisecond": 3}
 ENDING: Final = "hour_ending"
 # Names of the columns of a file without a header: year, month, day and hour.
 UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
 JOINED: Final = "date"
+# The fewest dates in columns that only their content shows to be a calendar, and the most of them that go back.
+FEWEST_DAYS, MOST_BACK = 5, 0.1
+MONTHS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -129,14 +136,16 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
             or (_match(columns[lower["date"]], COMPACT_DATE) and _match(columns[lower["time"]], COMPACT_TIME))
         )
     ):
-        return ClockParts({"date": lower["date"], "clock": lower["time"]}, "{} {}")
+        return _with_milliseconds({"date": lower["date"], "clock": lower["time"]}, lower, columns)
     hours = _numbered("hour", lower, columns)
     if dates and (clocks or hours) and _repeats(columns[dates[0]]):
         if clocks:
-            return ClockParts({"date": dates[0], "clock": clocks[0]}, "{} {}")
+            return _with_milliseconds({"date": dates[0], "clock": clocks[0]}, lower, columns)
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
     if _is_calendar(columns):
         return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
+    if not dates and (found := _by_content(columns, clocks)) is not None:
+        return found
     year = _numbered("year", lower, columns)
     if year is None and _month_names("month", columns) is not None:
         named = [lower[name] for name in PERIOD_NAMES if name in lower]
@@ -151,6 +160,14 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
                 parts = {_hour_kind(columns[name]) if k == "hour" else k: name for k, name in parts.items()}
             return ClockParts({"year": year, **parts}, join, time_format)
     return None
+
+
+def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts:
+    """A date and a time of day, and the milliseconds of times that end with whole seconds."""
+    name = _numbered("millisecond", lower, columns)
+    if name is None or not _match(columns[parts["clock"]], r".*:\d\d:\d\d"):
+        return ClockParts(parts, "{} {}")
+    return ClockParts({**parts, "millisecond": name}, "{} {}.{}")
 
 
 def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
@@ -316,6 +333,61 @@ def _is_calendar(columns: Mapping[str, Any]) -> bool:
         return False
     moments = sum(part * 100 ** (3 - k) for k, part in enumerate(parts))  # type: ignore[operator]
     return bool((np.diff(moments) > 0).all())
+
+
+def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts | None:
+    """Columns beside each other that are the year and month, or year, month and day, of dates that go on.
+
+    A time of day or an hour may follow the day.
+    """
+    names = list(columns)
+    samples = [numeric_sample(columns[name]) for name in names]
+    for k in range(len(names) - 1):
+        if _are_months(samples[k : k + 2], len(columns[names[k]])):
+            return ClockParts({"year": names[k], "month": names[k + 1]}, "{}-{}", "%Y-%m")
+    for k in range(len(names) - 2):
+        moments = _days_of(samples[k : k + 3])
+        if moments is None:
+            continue
+        after = names[k + 3] if k + 3 < len(names) else ""
+        is_hour = bool(after) and _are_hours(samples[k + 3], len(moments)) and len(np.unique(moments)) < len(moments)
+        if len(np.unique(moments)) < (2 if after in clocks or is_hour else FEWEST_DAYS):
+            continue
+        found = dict(zip(("year", "month", "day"), names[k : k + 3], strict=True))
+        if after in clocks:
+            return ClockParts({**found, "clock": after}, "{}-{}-{} {}")
+        if is_hour:
+            return ClockParts({**found, _hour_kind(columns[after]): after}, "{}-{}-{} {}:00")
+        return ClockParts(found, "{}-{}-{}")
+    return None
+
+
+def _are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
+    """Whether two columns are the years and numbers of months without a gap."""
+    year, month = parts
+    if year is None or month is None or not MONTHS <= len(year) == len(month) == rows:
+        return False
+    is_in_range = (year >= 1500) & (year <= 2100) & (month >= 1) & (month <= MONTHS)
+    return bool(is_in_range.all() and (np.diff(MONTHS * year + month) == 1).all())
+
+
+def _days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Numbers that order the days of years, months and days; None unless they are such, and mostly go on."""
+    year, month, day = parts
+    if year is None or month is None or day is None or not len(year) == len(month) == len(day) > 1:
+        return None
+    for part, least, most in ((year, 1800, 2100), (month, 1, MONTHS), (day, 1, 31)):
+        if not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
+            return None
+    moments = np.asarray((year - 1970) * 372 + (month - 1) * 31 + day - 1)
+    is_calendar = len(np.unique(day)) > 1 and (np.diff(moments) < 0).mean() <= MOST_BACK
+    return moments if is_calendar else None
+
+
+def _are_hours(hour: np.ndarray | None, rows: int) -> bool:
+    if hour is None or len(hour) != rows or len(np.unique(hour)) < 3:
+        return False
+    return bool(((hour >= 0) & (hour <= 24) & (hour % 1 == 0)).all())
 
 
 def _repeats(column: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,11 +19,22 @@ from rfa.data.units import named
 # Columns that may number the rows of the exported table.
 COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
 COUNTER_WORDS: Final = UNIX_WORDS | ELAPSED_WORDS | {
-    "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry",
+    "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry", "obs",
 }  # fmt: skip
 # The least rows for which a column of one value is a constant.
 LEAST_ROWS: Final = 12
 IDENTIFIERS: Final = frozenset(("id", "uuid", "guid", "zip", "plz", "postcode"))
+# Names of numbers of documents, customers and the like, and whole numbers that no float can tell apart.
+DOCUMENT: Final = re.compile(
+    r"(order|invoice|transaction|account|serial|document|receipt|ticket|customer|batch)[ _]?(no|nr|num|number)\.?|"
+    r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|(n[º°o]\.?|núm\.?|numéro|numero) .*|iban", re.IGNORECASE,
+)  # fmt: skip
+INEXACT: Final = 2.0**53
+# Whole numbers from this size on that rise with the times are no measurements.
+LARGE: Final = 1e6
+LATEST_YEAR: Final = 2200
+SAMPLED: Final = 1000
+YEAR: Final = 365.2425 * DAY
 
 
 @dataclass
@@ -143,19 +154,42 @@ def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.nd
         found.notes.append(f"left out, {kind}: {', '.join(map(repr, left))}; --column chooses columns")
 
 
-def leave_out_counters(found: ValueColumns, times: np.ndarray, *, is_dated: bool) -> None:
-    """Leave out columns that number the rows or repeat the times, by their names and values."""
+def leave_out_counters(
+    found: ValueColumns, times: np.ndarray, groups: Collection[np.ndarray], *, is_dated: bool
+) -> None:
+    """Leave out columns that number the rows, repeat the times or label the series, by their names and values.
+
+    Args:
+        groups: the rows of each series.
+    """
     clocks = (times, np.arange(float(len(times))))
 
     def counts(name: str, values: np.ndarray) -> bool:
         is_named = len(values) >= LEAST_ROWS and (name.strip() == "#" or bool(words_of(name) & COUNTER_WORDS))
         return is_named and any(_is_line(values, clock) for clock in clocks)
 
+    def counts_or_numbers(name: str, values: np.ndarray) -> bool:
+        is_enough = len(values) >= LEAST_ROWS and bool((values == np.rint(values)).all())
+        is_row = is_enough and values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
+        is_large = is_enough and values.min() > LARGE and any(_is_line(values, clock) for clock in clocks)
+        return is_row or is_large or counts(name, values)
+
     if len(found.values) == 1 and counts(*next(iter(found.values.items()))):
         name = next(iter(found.values))
         raise ValueError(f"the only column of numbers, {name!r}, counts the rows: choose value columns with --column")
-    _leave_out(found, "counts of rows or times", counts)
+    _leave_out(found, "counts of rows or times", counts_or_numbers)
+    if len(groups) > 1:
+        order, ends = np.concatenate([*groups]), np.cumsum([len(rows) for rows in groups])[:-1]
+        is_inside = ~np.isin(np.arange(1, len(order)), ends)
+        _leave_out(found, "constant in each series", lambda _, values: _is_label(values[order], is_inside))
     if is_dated:
+        # A few rows tell most columns of another kind.
+        rows = np.unique(np.linspace(0, len(times) - 1, SAMPLED).astype(np.int64))
+        _leave_out(
+            found,
+            "of the calendar",
+            lambda _, values: _is_calendar(values[rows], times[rows]) and _is_calendar(values, times),
+        )
         _leave_out(found, "times", lambda _, values: _are_times(values, times))
 
 
@@ -167,6 +201,33 @@ def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
     moments, clock = unix_seconds(values[seen])[0], times[seen]
     near = 2 * float(np.ptp(clock)) / (len(clock) - 1) + DAY
     return bool((np.abs(moments - clock) <= near).all() and np.corrcoef(moments, clock)[0, 1] > 0.99)
+
+
+def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
+    """Whether numbers are the year with decimals, or the hour, day, month, year or another part of the times."""
+    if (np.abs(values - 1970 - times / YEAR) < 0.1).all():
+        return True
+    if len(values) < LEAST_ROWS or np.isnan(values).any() or (values != np.rint(values)).any() or np.ptp(values) == 0:
+        return False
+    if values.min() < 0 or values.max() > LATEST_YEAR:
+        return False
+    hours = np.floor(times / 3600)
+    days = np.floor(times / DAY)
+    dates = days.astype(np.int64).astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
+    years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
+    cycles = ((hours, 24), (days, 7), (months.astype(np.int64), 12), (np.floor(times / 60), 60),
+              (np.floor(times / 1800), 48), (np.floor(times / 900), 96))  # fmt: skip
+    if any(len(np.unique(values)) > 2 and np.ptp((values - part) % period) == 0 for part, period in cycles):
+        return True
+    of_month = (dates - months).astype(np.int64) + 1
+    return bool((values == years).all() or ((values == of_month).all() and len(np.unique(values)) > 2))
+
+
+def _is_label(values: np.ndarray, is_inside: np.ndarray) -> bool:
+    """Whether values, sorted by series, do not change inside of any."""
+    steps = np.diff(values)[is_inside]
+    return len(steps) >= LEAST_ROWS and bool((steps == 0).all())
 
 
 def _is_line(values: np.ndarray, clock: np.ndarray) -> bool:
@@ -183,8 +244,13 @@ def _is_constant(_: str, values: np.ndarray) -> bool:
 
 def _is_identifier(name: str, values: np.ndarray) -> bool:
     seen = values[~np.isnan(values)]
-    words = words_of(name)
-    return bool(words & IDENTIFIERS) and bool((seen == np.rint(seen)).all())
+    if not len(seen) or (seen != np.rint(seen)).any():
+        return False
+    is_document = DOCUMENT.fullmatch(name.strip()) is not None and 2 * len(np.unique(seen)) > len(seen)
+    is_inexact = (
+        len(seen) >= LEAST_ROWS and seen.min() > INEXACT and seen.max() < 1e30 and seen.max() < 100 * seen.min()
+    )
+    return bool(words_of(name) & IDENTIFIERS) or is_document or bool(is_inexact)
 
 
 def _counts_rows(values: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -20,11 +21,13 @@ from rfa.data.header import (
     join_names,
     uncomment_header,
 )  # fmt: skip
+from rfa.data.hours_across import nem12_as_csv
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
-from rfa.data.labelled_lines import read_labelled, read_records
+from rfa.data.labelled_lines import read_access_log, read_labelled, read_records
 from rfa.data.line_protocol import read_points
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
+from rfa.data.text_blocks import choose_kind, choose_table, find_tables
 from rfa.data.text_tables import as_separated, count_titles, split_all_spaces, split_spaces
 from rfa.data.titles import add_date, add_marks
 
@@ -67,32 +70,43 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
         return text, (f"not UTF-8: read as {name}",), None
 
 
-def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = None) -> Table:
+def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = None, sheet: str | None = None) -> Table:
     """A table from CSV with any separator, with or without header and title lines.
 
     Args:
         encoded: the text in UTF-8, if it is at hand.
+        sheet: "table 2" of text with several tables; None: the longest.
 
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
-    for reader in (read_points, read_records, read_labelled, read_series_lines):
+    if (tables := find_tables(text)) or sheet is not None:
+        chosen, note = choose_table(tables, sheet)
+        table = read_text(chosen.text, (*notes, note))
+        titles = "\n".join(text.splitlines()[: chosen.first])
+        return add_marks(add_date(replace(table, first_row=table.first_row + chosen.first), titles), titles)
+    if (of_kind := choose_kind(text)) is not None:
+        return read_text(of_kind[0], (*notes, of_kind[1]))
+    for reader in (read_points, read_records, read_access_log, read_labelled, read_series_lines):
         if (logged := reader(text)) is not None:
             return logged.table()
     if (dumped := read_dump(text)) is not None:
         return dumped
     if is_annotated(text):
         return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
-    if (changed := as_csv(text) or uncomment_header(text, SPLITS)) is not None:
+    if (changed := as_csv(text) or nem12_as_csv(text) or uncomment_header(text, SPLITS)) is not None:
         text, encoded = changed, None
     lines = _preview(text)
     if not lines:
         raise ValueError("the file is empty")
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
-        return read_text(separated, (*notes, "a table drawn as text: rows are counted without its lines of dashes"))
-    titles = _count_titles(lines)
-    separator, above = _separator([line[0] for line in lines[titles:]])
-    above += titles
+        note = "a table drawn as text: rows are counted without its lines of dashes"
+        return add_marks(read_text(separated, (*notes, note)), text[: lines[0].start()])
+    if (sign := _missing_end([line[0] for line in lines])) is not None:
+        return read_text(text[: lines[0].end()] + sign + text[lines[0].end() :], notes)
+    count = _count_titles(lines)
+    separator, above = _separator([line[0] for line in lines[count:]])
+    above += count
     if above:
         notes += (f"{above} lines above the header are skipped",)
     title_text = text[: lines[above].start()]
@@ -103,7 +117,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     names = unique_names(names)
     has_header = start > lines[above].start()
     text, encoded, more = _without_headers(text, lines[above][0] if has_header else "", start, encoded)
-    text, encoded, footnotes = _without_footnotes(text, separator, start, encoded)
+    text, encoded, footnotes = _without_footnotes(text, separator, len(names), start, encoded)
     notes += (*more, *footnotes)
     # Its own line end belongs to the header.
     before = len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
@@ -115,6 +129,16 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     while len(names) > 1 and not header[len(names) - 1].strip() and _is_empty(columns[names[-1]]):
         del columns[names.pop()]  # every line ends with a separator
     return add_marks(add_date(Table(columns, separator, before + 1, notes), title_text), title_text)
+
+
+def _missing_end(lines: Sequence[str]) -> str | None:
+    """The separator that ends every line but the first, which has one cell fewer; None for other lines."""
+    for sign in SEPARATORS if len(lines) > 1 else "":
+        rows = [_cells(line, sign) for line in lines]
+        width = len(rows[1])
+        if len(rows[0]) == width - 1 > 1 and all(len(row) == width and not row[-1].strip() for row in rows[1:]):
+            return sign if not is_data(rows[0]) else None
+    return None
 
 
 def _header(lines: Sequence[re.Match[str]], separator: str) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:
@@ -142,12 +166,19 @@ def _without_headers(
 
 
 def _without_footnotes(
-    text: str, separator: str, start: int, encoded: bytes | None
+    text: str, separator: str, width: int, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """The text without its last lines that have no separator, where lines above them have some."""
+    """The text without its last lines that have no separator, where lines above them have some.
+
+    Args:
+        width: number of cells of a row.
+    """
     count, size = 0, 0
-    for line in reversed(text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]):
-        if separator in line or '"' in line:
+    lines = text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]
+    # Below a blank line, notes may have separators.
+    has_blank = any(not line.strip() for line in lines[-2 * MOST_FOOTNOTES : -1])
+    for line in reversed(lines):
+        if line.count(separator) >= (max(1, width - 1) if has_blank else 1) or '"' in line:
             break
         if is_data([line]):
             return text, encoded, ()

@@ -22,10 +22,17 @@ WORDS: Final = frozenset((
 # The order of day and month in a header, such as dd/MM/yyyy.
 PATTERN: Final = re.compile(r"\bdd?\W+mm?\b|\bmm?\W+dd?\b", re.IGNORECASE)
 CURRENCIES: Final = ("€", "£")
+# The fewest steps that tell which format is regular, and how near they are to the usual one; months differ by a tenth.
+FEWEST_STEPS: Final = 6
+NEAR: Final = 0.1
 
 
-def choose_format(table: Table, clock: str, formats: Sequence[str]) -> tuple[str, str] | None:
-    """The format with the day first, or the one of another column of dates, and why; None without evidence."""
+def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
+    """The format with the day first, or the one of another column of dates, and why; None without evidence.
+
+    Args:
+        clock, cells: name and text of the times.
+    """
     for name in date_columns({name: column for name, column in table.columns.items() if name != clock}):
         form = _format_of(table.columns[name], name)
         if form is not None and form in formats:
@@ -35,9 +42,23 @@ def choose_format(table: Table, clock: str, formats: Sequence[str]) -> tuple[str
         fits = [form for form in formats if 0 <= form.find(first) < form.find(second)]
         if len(fits) == 1:
             return fits[0], f"in the order of {clock!r}"
+    if (regular := _only_regular(cells, formats)) is not None:
+        return regular, "otherwise the steps between rows would differ"
     day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
     reason = _reason(table)
     return (day_first[0], f"day first, as {reason}") if len(day_first) == 1 and reason else None
+
+
+def _only_regular(column: Any, formats: Sequence[str]) -> str | None:
+    """The one format in which all steps between different times are about equal; None if there is none, or several."""
+    found = []
+    for form in formats:
+        times = read_clock(column, "", zone="UTC", time_format=form, rows=np.arange(len(column))).stamps
+        steps = np.diff(np.unique(np.asarray(times, np.float64)))
+        usual = float(np.median(steps)) if len(steps) >= FEWEST_STEPS else 0.0
+        if usual and (np.abs(steps - usual) <= NEAR * usual).all():
+            found.append(form)
+    return found[0] if len(found) == 1 else None
 
 
 def _format_of(column: Any, name: str) -> str | None:

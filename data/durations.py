@@ -31,6 +31,18 @@ def _combined(text: str) -> float | None:
     return sum(float(part or 0) * SECONDS[unit] for part, unit in zip(parts, ("w", "d", "h", "min", "s"), strict=True))
 
 
+# A number and its unit.
+_ELAPSED: Final = re.compile(rf"(\d+\.?\d*|\.\d+) *(?:({'|'.join(SECONDS)})|({'|'.join(WORDS)})s?)")
+
+
+def elapsed(text: str) -> float | None:
+    """The seconds of a time since a start, such as `90 min`, `26:10:00` or `0 days 00:10:00`; None for others."""
+    text = text.strip()
+    if (found := _ELAPSED.fullmatch(text)) is not None:
+        return float(found[1]) * SECONDS[WORDS[found[3]] if found[3] else found[2]]
+    return _combined(text)
+
+
 def duration(text: str) -> tuple[float, str | None] | None:
     """A positive number and its unit (a key of SECONDS, or None), from text such as "6h" or "24"; None: invalid."""
     if (seconds := _combined(text.strip())) is not None:

@@ -12,6 +12,7 @@ from rfa.data.csv_text import decode_text, read_text
 from rfa.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
 from rfa.data.json_text import is_json, read_json
 from rfa.data.table import Table
+from rfa.data.text_blocks import find_tables
 from rfa.data.xml_rows import is_xml, read_xml
 
 MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string arrays
@@ -68,8 +69,8 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
     content, sheet = _decompress(content, sheet)
     if is_workbook(content):
         return read_workbook(content, sheet)
-    if sheet is not None:
-        raise ValueError(f"--sheet {sheet!r} is for workbooks and ZIP archives, and this file is neither")
+    if sheet is not None and not (is_plain_text(content) and find_tables(decode_text(content)[0])):
+        raise ValueError(f"--sheet {sheet!r} is for workbooks, ZIP archives and text with several tables")
     if content.startswith(DATABASE):
         from rfa.data.sqlite import read_database
 
@@ -94,12 +95,12 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
         raise ValueError("PDF files are not read: save the table as CSV or Parquet")
     if is_xml(content):
         return read_xml(content)
-    return read_json(content) if is_json(content) else _read_csv(content)
+    return read_json(content) if is_json(content) else _read_csv(content, sheet)
 
 
-def _read_csv(content: bytes) -> Table:
+def _read_csv(content: bytes, sheet: str | None) -> Table:
     text, notes, encoded = decode_text(content)
-    return read_text(text, notes, encoded)
+    return read_text(text, notes, encoded, sheet)
 
 
 def _read_arrow(content: bytes) -> Any:

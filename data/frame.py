@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from rfa.data.checks import check_clock
 from rfa.data.clock import AmbiguousDates, Clock
 from rfa.data.clock_choice import clock_column, date_columns, refuse_unknown_times
 from rfa.data.clock_numbers import with_points
@@ -15,6 +16,7 @@ from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
 from rfa.data.day_first import choose_format
+from rfa.data.hours_across import melt_hours
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import OFF, MissingRule
 from rfa.data.months_across import melt_months
@@ -23,7 +25,7 @@ from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
-from rfa.data.table_ends import timed_rows
+from rfa.data.table_ends import timed_rows, untimed_rows
 from rfa.data.utc_offsets import UTC, UtcOffsets, shown_offsets
 from rfa.data.wide import VALUE, melt_wide, wide_keys
 
@@ -165,7 +167,7 @@ def _read_rows(
     by = options.by or ([] if is_chosen else wide_keys(table))
     if by and not options.by:
         options = replace(options, columns=(VALUE,))
-    table = melt_wide(table, by) if by or is_chosen else melt_months(table)
+    table = melt_wide(table, by) if by or is_chosen else melt_hours(melt_months(table))
     rest = _without_keys(table, by)
     parts = find_parts(rest) if options.time is None else None
     clock: str | None
@@ -175,16 +177,19 @@ def _read_rows(
         rest[clock] = parts.cells(table.columns)
         options = replace(options, time_format=options.time_format or parts.time_format)
     else:
-        clock = options.time if options.time is not None else clock_column(rest)
+        free = {name: column for name, column in rest.items() if name not in options.columns}
+        clock = options.time if options.time is not None else clock_column(free)
         if clock is None and not options.columns:
             refuse_unknown_times(rest)
     if clock is not None and table.separator is not None and not options.strict:
         table, rest = _cut_ends(table, rest, clock)
     names = [name for name in rest if name != clock and name not in options.known]
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
+    if clock is not None and options.time is None and options.time_format is None and len(groups) == 1:
+        check_clock(rest, clock, times, by, is_dated=read.is_dated, first_row=table.first_row)
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
     if not options.columns:
-        leave_out_counters(values, times, is_dated=read.is_dated)
+        leave_out_counters(values, times, groups.values(), is_dated=read.is_dated)
     known = read_covariates(table, options.known, MissingRule.of(options.missing), strict=options.strict)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
     whole = Series(
@@ -216,10 +221,21 @@ def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
     """The table and its columns without rows at the ends that have no time."""
     rows = timed_rows(rest[clock])
     if (left := len(table) - (rows.stop - rows.start)) == 0:
-        return table, rest
+        return _cut_sums(table, rest, clock)
     columns, rest = ({name: column[rows] for name, column in each.items()} for each in (table.columns, rest))
     note = f"{left} rows at the {'beginning' if rows.start else 'end'} have no time: left out"
-    return Table(columns, table.separator, table.first_row + rows.start, (*table.notes, note)), rest
+    return _cut_sums(Table(columns, table.separator, table.first_row + rows.start, (*table.notes, note)), rest, clock)
+
+
+def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
+    """The table and its columns without rows among the others that have words for a time, such as sums."""
+    if (left := untimed_rows(rest[clock])) is None:
+        return table, rest
+    word = str(rest[clock][int(left[0])].as_py())[:40]
+    kept = np.setdiff1d(np.arange(len(table)), left)
+    columns, rest = ({name: column.take(kept) for name, column in each.items()} for each in (table.columns, rest))
+    note = f"{len(left)} rows have no time, such as {word!r} in row {table.first_row + int(left[0])}: left out"
+    return replace(table, columns=columns, notes=(*table.notes, note)), rest
 
 
 def _read_series(
@@ -235,7 +251,7 @@ def _read_series(
         try:
             return read_times(rest[clock], clock, groups, refuse, time_format=options.time_format, **how)
         except AmbiguousDates as error:
-            chosen = choose_format(table, clock, error.formats)
+            chosen = choose_format(table, clock, rest[clock], error.formats)
             if chosen is None:
                 raise
             times, groups, made = read_times(rest[clock], clock, groups, refuse, time_format=chosen[0], **how)

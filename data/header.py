@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rfa.data.clock_choice import CLOCK_NAMES
+from rfa.data.clock_numbers import RUNNING_WORDS
 from rfa.data.table import MISSING
-from rfa.data.units import TIMES
+from rfa.data.units import TIMES, named
 from rfa.data.wide import step_columns
 
 NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
-DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T ].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
+DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T _].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
 PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
 # Lines below a header that describe the columns: units, types.
@@ -134,11 +135,12 @@ def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
             names = longer
         names = [name or below[k] for k, name in enumerate(names)]
     clocks = [row[0] for row in rows if row[0].lower() in CLOCK_NAMES]
-    units = [row[0].strip("()[]") for row in rows[base + 1 :] if row[0].lower().strip("()[]") in TIMES]
     if clocks:
         names[0] = clocks[0]
-    elif units:
-        names[0] = f"{names[0]} ({units[0]})"
+    for row in rows[base + 1 :]:
+        units = [cell.strip("()[]") for cell in row]
+        names = [named(name, unit) if unit in TIMES and (not k or name.lower() in RUNNING_WORDS) else name
+                 for k, (name, unit) in enumerate(zip(names, units, strict=True))]  # fmt: skip
     return [name or f"column {k}" for k, name in enumerate(names, start=1)]
 
 

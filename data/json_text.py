@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,6 +16,8 @@ from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, open
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
+# The beginning of an array; a log's `[2024-01-01` is none.
+ARRAY: Final = re.compile(rb"\[\s*(?:[\[{\"\]tfn]|-?\d[\d.eE+-]*\s*(?:[,\]]|$))")
 # Digits of keys that are seconds after a start; times since 1970 have more.
 LONGEST_OFFSET: Final = 8
 # Parsed JSON takes many times its size.
@@ -27,7 +30,7 @@ SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
 def is_json(content: bytes) -> bool:
     """Whether a file begins as a JSON array or object."""
     start = content[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
-    return start[:1] == b"{" or (start[:1] == b"[" and start[1:].lstrip()[:1] in b'[{"0123456789-]tfn')
+    return start[:1] == b"{" or ARRAY.match(start) is not None
 
 
 def read_json(content: bytes) -> Table:
@@ -100,7 +103,11 @@ def _read_list(document: list[Any]) -> Table | None:
     if not document:
         return None
     if all(isinstance(row, Mapping) for row in document):
-        table, lists = table_of_rows(document), [name for name, cell in document[0].items() if isinstance(cell, list)]
+        table = table_of_rows(document)
+        lists = [
+            name for name, cell in document[0].items()
+            if isinstance(cell, list) and not any(other.startswith(f"{name}.") for other in table.columns)
+        ]  # fmt: skip
         note = f"lists inside the rows are left out: {', '.join(map(repr, lists))}"
         return replace(table, notes=(note,)) if lists else table
     if all(isinstance(row, list) for row in document):
@@ -154,6 +161,8 @@ def _read_columns(document: Mapping[str, Any]) -> Table | None:
             )
         if len(document) > 2 and all(name[:1].isdigit() for name in document):
             return table_of_rows([{"time": name, **cells} for name, cells in document.items()])
+        if are_plain and len({*keys}) == 1 and 1 < len(keys[0]) < len(keys):
+            return table_of_rows([{"key": name, **cells} for name, cells in document.items()])
     are_numbers = all(cell is None or isinstance(cell, int | float | str) for cell in document.values())
     if len(document) > 2 and are_numbers and all(name[:1].isdigit() for name in document):
         are_offsets = all(name.isdigit() and len(name) <= LONGEST_OFFSET for name in document)

@@ -118,6 +118,21 @@ def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) ->
     for name, cell in row.items():
         if isinstance(cell, Mapping) and depth:
             found |= flatten_row(cell, f"{prefix}{name}.", depth - 1)
-        elif not isinstance(cell, list):
+        elif isinstance(cell, list):
+            found |= {f"{prefix}{name}.{key}": value for key, value in _named_values(cell).items()}
+        else:
             found[f"{prefix}{name}"] = cell
+    return found
+
+
+def _named_values(cells: list[Any]) -> dict[str, Any]:
+    """The values of a list of objects that have a name and a number each; empty for other lists."""
+    found: dict[str, Any] = {}
+    for cell in cells:
+        values = list(cell.values()) if isinstance(cell, Mapping) else []
+        names = [value for value in values if isinstance(value, str)]
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if len(values) != 2 or len(names) != 1 or len(numbers) != 1:
+            return {}
+        found[names[0]] = numbers[0]
     return found

@@ -15,6 +15,9 @@ TIME: Final = "time"
 # The line above a record, and a cell of it.
 RECORD: Final = re.compile(r"(?m)^\s*(?:-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,})\s*$")
 RECORD_CELL: Final = re.compile(r"\s*([^|:]*?)\s*[|:](.*)")
+# Host, time, request, status and bytes; an own number at the end is the time that it took.
+ACCESS: Final = re.compile(r'(\S+) \S+ \S+ \[([^\]]+)\] "((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)(?: .*?)?(?: (\d+\.\d+))?$')
+ACCESS_NAMES: Final = ("host", "time", "request", "status", "bytes", "duration")
 PREVIEW: Final = 20
 # Share of the first lines that consist of labelled cells.
 LABELLED_SHARE: Final = 0.9
@@ -49,6 +52,23 @@ def read_labelled(text: str) -> Rows | None:
     return found
 
 
+def read_access_log(text: str) -> Rows | None:
+    """The rows of a web server's log in the common or combined format; None for others.
+
+    Raises:
+        ValueError: the file is too large.
+    """
+    first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
+    if not first or sum(ACCESS.match(line) is not None for line in first) < LABELLED_SHARE * len(first):
+        return None
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("an access log may have 256 MiB at most: split the file, or save it as CSV")
+    rows = [cells.groups() for line in text.splitlines() if (cells := ACCESS.match(line)) is not None]
+    found = Rows(note="lines of an access log")
+    found.add({}, **{name: [row[k] for row in rows] for k, name in enumerate(ACCESS_NAMES)})
+    return found
+
+
 def read_records(text: str) -> Rows | None:
     """The rows of a file with a line for each cell, as psql and mysql write on request; None for others.
 
@@ -70,5 +90,5 @@ def read_records(text: str) -> Rows | None:
 
 def _is_labelled(line: str) -> bool:
     """Whether a line begins with a labelled cell or a time, and has several cells."""
-    is_begin = CELL.match(line) is not None or STAMP.match(line) is not None
-    return is_begin and len(CELL.findall(line)) >= FEWEST_CELLS
+    has_time = STAMP.match(line) is not None
+    return (has_time or CELL.match(line) is not None) and len(CELL.findall(line)) + has_time >= FEWEST_CELLS

@@ -15,7 +15,10 @@ NINES: Final = (
     999.0, 999.9, 999.99, 999.999, 9999.0, 9999.9, 9999.99, 99999.0, 99999.9, 999999.0, 9999999.0, 99999999.0,
     999999999.0, 8888.0, 88888.0, 32767.0, 32768.0, 65535.0, 2147483647.0, 2147483648.0, 4294967295.0,
 )  # fmt: skip
-MARKS: Final = frozenset((*NINES, *(-nine for nine in NINES), -99.0, -99.9, -99.99, -777.0))
+MARKS: Final = frozenset((*NINES, *(-nine for nine in NINES), -99.0, -99.9, -99.99, -777.0, 99.9, 99.99))
+# Positive marks below 100 are further away: percentages end there.
+SMALL: Final = 100.0
+FURTHER: Final = 10.0
 # No measurement is larger. Usual values that fill gaps; 9.96921e36 is NetCDF's.
 FILL: Final = 9e19
 FILLS: Final = (1e20, 9.999e20, 1e30, 1e32, 1e34, 1e35, 1e36, 9.969209968386869e36, 3.4028234663852886e38, 1e37)
@@ -84,7 +87,7 @@ def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
     least, most = float(others.min()), float(others.max())
     reach = FAR * max(most - least, 0.05 * max(abs(least), abs(most)), 1e-9)
     counts = {mark: int((values == mark).sum()) for mark in present}
-    far = [mark for mark in present if mark < least - reach or mark > most + reach
+    far = [mark for mark in present if mark < least - reach or mark > most + reach * (FURTHER if mark < SMALL else 1)
            or (mark < 0 <= least and counts[mark] > 1)]  # fmt: skip
     repeated = [mark for mark in far if counts[mark] > 1]
     very_far = 20 * reach

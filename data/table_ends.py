@@ -13,6 +13,22 @@ MOST: Final = 20
 MOST_SHARE: Final = 0.2
 
 
+# Rows up to which every time is looked at.
+MOST_ROWS: Final = 200_000
+
+
+def untimed_rows(cells: Any) -> np.ndarray | None:
+    """The rows among others whose time has no digit, such as `Sum of January`; None if there are none, or many."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_string(cells.type) or len(cells) > MOST_ROWS:
+        return None
+    has_digit = pc.fill_null(pc.match_substring_regex(cells, r"\d"), False).to_numpy()
+    rows = np.flatnonzero(~has_digit)
+    return rows if 0 < len(rows) <= MOST_SHARE * len(cells) else None
+
+
 def timed_rows(cells: Any) -> slice:
     """The rows without those at both ends whose time is empty or has no digit, such as "Total"."""
     rows = len(cells)

@@ -9,7 +9,13 @@ from typing import Final
 from rfa.data.header import is_data
 
 RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
-FOOTER: Final = re.compile(r"\(?\d+ rows?( in set.*| selected.*)?[.)]?", re.IGNORECASE)
+FOOTER: Final = re.compile(r"\|?\s*\(?\d+ rows?( in set.*| selected.*|\s+\d+ columns.*)?[.)]?", re.IGNORECASE)
+# Frames of tables drawn with lines.
+FRAMES: Final = str.maketrans(
+    dict.fromkeys("│┃┆┇┊║", "|")
+    | dict.fromkeys("─━═╌╍", "-")
+    | dict.fromkeys("┌┬┐├┼┤└┴┘╞╪╡┏┳┓┡╇┩╔╦╗╠╬╣╚╩╝╭╮╰╯┠╂┨╟╫╢", "+")
+)
 AVERAGE: Final = re.compile(r"average|mean|mittelwert|durchschn\.?|moyenne", re.IGNORECASE)
 GAP: Final = re.compile(r"\s{2,}|\t")
 # Lines above a header, such as `Instrument:,UV-1800`.
@@ -20,7 +26,7 @@ MOST_CHARACTERS: Final = 2**26
 CLOCK: Final = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: (?:UTC|GMT|[A-Z]{2,4}T|[+-]\d{4})\b)?"
 DAY: Final = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})"
 CELL: Final = re.compile(rf'"[^"]*"|{CLOCK}(?=\s|$)|\S+')
-DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ ]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|$)|\S+')
+DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ _]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|$)|\S+')
 FEWEST_ROWS: Final = 3
 # Most lines among the rows that have another number of cells, such as sums and notes.
 MOST_OTHERS: Final = 0.2
@@ -44,6 +50,8 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
     """
     if len(text) > MOST_CHARACTERS:
         return None
+    if any(line[:1] in "┌│╭╔┏" for line in preview if line):
+        text, preview = text.translate(FRAMES), [line.translate(FRAMES) for line in preview]
     if any(RULE.fullmatch(line) for line in preview):
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
@@ -86,8 +94,9 @@ def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], sho
         return None
     header = ["", *header] if len(header) == count - 1 else header if len(header) == count else []
     rows = [cells for line in lines[first:] if len(cells := _without_remarks(split(line), count)) == count]
+    repeated = sum(cells[1:] == header[1:] for cells in rows)
     rows = [cells for cells in rows if cells[1:] != header[1:] and not AVERAGE.fullmatch(cells[0])]
-    if len(lines) - first - len(rows) > max(3, MOST_OTHERS * (len(lines) - first)):
+    if len(lines) - first - repeated - len(rows) > max(3, MOST_OTHERS * (len(lines) - first)):
         return None
     header = ["time" if re.fullmatch(CLOCK, name) else name for name in header]
     top = first - bool(header)
@@ -107,7 +116,12 @@ def _begins(lines: Sequence[str], split: Callable[[str], list[str]]) -> bool:
     """Whether lines begin with rows of numbers and dates, and as many cells."""
     rows = [split(line) for line in lines[:FEWEST_ROWS]]
     are_alike = len(rows) == FEWEST_ROWS and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
-    return are_alike and all(sum(is_data([cell]) for cell in row) * 2 >= len(row) for row in rows)
+    return are_alike and all(sum(_is_value(cell) for cell in row) * 2 >= len(row) for row in rows)
+
+
+def _is_value(cell: str) -> bool:
+    """Whether a cell is a number, with or without a unit, or a date."""
+    return is_data([cell]) or re.fullmatch(r"[+-]?\d+([.,]\d+)?(%|[A-Za-zµ]{1,3}(/s)?)", cell) is not None
 
 
 def count_titles(preview: Sequence[str]) -> int:

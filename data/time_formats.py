@@ -22,12 +22,25 @@ DATE_FORMATS: Final = (
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
     "%b-%y", "%b %y", "%b-%Y", "%b %Y", "%b/%Y", "%B %Y", "%B-%Y", "%Y-%b", "%Y %b", "%Y %B", "%b'%y", "%Y-%b-%d",
     "%d %b %y", "%d%b%Y", "%d%b%y", "%m/%Y", "%m.%Y",
+    "%Y.%m.%d.", "%Y. %m. %d.", "%Y. %m. %d", "%Y-%j",
     "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
 # Dates before a time of day.
-DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form)
+DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form or "%j" in form)
 # Halves of the day as Spanish writes them: a. m.
 HALF: Final = "[ \u00a0\u202f]?([aApP])[.][ \u00a0\u202f]?[mM][.]?$"
+# Halves of the day before the time, as East Asian languages write them.
+MORNING: Final = r"(?:上午|오전|午前)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
+AFTERNOON: Final = r"(?:下午|오후|午後)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
+# The name of a weekday before or behind a date of numbers.
+WEEKDAY: Final = r"^\pL{2,10}\.?,? +(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*)$"
+WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}) ?\(?\pL{1,3}\)?( \d{1,2}:.*)?$"
+# How text is written in place of that which a pattern matches.
+PLAIN_TEXT: Final = (
+    (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
+    (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
+    (r"^(\d{4}-\d\d-\d\d)_(\d\d:)", r"\1 \2"),
+)  # fmt: skip
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
     "%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y/Q%q", "%Y.Q%q", "%Y:Q%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "Q%q %y", "Q%q-%y",
@@ -39,18 +52,18 @@ PERIOD_FORMATS: Final = (
 QUARTER: Final = "%q"
 TIME_FORMATS: Final = (
     "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%I:%M%p",
-    "%H%M", "%H%M%S", "%H.%M.%S",
+    "%H%M", "%H%M%S", "%H.%M.%S", "%Hh%M",
 )  # fmt: skip
 JOINTS: Final = (" ", "T", ":", ", ", " @ ")
 ZONES: Final = ("", "%z", " %z", " GMT%z")
 # The text that a date directive may match.
 LOOKS: Final = {
-    "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{1,3}", "b": r"\pL+", "B": r"\pL+",
+    "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{3}", "b": r"\pL+", "B": r"\pL+",
     "a": r"\pL+", "A": r"\pL+",
 }  # fmt: skip
 # The same for Python's expressions; all others are one or two digits.
 SHAPES: Final = {
-    "Y": r"\d{4}", "G": r"\d{4}", "j": r"\d{1,3}", "f": r"\d{1,6}", "z": r".+",
+    "Y": r"\d{4}", "G": r"\d{4}", "j": r"\d{3}", "f": r"\d{1,6}", "z": r".+",
     **dict.fromkeys("bBaAp", r"[^\W\d_]+"),
 }  # fmt: skip
 OF_DAY: Final = re.compile("%[HIMSpfzZ]")
@@ -131,9 +144,15 @@ def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
 @cache
 def _shape(time_format: str) -> re.Pattern[str]:
     """What text in a format looks like."""
-    found = ""
+    found, two = "", r"\d{2}" if re.search("%[HMS]%[HMS]", time_format) else r"\d{1,2}"
     for spaces, directive, literal in re.findall(r"(\s+)|%(.)|([^%\s]+)", time_format):
-        found += r"\s+" if spaces else SHAPES.get(directive, r"\d{1,2}") if directive else re.escape(literal)
+        found += (
+            r"\s+"
+            if spaces
+            else SHAPES.get(directive, two if directive in "HMS" else r"\d{1,2}")
+            if directive
+            else re.escape(literal)
+        )
     return re.compile(found, re.IGNORECASE)
 
 

@@ -25,7 +25,7 @@ def add_marks(table: Table, titles: str) -> Table:
     """The table with the numbers that the lines above its header name as missing values."""
     found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
     notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
-    return replace(table, marks=tuple(found), notes=(*table.notes, *notes))
+    return replace(table, marks=(*table.marks, *found), notes=(*table.notes, *notes))
 
 
 def add_date(table: Table, titles: str) -> Table:

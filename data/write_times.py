@@ -80,12 +80,13 @@ def _numbers(numbers: np.ndarray, sample: Any) -> Any:
         return pa.array(np.rint(numbers).astype(np.int64)).cast(kind)
     if pa.types.is_floating(kind):
         return pa.array(numbers).cast(kind)
-    mark = "," if "," in sample.as_py() else "."
-    digits = len(sample.as_py().strip().partition(mark)[2])
+    cell, unit = re.fullmatch(r"(.*?)( *[^\W\d_]*)", sample.as_py().strip()).groups()  # type: ignore[union-attr]
+    mark = "," if "," in cell else "."
+    digits = len(cell.partition(mark)[2])
     texts = [f"{number:.{digits}f}" for number in numbers.tolist()]
     exact = [float(text) == number for text, number in zip(texts, numbers.tolist(), strict=True)]
     texts = texts if all(exact) else [repr(number) for number in numbers.tolist()]
-    return pa.array([text.replace(".", mark) for text in texts])
+    return pa.array([text.replace(".", mark) + unit for text in texts])
 
 
 def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) -> list[datetime]:

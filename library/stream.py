@@ -99,8 +99,6 @@ class Stream:
         late: Late | None = None,
     ) -> None:
         request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
-        if late is not None and known:
-            raise ValueError("late does not go with known: leave one of them out")
         window = late_options(late)
         check_seed(seed)
         found = find_model(model, columns, system, len(known))
@@ -214,13 +212,15 @@ class Stream:
             raise RefusedRow(found, time, self._count + self.refused - 1) from None
 
     def _take(self, row: Row) -> FilterStep:
-        if self._window is not None:
+        if self._window is not None and row.t <= self._time:
             return self._take_late(row, self._window)
         stepped = self._advance(row)
         if stepped is None:
             raise out_of_range("y", self._model.name)
         self._sums += stepped.tally
         self._count, self._time = self._count + 1, row.t
+        if self._window is not None:
+            self._window.append(row, self._snapshot)
         return stepped.step
 
     def _inputs(self, known: Mapping[str, Any], leads: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from rfa.runtime.errors import InvalidInput, invalid_state
 from rfa.runtime.filters.state import FilterState, FilterStates
 from rfa.runtime.outputs import FilterStep, LateStep
 from rfa.runtime.pool import PoolSlot
+from rfa.runtime.uncertainty.input import MOST_HORIZONS
 from rfa.runtime.uncertainty.interface import Row, Stepped
 
 # Rows that a late one may go back.
@@ -30,8 +31,10 @@ MOST_BACK: Final = 512
 MOST_KEPT: Final = 1_200
 REPLAYED: Final = 640
 MOST_SNAPSHOTS: Final = 10
-# Rows between the newest snapshots; older ones are further apart.
+# Rows between the newest snapshots: of rows that were filtered again, and of those in order. Older ones are further
+# apart.
 SNAPSHOT_ROWS: Final = 8
+ORDERED_ROWS: Final = 64
 _MAGIC: Final = b"RFAL\x01"
 _OWN_FIELDS: Final = frozenset({"slot", "readout", "seed"})  # of a stream, not of a row
 _ROW_FIELDS: Final = tuple(name for name in Row._fields if name not in _OWN_FIELDS)
@@ -145,6 +148,20 @@ class LateWindow:
         self._next = self._snapshots[-1].place
         return self._snapshots[-1]
 
+    def append(self, row: Row, snapshot: Callable[[int], Snapshot]) -> None:
+        """Add a row after all others that is in the state and the totals already: the short way of most rows.
+
+        Args:
+            snapshot: see `accept`.
+        """
+        self._rows.append(_KeptRow(row, True))
+        self._times.append(row.t)
+        self._next += 1
+        if self._next - self._snapshots[-1].place >= ORDERED_ROWS:
+            self._snapshots.append(snapshot(self._next))
+            self._thin_out()
+            self._forget()
+
     def _check_late(self, t: float, place: int, param: str) -> None:
         oldest, first = self._times[-1] - self.length if self._times else math.inf, self._snapshots[0].state
         if t >= oldest and len(self._times) - place <= MOST_BACK and not (first.count and t < first.time):
@@ -211,6 +228,8 @@ class LateWindow:
 
     def pack(self, states: FilterStates) -> bytes:
         """The rows and the first snapshot; the others are made again when they are needed."""
+        if not self.is_behind:
+            self._forget()
         rows = [_inputs_of(kept.row) for kept in self._rows]
         content = states.pack(self._snapshots[0].state) + json.dumps(rows, default=_as_list).encode()
         return _MAGIC + zlib.compress(content, 1)
@@ -248,7 +267,12 @@ def split_state(payload: bytes, states: FilterStates) -> tuple[bytes, bytes]:
 
 def row_characters(model: Any) -> int:
     """Upper bound of the rows of a window in JSON."""
-    return MOST_KEPT * _NUMBER_CHARACTERS * (12 + 2 * (model.observation_size + model.state_size))
+    return MOST_KEPT * _NUMBER_CHARACTERS * _numbers_per_row(model)
+
+
+def _numbers_per_row(model: Any) -> int:
+    known = model.covariates * (1 + MOST_HORIZONS)
+    return 12 + 2 * (model.observation_size + model.state_size) + known
 
 
 def packed_bytes(model: Any) -> int:
@@ -259,17 +283,20 @@ def packed_bytes(model: Any) -> int:
 
 def held_bytes(model: Any) -> int:
     """Memory of a window."""
-    numbers = 12 + 2 * (model.observation_size + model.state_size)
-    return (MOST_SNAPSHOTS + 1) * model.state_bytes + MOST_KEPT * (_ROW_BYTES + _NUMBER_BYTES * numbers)
+    return (MOST_SNAPSHOTS + 1) * model.state_bytes + MOST_KEPT * (_ROW_BYTES + _NUMBER_BYTES * _numbers_per_row(model))
 
 
 def _inputs_of(row: Row) -> list[Any]:
-    return [getattr(row, name) for name in _ROW_FIELDS]
+    """The fields of a row; unknown values of columns that are known ahead are None, which equals itself."""
+    known = row.input if row.input is None else [None if x is None or math.isnan(x) else x for x in _as_list(row.input)]
+    return [known if name == "input" else getattr(row, name) for name in _ROW_FIELDS]
 
 
 def _as_list(values: Any) -> Any:
     if isinstance(values, np.ndarray | np.generic):
         return values.tolist()
+    if isinstance(values, list | tuple):
+        return values
     raise TypeError
 
 

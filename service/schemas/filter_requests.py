@@ -315,7 +315,8 @@ class FilterRequest(FilterSeries):
         """Late rows are those of a stream."""
         if self.late is not None and (self.series is not None or not self.is_forgiving):
             raise FieldError("late", "late needs `stream` with observations, without smooth", "needs_stream")
-        check_late(self)
+        if self.late is not None and self.known is not None:
+            raise FieldError("late", "late with `known` needs /filter/stream, whose rows have their own", "no_late")
         return self
 
     @model_validator(mode="after")
@@ -392,16 +393,6 @@ class FilterRequest(FilterSeries):
             field = "stream" if self.stream else "samples"
             raise FieldError(field, f"{field} needs observations instead of values", "rows_only")
         return count
-
-
-def check_late(request: Any) -> None:
-    """Check that a request with late rows has no columns that are known ahead.
-
-    Raises:
-        FieldError
-    """
-    if request.late is not None and request.known is not None:
-        raise FieldError("late", "late does not go with `known`", "no_late")
 
 
 def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:

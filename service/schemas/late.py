@@ -38,6 +38,6 @@ Late = Annotated[
     LateRequest | None,
     Field(
         description="take late rows of a stream; their steps have `late` and `recomputed`. An exact repeat of a row of "
-        "the window is refused; a state has the window. Not with `known`. null: late rows are refused"
+        "the window is refused; a state has the window. null: late rows are refused"
     ),
 ]

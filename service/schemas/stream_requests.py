@@ -29,7 +29,6 @@ from rfa.service.schemas.filter_requests import (
     Time,
     ValueRange,
     Zone,
-    check_late,
     check_system,
 )
 from rfa.service.schemas.late import Late
@@ -70,7 +69,6 @@ class FilterStreamRequest(Request):
     def check_model(self) -> Self:
         """A system replaces a model."""
         check_system(self.system, self.model)
-        check_late(self)
         if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
             raise FieldError("known", "known must name each column once, and does not go with `system`", "no_known")
         return self

@@ -61,8 +61,8 @@ def exports() -> Iterator[Kind]:
     yield Kind(
         "instrument with properties",
         (lab + "\n".join(f"{k / 2},{v}" for k, v in enumerate(VALUES))).encode(),
-        {(): ([k / 2 for k in range(len(VALUES))], {"Absorbance": VALUES})},
-        note="lines above the header are skipped",
+        {(): ([30.0 * k for k in range(len(VALUES))], {"Absorbance": VALUES})},
+        note="numbers in min",
     )
     dwd = "STATIONS_ID;MESS_DATUM;QN_9;TT_TU;eor\n" + rows(lambda t, v: f"   1048;{t:%Y%m%d%H};  3;{v:8.2f};eor", HOURS)
     yield plain("hours without separators", dwd.encode(), HOURS, "TT_TU", note="dates as %Y%m%d%H")

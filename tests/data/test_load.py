@@ -151,7 +151,7 @@ def test_series_of_a_table_are_those_of_a_table_each() -> None:
     found = read_frame(table, by=["owner"], every="1h", refused=print)
     assert sorted(found) == [(k,) for k in range(30)]
     for (k,), series in found.items():
-        alone = read_frame(table.filter(pa.array(owner == k)).drop(["owner"]), every="1h")[()]
+        alone = read_frame(table.filter(pa.array(owner == k)).drop(["owner"]), time="t", every="1h")[()]
         assert np.array_equal(series.times, alone.times) and np.array_equal(series.values, alone.values, equal_nan=True)
 
 
@@ -182,3 +182,10 @@ def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged.arrow").write_bytes(content.replace(b"abc", b"\xff\xfe\xff"))
     with pytest.raises(ValueError, match=r"the table is damaged: .*Invalid UTF8"):
         load_series(tmp_path / "damaged.arrow")
+
+
+def test_the_mark_that_a_preamble_names_is_missing_wherever_it_stands() -> None:
+    rows = "\n".join(f"202401{day:02d}000000 {-777 if day == 7 else 120 + day} 40" for day in range(1, 29))
+    text = f"#CNRW|*|CUNITcm|*|RINVAL-777|*|\n#LAYOUT(timestamp,value,status)|*|\n{rows}\n"
+    series = read_frame(read_table(text.encode()))[()]
+    assert np.flatnonzero(np.isnan(series.values[:, 0])).tolist() == [6]

@@ -340,6 +340,28 @@ def test_ten_thousand_orders_of_auto_give_the_state_of_the_ordered_stream() -> N
         assert stream._packed()[: stream._runtime.state_bytes] == ordered._packed()
 
 
+def test_late_observations_with_known_columns_give_the_numbers_of_the_ordered_stream() -> None:
+    options: dict[str, Any] = {"horizon": [1.0], "known": ("price", "holiday")}
+    for seed in range(8):
+        draw = random.Random(seed)
+        rows = [
+            (float(t), draw.gauss(0, 1), {"price": [draw.gauss(0, 1), None], "holiday": float(t % 7 == 0)})
+            for t in range(60)
+        ]
+        came = sorted(rows, key=lambda row: row[0] + (draw.uniform(0, 20) if draw.random() < 0.3 else 0.0))
+        ordered, stream, cut = rfa.Stream(**options), rfa.Stream(late=30.0, **options), draw.randrange(60)
+        for t, y, known in rows:
+            ordered.update(t, y, known=known)
+        for number, (t, y, known) in enumerate(came):
+            if number == cut:
+                stream = rfa.Stream.resume(stream.state)
+            stream.update(t, y, known=known)
+        assert stream._packed()[: stream._runtime.state_bytes] == ordered._packed()
+        with pytest.raises(rfa.RefusedRow) as caught:
+            stream.update(*rows[-1][:2], known=rows[-1][2])
+        assert caught.value.code == "repeated"
+
+
 def test_a_refused_observation_says_which_and_why() -> None:
     stream = rfa.Stream(late=100)
     for t in (0.0, 200.0, 300.0):

@@ -153,6 +153,22 @@ def test_a_live_stream_takes_values_of_each_horizon() -> None:
         assert frames == httpx.post(f"{live.url}/filter", json=rows).json()["steps"]
 
 
+def test_late_frames_with_known_columns_give_the_numbers_of_the_order_of_time() -> None:
+    values, promotion = sales("level", 2)
+    with running(bundled("series")) as live:
+        states = []
+        for order in (range(40), [*range(20), *range(21, 30), 20, *range(30, 40)]):
+            with connect(f"ws://127.0.0.1:{live.port}/filter/stream") as socket:
+                socket.send(json.dumps({"horizon": [1], "known": ["promo"], "late": {"window": 20.0}}))
+                socket.recv()
+                for k in order:
+                    known = {"promo": [promotion[k], promotion[k + 1]]}
+                    socket.send(json.dumps({"t": float(k), "y": [values[k]], "known": known}))
+                    states.append(json.loads(socket.recv()))
+        assert states[60 + 9]["late"] and states[60 + 9]["recomputed"] == 9
+        assert states[40 + 30 :] == states[30:40]
+
+
 async def test_many_series_may_each_have_columns_of_their_own(client: httpx.AsyncClient) -> None:
     values, promotion = sales("level", 3)
     one = {"values": {"y": values.tolist()}, "known": {"promo": [*promotion, 1.0]}}

@@ -1,0 +1,95 @@
+"""Checks of a table after it was read: what is not plausible is refused, with the options that mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock_choice import holds_dates, numeric_sample
+from rfa.data.clock_numbers import DAY
+
+# The fewest rows that tell whether times are plausible.
+FEWEST_ROWS: Final = 8
+# Shares of rows whose time is before, or equal to, that of the row before, from which on they are not one series.
+MOST_BACK, MOST_REPEATED = 0.05, 0.5
+# Plain numbers that fall more often are no times.
+MOST_FALLING: Final = 0.4
+# Moments from 1700 to 2100, and the longest gap: years, and usual steps.
+EARLIEST, LATEST = -8_520_336_000.0, 4_102_444_800.0
+LONGEST_GAP, MOST_STEPS = 20 * 365.25 * DAY, 1000.0
+MOST_LABELS: Final = 0.5
+# Steps whose median is the usual one.
+SAMPLED: Final = 10_000
+
+
+def check_clock(
+    columns: dict[str, Any], clock: str, times: np.ndarray, by: Sequence[str], *, is_dated: bool, first_row: int
+) -> None:
+    """Refuse times that were found, not named, if they are not plausible.
+
+    Args:
+        columns: of the table, without keys.
+        times: of all rows, in their order.
+        by: the key columns.
+
+    Raises:
+        ValueError: the times are out of range or order; the message names the options that mend it.
+    """
+    steps = np.diff(times)
+    is_back = bool((steps < 0).any())
+    if is_dated:
+        _check_range(clock, times, np.sort(times) if is_back else times, first_row)
+    if by or len(times) < FEWEST_ROWS or (steps <= 0).all() or (steps > 0).all():
+        return
+    back = float((steps < 0).mean())
+    repeated = 1 - len(np.unique(times)) / len(times) if is_back else float((steps == 0).sum()) / len(times)
+    others = [name for name in columns if name != clock]
+    if not is_dated and back > MOST_FALLING:
+        value = next((name for name in others if numeric_sample(columns[name]) is not None), clock)
+        raise ValueError(
+            f"column {clock!r} is called like a time, and falls in {back:.0%} of the rows: give --time {clock!r} if it "
+            f"is one, or the values with --column {value!r}"
+        )
+    labels = [name for name in others if _may_label(columns[name])]
+    if labels and back > MOST_BACK and repeated > 0:
+        raise ValueError(_ask(f"times go back in {int((steps < 0).sum())} of {len(times)} rows", labels[0], clock))
+    if repeated > MOST_REPEATED:
+        raise ValueError(_ask(f"{repeated:.0%} of the rows repeat a time", labels[0] if labels else "", clock))
+
+
+def _ask(problem: str, label: str, clock: str) -> str:
+    by = f"--by {label!r} if it labels several series, or " if label else ""
+    return f"{problem}: give {by}--time {clock!r} if the rows are one series"
+
+
+def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: int) -> None:
+    row = int(np.argmax((times < EARLIEST) | (times > LATEST)))
+    if not EARLIEST <= times[row] <= LATEST:
+        year = 1970 + times[row] / (365.25 * DAY)
+        raise ValueError(
+            f"row {first_row + row}, column {clock!r}: the time is in the year {year:.0f}; give --time {clock!r} if it "
+            "is right, or correct the cell"
+        )
+    steps = np.diff(ordered)
+    if len(steps) >= FEWEST_ROWS and (usual := float(np.median(steps[:: 1 + len(steps) // SAMPLED]))) > 0:
+        at = int(np.argmax(steps))
+        if steps[at] > max(LONGEST_GAP, MOST_STEPS * usual) and min(at + 1, len(steps) - at) < 0.05 * len(steps):
+            odd = ordered[at] if at + 1 < len(steps) - at else ordered[at + 1]
+            row = int(np.flatnonzero(times == odd)[0])
+            raise ValueError(
+                f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years from all "
+                f"others; give --time {clock!r} if it is right, or correct the cell"
+            )
+
+
+def _may_label(column: Any) -> bool:
+    """Whether text repeats as labels do."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_string(column.type) or numeric_sample(column) is not None or holds_dates(column):
+        return False
+    distinct = pc.count_distinct(column).as_py()
+    return 1 < distinct <= MOST_LABELS * len(column)

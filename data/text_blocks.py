@@ -1,0 +1,144 @@
+"""Text with several tables, or with lines of several kinds: which lines are the table that is read."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rfa.data.header import is_data
+
+SEPARATORS: Final = "\t;|,"
+# Larger text is taken as one table.
+MOST_CHARACTERS: Final = 2**26
+# Beside a table with this many times its rows, another table is not asked for.
+LONGER: Final = 2
+BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
+HAS_BLANK: Final = re.compile(r"\n\r?\n|\n[;,]+\r?\n")
+# The first cell of a line that tells its kind, the most kinds, and the least share of the most frequent one.
+KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
+MOST_KINDS, LEAST_SHARE, FEWEST_LINES = 8, 0.75, 8
+NAME: Final = re.compile(r"table (\d+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines of one table. first: their number in the file, from 0."""
+
+    lines: list[str]
+    first: int
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def find_tables(text: str) -> list[Block]:
+    """The tables of text that blank lines separate, each with a header of its own; [] if there are fewer than two."""
+    if len(text) > MOST_CHARACTERS or HAS_BLANK.search(text) is None:
+        return []
+    found: list[Block] = []
+    lines: list[str] = []
+    everything = [*text.splitlines(), ""]
+    for number, line in enumerate(everything):
+        if line.strip(" \t;,|\r"):
+            lines.append(line)
+        elif lines:
+            found.append(Block(lines, number - len(lines)))
+            lines = []
+    tables = [block for block in found if _is_table(block.lines)]
+    if len(tables) == 1 and _has_footers(tables[0], found):
+        return [Block(everything[: tables[0].first + len(tables[0].lines)], 0)]
+    if len(tables) == 1 and not everything[tables[0].first - 1].strip() and _is_hidden(tables[0], found):
+        return tables
+    return tables if len({table.lines[0] for table in tables}) == len(tables) > 1 else []
+
+
+def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
+    """Whether the blocks below a table are fewer lines, none of them a row."""
+    below = [line for block in blocks[blocks.index(table) + 1 :] for line in block.lines]
+    separator = max(SEPARATORS, key=table.lines[0].count)
+    signs = table.lines[-1].count(separator)
+    return 0 < len(below) < len(table.lines) and not any(line.count(separator) == signs for line in below)
+
+
+def _is_hidden(table: Block, blocks: Sequence[Block]) -> bool:
+    """Whether most lines are those of a table, and lines of another block have as many cells."""
+    others = [line for block in blocks if block is not table for line in block.lines]
+    if table is not blocks[-1]:
+        return False
+    separator = max(SEPARATORS, key=table.lines[0].count)
+    signs = table.lines[0].count(separator)
+    return len(table.lines) > len(others) and any(line.count(separator) == signs for line in others)
+
+
+def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str]:
+    """The table called "table 1" and so on, or the longest, and a note.
+
+    Raises:
+        ValueError: no table has that name; or none is given, and another table is about as long.
+    """
+    names = [f"table {k + 1}" for k in range(len(tables))]
+    if sheet is not None and sheet not in names:
+        raise ValueError(f"no table {sheet!r}; the file has {', '.join(map(repr, names))}")
+    sizes = [len(table.lines) - 1 for table in tables]
+    longest = sizes.index(max(sizes))
+    if sheet is None and len(sizes) > 1 and sorted(sizes)[-2] * LONGER > sizes[longest]:
+        listed = " or ".join(f"--sheet '{name}' ({table.lines[0].strip()[:40]!r})"
+                             for name, table in zip(names, tables, strict=True))  # fmt: skip
+        raise ValueError(f"the file has {len(tables)} tables: choose one with {listed}")
+    chosen = longest if sheet is None else names.index(sheet)
+    more = f", {names[chosen]!r} of {len(tables)}; --sheet chooses others" if len(tables) > 1 else ""
+    return tables[chosen], f"the table from line {tables[chosen].first + 1} on is read{more}"
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """Whether lines are a header and rows of as many cells."""
+    separator = max(SEPARATORS, key=lines[0].count)
+    rows = [_cells(line, separator) for line in (*lines[:4], lines[-1])]
+    width = len(rows[0])
+    is_even = width > 1 and sum(len(row) == width for row in rows) >= len(rows) - 1
+    return len(lines) > 1 and is_even and not is_data(rows[0]) and any(is_data([cell]) for cell in rows[-1] if cell)
+
+
+def choose_kind(text: str) -> tuple[str, str] | None:
+    """The most frequent lines below their header, of text whose first cells tell the kind of each line; and a note.
+
+    Such are the records of electricity markets and loggers, `I` a header, `D` a row. None for other text.
+    """
+    if len(text) > MOST_CHARACTERS or KIND.match(text) is None:
+        return None
+    lines = [line for line in text.splitlines() if line.strip()]
+    kinds = [found[1] if (found := KIND.match(line)) else "" for line in lines]
+    counts = Counter(kinds)
+    kind, count = counts.most_common(1)[0]
+    if not 1 < len(counts) <= MOST_KINDS or "" in counts or count < max(FEWEST_LINES, LEAST_SHARE * len(lines)):
+        return None
+    separator = max(SEPARATORS, key=lines[kinds.index(kind)].count)
+    rows = [_cells(line, separator) for line in lines]
+    widths = {len(row) for row, each in zip(rows, kinds, strict=True) if each == kind}
+    others = [row for row, each in zip(rows, kinds, strict=True) if each != kind]
+    if len(widths) > 1 or all(len(row) in widths for row in others) or kinds[0] == kind:
+        return None
+    headers = [row for row in others if len(row) in widths and not is_data(row)]
+    if not headers and kinds[-1] == kind:
+        return None
+    header = ["" if is_data([cell.strip()]) else cell for cell in (headers or [[""] * max(widths)])[-1][1:]]
+    body = [separator.join(_quoted(cell, separator) for cell in row[1:])
+            for row, each in zip(rows, kinds, strict=True) if each == kind]  # fmt: skip
+    named = separator.join(_quoted(cell.strip() or f"column {k}", separator) for k, cell in enumerate(header, start=2))
+    return "\n".join([named, *body]) + "\n", f"the lines that begin with {kind!r} are the rows"
+
+
+def _quoted(cell: str, separator: str) -> str:
+    return f'"{cell}"' if separator in cell else cell
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator))
+    except csv.Error:
+        return [line]
