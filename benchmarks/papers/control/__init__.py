@@ -1,0 +1,1 @@
+"""Model predictive control in the eigenbasis (AFA B.5)."""

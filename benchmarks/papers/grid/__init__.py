@@ -1,0 +1,1 @@
+"""Filters of grids with row and column dynamics (AFA B.6)."""
