@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
+from rfa.benchmarks.papers.control.__main__ import animate, draw
 from rfa.benchmarks.papers.control.closed_form import Controller, Plant, Waypoints, blend
+from rfa.benchmarks.papers.control.vehicle import PILOTS, Course, drive, scores
 
 DRIFT = np.array([[0, 0, 1.0, 0], [0, 0, 0, 1], [-0.3, 0.1, -0.5, 0.2], [0, 0, 0, -0.4]])
 PUSH = np.array([[0, 0], [0, 0], [1.0, 0.2], [0, 2]])
@@ -134,3 +137,23 @@ def test_cvxpy_comes_to_the_same(weight):
     assert 0 < excess[0] < 0.01 * best
     assert excess[1] / excess[0] == pytest.approx(0.25, abs=0.03)
     assert solve(controller, START, waypoints(weight), 40, bound=1.0).cost > best + excess[0]
+
+
+def test_outliers_cost_a_robust_pilot_little():
+    """The same noises for each pilot. The one that knows its state comes within centimetres."""
+    course = Course(waypoints=((6, 4), (12, -2)), outliers=0.2)
+    found = {pilot: scores(course, drive(course, pilot, 8, seed=0)) for pilot in PILOTS}
+    assert found["truth"]["position_rmse"] == 0
+    assert found["truth"]["distance"] < 0.3
+    assert found["robust"]["position_rmse"] < found["kalman"]["position_rmse"] / 3
+    assert found["robust"]["energy"] < found["kalman"]["energy"] / 2
+
+
+def test_the_animation_is_small(tmp_path):
+    course = Course(waypoints=((6, 4), (0, 0)))
+    runs = {pilot: drive(course, pilot, 1, seed=0) for pilot in PILOTS}
+    draw(course, runs, tmp_path / "runs.png")
+    animate(course, runs, tmp_path / "runs.gif")
+    with Image.open(tmp_path / "runs.gif") as picture:
+        assert picture.n_frames == course.steps // 2
+    assert (tmp_path / "runs.gif").stat().st_size < 1 << 20

@@ -7,6 +7,7 @@ cvxpy is installed, its quadratic program solves the first plan too.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +19,12 @@ from PIL import Image
 from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.figures import FIGURES, GROUND, no_display, panels, plain, save
 from rfa.benchmarks.papers.control.closed_form import Controller
-from rfa.benchmarks.papers.control.vehicle import PILOTS, Course, Run, drive, next_waypoints, scores
+from rfa.benchmarks.papers.control.vehicle import PILOTS, Course, Pilot, Run, drive, next_waypoints, scores
 from rfa.measured import origin
 
 VEHICLES, SEED = 200, 1
 QP_STEPS = (60, 120, 240)
+SHOWN: tuple[Pilot, ...] = ("kalman", "robust")
 COLOURS = {"truth": "0.5", "robust": "C0", "kalman": "C3", "measurement": "C1"}
 LIMITS = {"xlim": (-4, 28), "ylim": (-11, 11), "aspect": "equal"}
 # Of the animation.
@@ -56,7 +58,7 @@ def plan_rows(course: Course) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(course: Course, runs: dict[str, Run], path: Path) -> None:
+def draw(course: Course, runs: Mapping[Pilot, Run], path: Path) -> None:
     """Draw the first vehicle of each pilot but the one that knows the truth."""
     shown = [pilot for pilot in PILOTS if pilot != "truth"]
     figure, grid = panels(1, len(shown), (10, 2.9))
@@ -70,7 +72,7 @@ def draw(course: Course, runs: dict[str, Run], path: Path) -> None:
     save(figure, path)
 
 
-def animate(course: Course, runs: dict[str, Run], path: Path) -> None:
+def animate(course: Course, runs: Mapping[Pilot, Run], path: Path) -> None:
     """Draw the robust and the Kalman pilot over time, with the plan ahead of the robust one."""
     pyplot = no_display()
     figure, axes = pyplot.subplots(figsize=(FRAME_PIXELS / 100, FRAME_PIXELS / 140), layout="constrained")
@@ -80,7 +82,7 @@ def animate(course: Course, runs: dict[str, Run], path: Path) -> None:
         axes.clear()
         plain(axes)
         axes.plot(*np.array(course.waypoints).T, "k+", markersize=7)
-        for pilot in ("kalman", "robust"):
+        for pilot in SHOWN:
             run, first = runs[pilot], max(0, i - TRAIL)
             axes.plot(*run.states[first : i + 1, 0, :2].T, color=COLOURS[pilot], linewidth=1.4, label=pilot)
             axes.plot(*run.states[i, 0, :2], "o", color=COLOURS[pilot], markersize=5)

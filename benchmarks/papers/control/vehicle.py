@@ -71,16 +71,20 @@ class Run(NamedTuple):
     plans: list[np.ndarray]
 
 
+def _rows(matrix: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in matrix.tolist())
+
+
 class Estimator:
     """The state of B vehicles from their positions, robust with nu or as a Kalman filter."""
 
     def __init__(self, course: Course, vehicles: int, nu: float | None) -> None:
         config = LinearFilterConfig(
-            drift=course.plant.drift.tolist(),
-            process_noise=np.diag([0, 0, course.process, course.process]).tolist(),
-            measurement_noise=(course.measurement * np.eye(2)).tolist(),
-            observation=np.eye(2, 4).tolist(),
-            initial_covariance=(0.01 * np.eye(4)).tolist(),
+            drift=_rows(course.plant.drift),
+            process_noise=_rows(np.diag([0, 0, course.process, course.process])),
+            measurement_noise=_rows(course.measurement * np.eye(2)),
+            observation=_rows(np.eye(2, 4)),
+            initial_covariance=_rows(0.01 * np.eye(4)),
             nu=nu,
         )
         torch.set_default_dtype(torch.float64)
@@ -129,7 +133,7 @@ def drive(course: Course, pilot: Pilot, vehicles: int, seed: int) -> Run:
         estimates.append(found)
         measurements.append(z)
         inputs.append(u)
-    return Run(*(np.stack(part) for part in (states, estimates, measurements, inputs)), plans)
+    return Run(np.stack(states), np.stack(estimates), np.stack(measurements), np.stack(inputs), plans)
 
 
 def _process(course: Course) -> np.ndarray:
