@@ -150,7 +150,7 @@ def test_outliers_cost_a_robust_pilot_little():
 
 
 def test_the_animation_is_small(tmp_path):
-    course = Course(waypoints=((6, 4), (0, 0)))
+    course = Course(waypoints=((6, 4), (0, 0)), leg=0.8)
     runs = {pilot: drive(course, pilot, 1, seed=0) for pilot in PILOTS}
     draw(course, runs, tmp_path / "runs.png")
     animate(course, runs, tmp_path / "runs.gif")

@@ -75,7 +75,7 @@ def draw(course: Course, runs: Mapping[Pilot, Run], path: Path) -> None:
 def animate(course: Course, runs: Mapping[Pilot, Run], path: Path) -> None:
     """Draw the robust and the Kalman pilot over time, with the plan ahead of the robust one."""
     pyplot = no_display()
-    figure, axes = pyplot.subplots(figsize=(FRAME_PIXELS / 100, FRAME_PIXELS / 140), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(FRAME_PIXELS / 100, FRAME_PIXELS / 140))
     figure.set_facecolor(GROUND)
     frames = []
     for i in range(1, course.steps + 1, 2):
