@@ -1,7 +1,7 @@
 """Pass many arrays to compiled code as one argument.
 
     handle = Handle(content)                 content: nested tuples of arrays, numbers, handles and entries
-    opened(handle)                           in a kernel: the same content
+    opened(handle)                           in a kernel: a view of the content
 
 numba unboxes every array of an argument on each call, a quarter of a microsecond each; a model and its streams have
 about a hundred. A handle does that once: it is the address of a list of addresses and shapes. A handle inside another
@@ -19,21 +19,19 @@ import struct
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import typeof, types
-from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from rfa.runtime.kernel_calls import Entry, pass_as_address
+from rfa.runtime.views import WORD, AddressType, ViewType, type_digest
 
 
-class HandleType(types.Type):
+class HandleType(AddressType):
     """The numba type of a handle, by that of its content."""
 
     def __init__(self, content: types.Type) -> None:
         self.content = content
-        super().__init__(name=f"Handle({content})")
+        super().__init__(name=f"Handle({type_digest(content)})")
 
 
 class Handle:
@@ -89,53 +87,9 @@ pass_as_address(Handle, HandleType)
 
 @intrinsic
 def opened(_, handle):
-    """The content of a handle."""
+    """A view of the content of a handle."""
 
-    def generate(context, builder, signature, arguments):
-        numbers = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return _value(context, builder, signature.return_type, _reader(builder, numbers))
+    def generate(_context, builder, _signature, arguments):
+        return builder.inttoptr(arguments[0], WORD.as_pointer())
 
-    return handle.content(handle), generate
-
-
-def _reader(builder, numbers):
-    """A function that reads the next number."""
-    at = 0
-
-    def read():
-        nonlocal at
-        number = builder.load(builder.gep(numbers, [ir.IntType(64)(at)]))
-        at += 1
-        return number
-
-    return read
-
-
-def _value(context, builder, kind, read):
-    if isinstance(kind, types.BaseTuple):
-        return context.make_tuple(builder, kind, [_value(context, builder, part, read) for part in kind.types])
-    if isinstance(kind, types.Array):
-        return _array(context, builder, kind, read)
-    number = read()
-    if isinstance(kind, types.Float):
-        return builder.bitcast(number, ir.DoubleType())
-    if isinstance(kind, types.Boolean):
-        return builder.icmp_unsigned("!=", number, ir.IntType(64)(0))
-    return number
-
-
-def _array(context, builder, kind, read):
-    """A contiguous array without an owner: its handle keeps it."""
-    array = context.make_array(kind)(context, builder)
-    item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-    data = builder.inttoptr(read(), context.get_data_type(kind.dtype).as_pointer())
-    shape = [read() for _ in range(kind.ndim)]
-    stride, strides = context.get_constant(types.intp, item), list[ir.Value]()
-    for length in reversed(shape):
-        strides.insert(0, stride)
-        stride = builder.mul(stride, length)
-    populate_array(
-        array, data, cgutils.pack_array(builder, shape), cgutils.pack_array(builder, strides),
-        context.get_constant(types.intp, item), meminfo=None,
-    )  # fmt: skip
-    return array._getvalue()
+    return ViewType(handle.content)(handle), generate

@@ -4,19 +4,16 @@ numba compiles whatever a kernel calls into that kernel once more. A kernel call
 all its callers.
 
     @callee(*modules)
-    def add(content, k): x, y = unpacked(content) …     takes a packed tuple, and numbers
+    def add(content, k): x, y = members(content) …      takes a view of a tuple, and numbers
 
     entry = add.entry((x, y), 0)                        in Python: compiled for arguments of these types
     call(entry, (packed((x, y)), k))                    in a kernel that `entry` was passed to
-
-A packed tuple is passed as one address, on the stack of the caller; flat, its arrays take seven words each.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -28,26 +25,15 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_model, typeof_impl, unbox
 
 from rfa.runtime.compiling import kernel_jit
+from rfa.runtime.views import AddressType, ViewType, member_type, type_digest
 
 
-class PackedType(types.Type):
-    """The numba type of a packed tuple."""
-
-    def __init__(self, content: types.Type) -> None:
-        self.content = content
-        super().__init__(name=f"Packed({_digest(content)})")
-
-
-class EntryType(types.Type):
+class EntryType(AddressType):
     """The numba type of an `Entry`, by the types of its arguments and of its result."""
 
     def __init__(self, arguments: tuple[types.Type, ...], result: types.Type) -> None:
         self.arguments, self.result = arguments, result
-        super().__init__(name=f"Entry({_digest((*arguments, result))})")
-
-
-def _digest(kind: object) -> str:
-    return hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
+        super().__init__(name=f"Entry({type_digest((*arguments, result))})")
 
 
 class Entry:
@@ -62,6 +48,11 @@ class Entry:
         self.kind = EntryType(arguments, compiled.signature.return_type)
 
 
+def entry_of(kernel: Any, *arguments: Any) -> Entry:
+    """A kernel of `kernel_jit`, compiled for arguments of these types, and for a view in the place of each tuple."""
+    return Entry(kernel, tuple(member_type(typeof(argument)) for argument in arguments))
+
+
 class Callee:
     """A kernel that other kernels call by its address, for one set of types. See `callee`."""
 
@@ -72,7 +63,7 @@ class Callee:
     def entry(self, content: tuple[Any, ...], *arguments: Any) -> Entry:
         """The kernel, compiled for arguments of these types at the first call."""
         if self._entry is None:
-            self._entry = Entry(self.kernel, (PackedType(typeof(content)), *map(typeof, arguments)))
+            self._entry = Entry(self.kernel, (ViewType(typeof(content)), *map(typeof, arguments)))
         return self._entry
 
 
@@ -102,32 +93,6 @@ def pass_as_address(python_type: type, numba_type: type[types.Type]) -> None:
 
 
 pass_as_address(Entry, EntryType)
-
-
-@register_model(PackedType)
-class _PackedModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: PackedType) -> None:
-        super().__init__(manager, kind, manager.lookup(kind.content).get_value_type().as_pointer())
-
-
-@intrinsic
-def packed(_, content):
-    """The address of a tuple, valid until the caller returns."""
-
-    def generate(_context, builder, _signature, arguments):
-        return cgutils.alloca_once_value(builder, arguments[0])
-
-    return PackedType(content)(content), generate
-
-
-@intrinsic
-def unpacked(_, content):
-    """The tuple of a packed one."""
-
-    def generate(_context, builder, _signature, arguments):
-        return builder.load(arguments[0])
-
-    return content.content(content), generate
 
 
 @intrinsic

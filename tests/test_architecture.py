@@ -326,7 +326,7 @@ def test_no_file_is_long_but_kernels(layer: str) -> None:
 SHIPPED = (*(layer for layer in ARROWS if layer != "benchmarks"), "rfa", "docs")
 HELD_TO_CALLERS = ("runtime", "model", "fitting", "export", "service", "library", "watch")
 # Decorators that register functions with a framework, and names that the application reads from modules.
-GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(")
+GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(", "infer", "lower_")
 READ_OF_EACH = {"router"}
 # Modules that are started by name.
 STARTED = {

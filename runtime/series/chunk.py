@@ -18,15 +18,16 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.handles import opened
-from rfa.runtime.kernel_calls import call, packed
+from rfa.runtime.kernel_calls import call
 from rfa.runtime.series import rows as series_rows
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.decoder_numba import QUANTILES, QUERY_FEATURES, SeriesDecoder
 from rfa.runtime.series.rows import SOURCES, reset_workspace
 from rfa.runtime.series.stream_arrays import Queries, RowArrays, TokenArrays
-from rfa.runtime.series.stream_numba import next_tokens, store
+from rfa.runtime.series.stream_numba import store
 from rfa.runtime.uncertainty.copy_arrays import copy1
 from rfa.runtime.uncertainty.step_outputs import Scorer
+from rfa.runtime.views import packed
 
 Array = np.ndarray
 # Tokens of a chunk, but for those of the patch that reaches them.
@@ -122,7 +123,7 @@ def _append_rows(rows, count, chunk, row, query):
                 target.scales[to, a, i] = rows.scales[k, a, i]
 
 
-@kernel_jit(*_SOURCES, allocates=True)
+@kernel_jit(*_SOURCES)
 def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
     """The next rows of a stream, as many as the chunk holds; their cells are stored in the pool.
 
@@ -144,11 +145,11 @@ def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
     token = query = row = 0
     max_tokens, row_limit = len(chunk.tokens.ends) - columns * (max_rows + 1), len(chunk.rows.batch_row)
     while cursor[0] < end[0] and row < row_limit and token <= max_tokens:
-        tokens, queries, rows = next_tokens(
+        tokens, queries, rows = call(handles.next_tokens, (
             stored, batch[0], batch[1], batch[2], options.spec, cursor, end, passed,
             min(max_rows, row_limit - row), buffers.work, buffers.tokens, buffers.queries, buffers.rows,
             buffers.last_token, buffers.saved_clock,
-        )  # fmt: skip
+        ))  # fmt: skip
         _append_tokens(buffers.tokens, tokens, chunk, token)
         _append_queries(buffers.queries, queries, chunk, query, token)
         for a in range(columns):

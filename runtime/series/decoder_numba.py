@@ -13,12 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rfa.runtime import handles, kernel_calls, views
 from rfa.runtime.compiling import inline_jit, kernel_jit
+from rfa.runtime.handles import Handle, opened
 from rfa.runtime.series import config, leads
 from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, PATHS
 from rfa.runtime.series.constants import series_constants
@@ -32,7 +35,9 @@ from rfa.runtime.uncertainty import copy_arrays
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
 # Modules that kernels of this one call, beside it.
-SOURCES = (config, copy_arrays, decoder_numba, leads, math_numba, product_numba)
+SOURCES = (
+    config, copy_arrays, decoder_numba, handles, kernel_calls, leads, math_numba, product_numba, views,
+)  # fmt: skip
 # asinh of the largest distance of a quantile from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi
@@ -113,11 +118,12 @@ def _write_rotation(ends, omega, cos, sin):
 
 
 @kernel_jit(*SOURCES, allocates=True)
-def compute_states(tokens, ends, lags, weights, means, precisions, states):
+def compute_states(tokens, ends, lags, handle, means, precisions, states):
     """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
 
-    Slots are not checked here: numbers that are not finite reach the token's quantiles.
+    `handle` is of `Weights`. Slots are not checked here: numbers that are not finite reach the token's quantiles.
     """
+    weights: Any = opened(handle)
     embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega
     n, d = tokens.shape[0], embedding.second_bias.size
     cos, sin = np.empty((n, *omega.shape), np.float32), np.empty((n, *omega.shape), np.float32)
@@ -159,8 +165,9 @@ def compute_states(tokens, ends, lags, weights, means, precisions, states):
 
 
 @kernel_jit(*SOURCES, allocates=True)
-def compute_quantiles(states, source, queries, head, quantiles):
+def compute_quantiles(states, source, queries, handle, quantiles):
     """Quantiles `[k, Q]` of queries; see `SeriesDecoder.quantiles`."""
+    head: Any = opened(handle).head
     n, k = states.shape[0], queries.shape[0]
     shared = np.empty((n, head.state_bias.size), np.float32)
     multiply(states, head.state, shared)
@@ -266,6 +273,11 @@ class SeriesDecoder:
             np.ascontiguousarray(constants["initial_precisions"], np.float32),
         )  # fmt: skip
 
+    @cached_property
+    def handle(self) -> Handle:
+        """The weights, for compiled code."""
+        return Handle(self.weights)
+
     @property
     def width(self) -> int:
         """Width of states."""
@@ -281,7 +293,7 @@ class SeriesDecoder:
             means, precisions: the slots of each `[n, L, H, S, 4D]` and `[n, L, H, S]`, which become those after it.
         """
         states = np.empty((len(tokens), self.width), np.float32)
-        compute_states(tokens, ends, lags, self.weights, means, precisions, states)
+        compute_states(tokens, ends, lags, self.handle, means, precisions, states)
         return states
 
     def quantiles(self, states: Array, source: NDArray[np.int64], queries: Array) -> Array:
@@ -293,5 +305,5 @@ class SeriesDecoder:
             queries: `[k, QUERY_FEATURES]`, see `network.LeadQueries`.
         """
         quantiles = np.empty((len(queries), QUANTILES), np.float32)
-        compute_quantiles(states, source, queries, self.weights.head, quantiles)
+        compute_quantiles(states, source, queries, self.handle, quantiles)
         return quantiles

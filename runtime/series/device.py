@@ -19,7 +19,7 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 if TYPE_CHECKING:
-    from rfa.runtime.series.filter import NetworkSteps
+    from rfa.runtime.series.network_steps import NetworkSteps
 
 Array = np.ndarray
 # First key of the buffers of chunks; those of other calls begin with a number of columns.

@@ -121,7 +121,7 @@ class Buffers(NamedTuple):
 
 class KernelHandles(NamedTuple):
     """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`, which change independently;
-    and the entries that score an observation and rows.
+    and the entries of the kernels that others call.
     """
 
     weights: Handle
@@ -130,3 +130,6 @@ class KernelHandles(NamedTuple):
     buffers: Handle
     score: Entry
     score_rows: Entry
+    next_tokens: Entry
+    compute_states: Entry
+    compute_quantiles: Entry

@@ -16,10 +16,9 @@ from rfa.runtime.filters import steps as filter_steps
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.steps import store_trace
 from rfa.runtime.handles import opened
-from rfa.runtime.kernel_calls import call, callee, packed, unpacked
+from rfa.runtime.kernel_calls import call, callee
 from rfa.runtime.series import config, decoder_numba, mixture_numba, row_buffers, stream_numba, update_numba
 from rfa.runtime.series import mixture as stored_mixture
-from rfa.runtime.series.decoder_numba import compute_quantiles, compute_states
 from rfa.runtime.series.mixture_numba import (
     finish_column,
     mix_column,
@@ -28,11 +27,12 @@ from rfa.runtime.series.mixture_numba import (
     score_value,
     write_weights,
 )
-from rfa.runtime.series.stream_numba import commit, gather_slots, next_tokens
+from rfa.runtime.series.stream_numba import commit, gather_slots
 from rfa.runtime.series.update_numba import GUESSED, UNASKED, repeat_column, update_column, write_forecasts
 from rfa.runtime.uncertainty import adaptive, calibration, scoring
 from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
 from rfa.runtime.uncertainty.step_outputs import Observation, Scorer
+from rfa.runtime.views import members, packed
 
 OUTLIERS = (0.02, 10.0)
 # Other modules that kernels of this one call.
@@ -51,9 +51,9 @@ def score_rows(arguments, score, count):
         arguments: packed; see `process_rows`.
         score: of `scoring_entry`.
     """
-    parts: Any = unpacked(arguments)
+    parts: Any = members(arguments)
     out, work, rows, quantiles, forecast, scorer, batch, outputs, trace, posterior, mixture, mixture_work = parts
-    pool_rows, times, values, noise = batch
+    pool_rows, times, values, noise = members(batch)
     size = values.shape[1]
     lost = -1
     for row in range(count):
@@ -173,7 +173,7 @@ def _gather_states(hidden, pool_rows, tokens, query_count, buffers):
     return tokens + len(pool_rows) * columns
 
 
-@kernel_jit(*SOURCES, allocates=True)
+@kernel_jit(*SOURCES)
 def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed, max_rows, with_outputs):
     """Take the rows of some streams through the network, a patch at a time.
 
@@ -191,26 +191,30 @@ def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed
         0, 0; or, where a row is invalid, the number of tokens and rows of its patch, which is not committed.
     """
     handles: Any = opened(handle)
-    weights, pool, options = opened(handles.weights), opened(handles.pool), opened(handles.options)
+    pool, options = opened(handles.pool), opened(handles.options)
     all_buffers = opened(handles.buffers)
     buffers, row_buffers = all_buffers.tokens, all_buffers.row
     stored, tokens = pool.stored, buffers.tokens
     reset_workspace(row_buffers.workspace, row_buffers.mixture)
     scorer = Scorer(pool.scored, options.horizons, options.tables, options.spec, row_buffers.workspace)
     while _find_streams_left(cursors, ends, buffers):
-        count, query_count, rows = next_tokens(
+        count, query_count, rows = call(handles.next_tokens, (
             stored, batch[0], batch[1], batch[2], options.spec, cursors, ends, passed, max_rows, buffers.work,
             tokens, buffers.queries, buffers.rows, buffers.last_token, buffers.saved_clock,
-        )  # fmt: skip
+        ))  # fmt: skip
         means, precisions, states = buffers.means[:count], buffers.precisions[:count], buffers.states[:count]
         gather_slots(stored, pool_rows, tokens, count, means, precisions)
-        compute_states(
-            tokens.features[:count], tokens.ends[:count], tokens.lags[:count], weights, means, precisions, states
-        )  # fmt: skip
+        call(handles.compute_states, (
+            tokens.features[:count], tokens.ends[:count], tokens.lags[:count], handles.weights, means, precisions,
+            states,
+        ))  # fmt: skip
         if with_outputs and rows > 0:
             all_states = buffers.states[: _gather_states(stored.hidden, pool_rows, count, query_count, buffers)]
             queries = buffers.queries.features[:query_count]
-            compute_quantiles(all_states, buffers.queries.source, queries, weights.head, buffers.quantiles)
+            call(
+                handles.compute_quantiles,
+                (all_states, buffers.queries.source, queries, handles.weights, buffers.quantiles),
+            )
             arguments = packed((
                 row_buffers.out, buffers.work, buffers.rows, buffers.quantiles, row_buffers.forecast, scorer, batch,
                 outputs, trace, row_buffers.posterior, pool.mixture, row_buffers.mixture,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfa.runtime import local_time_numba
+from rfa.runtime import local_time_numba, views
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.series import clipping_numba, clock_numba, config, leads, stream_arrays, tokens_numba
@@ -52,7 +52,7 @@ from rfa.runtime.uncertainty.copy_arrays import copy3
 # Modules of what kernels of this one call and take, beside it.
 SOURCES = (
     alarms, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, step_outputs, stream_arrays,
-    tokens_numba,
+    tokens_numba, views,
 )  # fmt: skip
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
@@ -319,7 +319,7 @@ def next_tokens(
     return token, query, row
 
 
-@kernel_jit(*SOURCES, allocates=True)
+@kernel_jit(*SOURCES)
 def gather_slots(stored, pool_rows, tokens, count, means, precisions):
     """The memory slots of the streams of tokens into `[T, L, H, S, 4D]` and `[T, L, H, S]`."""
     for token in range(count):
@@ -329,7 +329,7 @@ def gather_slots(stored, pool_rows, tokens, count, means, precisions):
         copy3(stored.precisions[pool_rows[stream], a], precisions[token])
 
 
-@kernel_jit(*SOURCES, allocates=True)
+@kernel_jit(*SOURCES)
 def commit(stored, pool_rows, is_committed, work, tokens, count, last_token, states, means, precisions):
     """Write streams to the pool: their cells, the states of the last tokens, and the slots after whole patches."""
     for stream in range(len(pool_rows)):

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 import rfa.runtime.filters.student as students_t
-from rfa.runtime import kernel_calls
+from rfa.runtime import kernel_calls, views
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import observed
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, WEIGHT
 from rfa.runtime.filters.student import stretched
-from rfa.runtime.kernel_calls import Entry, call, callee, packed, unpacked
+from rfa.runtime.kernel_calls import Entry, call, callee
 from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.uncertainty import (
     adaptive,
@@ -64,9 +64,10 @@ from rfa.runtime.uncertainty.rules import (
     variance_share,
 )
 from rfa.runtime.uncertainty.step_outputs import FilterOutput, Observation, Scorer, StepOutputs
+from rfa.runtime.views import members, packed
 
 _PARTS = (
-    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, kernel_calls,
+    adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, kernel_calls, views,
     learned_tail, lengths, mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
 )  # fmt: skip
 _OBSERVATION = Observation(0, 0.0, np.empty(0))
@@ -152,7 +153,7 @@ def _update_stream(scorer, observation, step, novelty, tail_columns):
 # Called by address: it takes longer to compile than the rest of most kernels.
 @callee(*_PARTS)
 def _score(arguments, observation, is_finite, row):
-    parts: Any = unpacked(arguments)
+    parts: Any = members(arguments)
     scorer, posterior, out = parts
     out.is_good[row] = False
     streams, tables, work, stream = scorer.streams, scorer.tables, scorer.work, observation.stream

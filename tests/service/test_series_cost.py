@@ -9,7 +9,8 @@ import pytest
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series.clock_numba import MOST_EMPTY
 from rfa.runtime.series.config import PATCH
-from rfa.runtime.series.filter import PREFIX, SeriesRuntime
+from rfa.runtime.series.filter import SeriesRuntime
+from rfa.runtime.series.network_steps import PREFIX
 from rfa.runtime.series.tokens_numba import CELLS
 from rfa.runtime.series.work import count_cells
 from rfa.runtime.uncertainty.interface import FilterOptions, Piece

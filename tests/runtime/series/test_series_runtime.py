@@ -13,7 +13,6 @@ from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.handles import HandleType
-from rfa.runtime.kernel_calls import PackedType
 from rfa.runtime.pool import StatePool
 from rfa.runtime.series import clock_numba, decoder_numba, stream_numba
 from rfa.runtime.series import rows as series_rows
@@ -23,6 +22,7 @@ from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.filter import MOST_COLUMNS, SeriesRuntime
 from rfa.runtime.uncertainty.interface import Piece, ReadoutOptions
 from rfa.runtime.uncertainty.rules import LAST
+from rfa.runtime.views import ViewType
 from tests.model.test_series_network import SMALL
 
 HORIZON = (1.0, 3.0, 24.0, 90.0)
@@ -387,7 +387,7 @@ def reached(kernel, found):
 
 def classes(kind, found):
     """Modules of all classes in a type."""
-    if isinstance(kind, HandleType | PackedType):
+    if isinstance(kind, HandleType | ViewType):
         found.add(type(kind).__module__)
         classes(kind.content, found)
     for one in getattr(kind, "types", ()):
