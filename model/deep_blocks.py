@@ -24,6 +24,7 @@ class DeepFilterConfig(StrictConfig):
         head_dim: Complex dimensions per head.
         time_unit: Median step of the training data, in its time unit.
         memory: Decay times of the fastest and the slowest head, in units of `time_unit`.
+        gate: Mix the value into the estimate by its evidence (RFA C.4). A trained gate stayed open.
     """
 
     observation_size: int
@@ -36,9 +37,12 @@ class DeepFilterConfig(StrictConfig):
     inner: int = 1
     time_unit: float = 1.0
     memory: tuple[float, float] = (4.0, 256.0)
+    gate: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", tuple(self.memory))
+        if not isinstance(self.gate, bool):
+            raise ValueError(f"gate must be true or false, got {self.gate!r}")
         for name in ("observation_size", "n_modes", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -65,7 +69,7 @@ def confidence_gate(log_precision: Tensor, scale: Tensor, log_prior: Tensor) -> 
 
 
 class FilterBlock(nn.Module):
-    """Pre-norm block of RFA over tokens, gated by its evidence, and a feed-forward layer."""
+    """Pre-norm block of RFA over tokens, by default gated by its evidence, and a feed-forward layer."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -80,8 +84,9 @@ class FilterBlock(nn.Module):
         rates = torch.exp(torch.linspace(-math.log(slowest), -math.log(fastest), heads))
         frequencies = banded_frequencies(heads, dims) * rates[:, None]
         self.dynamics = DynamicsParameters(frequencies, rates, process=0.02)
-        self.gate_scale = nn.Parameter(torch.full((heads,), 0.1))
-        self.gate_prior = nn.Parameter(torch.full((heads,), -4.0))
+        if config.gate:
+            self.gate_scale = nn.Parameter(torch.full((heads,), 0.1))
+            self.gate_prior = nn.Parameter(torch.full((heads,), -4.0))
         hidden = config.mlp_ratio * config.d_model
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(config.d_model),
@@ -97,8 +102,11 @@ class FilterBlock(nn.Module):
         return self.query(normed).reshape(shape), self.key(normed).reshape(shape), self.value(normed).reshape(shape)
 
     def finish(self, x: Tensor, value: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        gate = confidence_gate(torch.log(precision.clamp(min=1e-12)), self.gate_scale, self.gate_prior)[..., None]
-        x = x + self.mix((gate * mean + (1 - gate) * value).flatten(-2))
+        fused = mean
+        if self.config.gate:
+            gate = confidence_gate(torch.log(precision.clamp(min=1e-12)), self.gate_scale, self.gate_prior)[..., None]
+            fused = gate * mean + (1 - gate) * value
+        x = x + self.mix(fused.flatten(-2))
         return Mixed(x + self.feed_forward(x), mean, precision)
 
     def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
