@@ -16,6 +16,7 @@ sequential; nothing here is fused. Layout `[B, N, H, 2D]`, real half first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 
 from rfa.benchmarks.papers.adaptive_mixer import AdaptiveDynamics
 from rfa.model.attention.reference import without_autocast
-from rfa.model.dynamics import banded_decay, decay, frequencies, rotate, variance, wrapped_phase
+from rfa.model.dynamics import Dynamics, banded_decay, decay, frequencies, rotate, variance, wrapped_phase
 from rfa.model.mixing import MixerOutput, TokenMixer
 from rfa.runtime.text.config import INNOVATIONS, LanguageModelConfig, StrictConfig, check_choice
 
@@ -40,6 +41,32 @@ class UnrolledOptions(StrictConfig):
         check_choice("innovation", self.innovation, INNOVATIONS)
         if self.passes < 1:
             raise ValueError(f"passes must be >= 1, got {self.passes}")
+
+
+def unroll(
+    v: Tensor, dynamics: Dynamics, share: Tensor, passes: int, off: Callable[[int, Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Filter rotated values `[B, N, H, 2D]` and return means of that shape and precisions `[B, N, H]`.
+
+    Args:
+        share: sigmoid(delta), `[H]`.
+        off: Innovation of the weight, given the token's index and the mean. Default: that of the value.
+    """
+    one = v.new_ones(())
+    kept, noise = decay(dynamics.mu, one), variance(dynamics, one)  # [H]
+    mean, precision = v[:, 0], (1 / noise).expand(v.shape[0], -1)
+    means, precisions = [], []
+    for i in range(v.shape[1]):
+        mean, precision = kept[:, None] * mean, 1 / (kept.square() / precision + dynamics.sigma2)
+        for _ in range(passes):
+            innovation = v[:, i] - mean
+            weighed = innovation if off is None else off(i, mean)
+            weight = 1 / (1 + (precision + 1 / noise) * weighed.square().sum(-1))
+            precision = precision + torch.exp(dynamics.tau * weight) / noise
+            mean = mean + (share * weight / (precision * noise))[..., None] * innovation
+        means.append(mean)
+        precisions.append(precision)
+    return torch.stack(means, 1), torch.stack(precisions, 1)
 
 
 class UnrolledMixer(TokenMixer):
@@ -63,24 +90,13 @@ class UnrolledMixer(TokenMixer):
         dynamics = self.dynamics()
         q, _, v = self._project(x)
         phase = wrapped_phase(dynamics.omega, torch.arange(x.shape[1], device=x.device), v.dtype)
-        v = rotate(v, -phase)
-        one = v.new_ones(())
-        kept, noise = decay(dynamics.mu, one), variance(dynamics, one)  # [H]
-        share = torch.sigmoid(self.delta)
-        mean, precision = v[:, 0], (1 / noise).expand(v.shape[0], -1)
-        means, precisions = [], []
+
+        def off(i: int, mean: Tensor) -> Tensor:
+            return q[:, i] - torch.einsum("bhw,huw->bhu", rotate(mean, phase[i]), self.value_key)
+
         with without_autocast(x.device):
-            for i in range(x.shape[1]):
-                mean, precision = kept[:, None] * mean, 1 / (kept.square() / precision + dynamics.sigma2)
-                for _ in range(self.options.passes):
-                    innovation = v[:, i] - mean
-                    off = innovation
-                    if self.options.innovation == "key":
-                        off = q[:, i] - torch.einsum("bhw,huw->bhu", rotate(mean, phase[i]), self.value_key)
-                    weight = 1 / (1 + (precision + 1 / noise) * off.square().sum(-1))
-                    precision = precision + torch.exp(dynamics.tau * weight) / noise
-                    mean = mean + (share * weight / (precision * noise))[..., None] * innovation
-                means.append(mean)
-                precisions.append(precision)
-        latent = rotate(torch.stack(means, 1), phase)
-        return MixerOutput(self.output(latent.flatten(-2)), torch.log(torch.stack(precisions, 1)), latent)
+            is_key = self.options.innovation == "key"
+            share = torch.sigmoid(self.delta)
+            means, precisions = unroll(rotate(v, -phase), dynamics, share, self.options.passes, off if is_key else None)
+        latent = rotate(means, phase)
+        return MixerOutput(self.output(latent.flatten(-2)), torch.log(precisions), latent)
