@@ -4,6 +4,7 @@
 
 A process of `rfa watch` with `/metrics` and a store gets requests of 2,000 series each over one connection. The
 first round creates the series and is not measured. The share of a core is that of all series every 15 seconds.
+States at rest are measured in process too: after a few rows, and after a week of a value a minute.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,14 @@ import psutil  # type: ignore[import-untyped]
 from tqdm import tqdm
 
 from rfa.benchmarks.command import finish, parser
+from rfa.library.models import find_model
 from rfa.measured import origin
+from rfa.watch.config import Query
+from rfa.watch.filters import QueryFilter, Samples
+from rfa.watch.selectors import Labels
 from rfa.watch.wire import HEADERS, write_request
 
-PER_REQUEST, STEP, START_SECONDS = 2_000, 15.0, 120.0
+PER_REQUEST, STEP, START_SECONDS, ROUNDS_AT_REST = 2_000, 15.0, 120.0, 10
 CONFIG = """
 step = "15s"
 [source.remote_write]
@@ -105,16 +111,35 @@ def measure(model: str, series: int, rounds: int) -> dict[str, Any]:
         "processor_us": round(1e6 * processor / count, 2),
         "share_of_a_core": round(processor / count * series / STEP, 4),
         "memory_bytes_per_series": round(memory / series),
-        "state_bytes_per_series": state_bytes(model),
+        "unpacked_state_bytes": find_model(model, 1).runtime.state_bytes,
         "journal_bytes_per_observation": round(journal / count, 1),
     }
 
 
-def state_bytes(model: str) -> int:
-    """Size of a series' state."""
-    from rfa.library.models import find_model
+def at_rest(model: str, rows: int, series: int) -> dict[str, Any]:
+    """Bytes of a state after so many rows of a daily wave with noise, and the processor time of the next ones."""
+    query = Query(name="load", expr="load", model=model, series_limit=series)  # type: ignore[arg-type]
+    one, draw, minute = QueryFilter(query, 60.0, is_counter=False), np.random.default_rng(1), 60.0
+    labels = [(("instance", str(k)),) for k in range(series)]
 
-    return find_model(model, 1).runtime.state_bytes
+    def apply(first: int, last: int, chosen: Iterable[Labels]) -> None:
+        times = 1_700_000_010 + minute * np.arange(first, last)
+        wave = 50 + 20 * np.sin(2 * np.pi * times / 86_400)
+        samples = [Samples(each, times, (wave + draw.normal(0, 2, len(times))).round(2)) for each in chosen]
+        for _ in one.apply(one.admit(samples)):
+            pass
+
+    for each in tqdm(labels, desc=f"{model}, {rows} rows", disable=None):
+        apply(0, rows, [each])
+    used = time.process_time()
+    for k in range(ROUNDS_AT_REST):
+        apply(rows + k, rows + k + 1, labels)
+    used = time.process_time() - used
+    return {
+        "rows": rows,
+        "state_bytes_per_series": round(one.state_bytes / series),
+        "step_us": round(1e6 * used / ROUNDS_AT_REST / series, 2),
+    }
 
 
 def main() -> None:
@@ -127,6 +152,8 @@ def main() -> None:
         "auto": measure("auto", given.series, given.rounds),
         "default": measure("default", max(1, given.series // 100), given.rounds),
     }
+    for model, count in (("auto", 200), ("default", 10)):
+        rows[model]["at_rest"] = [at_rest(model, number, count) for number in (10, 1_440, 10_080)]
     rate = given.series / STEP
     bars = [
         {
@@ -135,12 +162,15 @@ def main() -> None:
             "bar": 0.4,
             "met": rows["auto"]["share_of_a_core"] / 2 <= 0.4,
         },
-        {
-            "name": "bytes of state per series, auto",
-            "actual": rows["auto"]["state_bytes_per_series"],
-            "bar": 2_000,
-            "met": rows["auto"]["state_bytes_per_series"] <= 2_000,
-        },
+        *(
+            {
+                "name": f"bytes of state per series after {one['rows']:,} rows, auto",
+                "actual": one["state_bytes_per_series"],
+                "bar": 2_000,
+                "met": one["state_bytes_per_series"] <= 2_000,
+            }
+            for one in rows["auto"]["at_rest"]
+        ),
     ]
     finish("watch", given.out, {**origin("python -m rfa.benchmarks.watch"), "models": rows, "bars": bars})
 

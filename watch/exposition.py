@@ -93,7 +93,7 @@ def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, floa
         labels = {"query": one.query.name}
         yield "rfa_watch_series", "gauge", len(one.labels), labels
         yield "rfa_watch_series_limit", "gauge", one.pool.capacity, labels
-        yield "rfa_watch_state_bytes", "gauge", len(one.labels) * one.series_bytes, labels
+        yield "rfa_watch_state_bytes", "gauge", one.state_bytes, labels
         yield "rfa_watch_observations_total", "counter", one.observations, labels
         yield "rfa_watch_alarms_total", "counter", one.alarms, labels
         for reason, count in one.dropped.items():

@@ -1,4 +1,4 @@
-"""The filters of a query: the states of its series in one pool, stepped together in compiled code.
+"""The filters of a query: the states of its series, stepped together in compiled code.
 
 Observations become rows of numbers in two steps. `admit` finds or creates the slots of series and drops what is late;
 `apply` filters. A journal stores what `admit` returns, and a restart gives it to `apply` again: the same states, bit
@@ -8,7 +8,8 @@ for bit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import limit_outputs
 from rfa.watch.config import Query
 from rfa.watch.selectors import Labels
+from rfa.watch.states import MOST_UNPACKED, PackedStates
 
 Array = np.ndarray[Any, Any]
 # Rows of a call: their outputs take about 2 kB each.
@@ -35,11 +37,12 @@ OWN_FIELDS: Final = {
     "watch.ahead": StateField((3,), np.float64),
     "watch.alarms": StateField((), np.int64),
 }
+INITIAL: Final = {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan, "watch.alarms": 0}
 # "alarm.incident": the position of the first alarm of the present incident plus 1, 0 for none.
 INCIDENT: Final = ALARM_FIELDS[0]
 # Outputs that are kept of the last row of each series.
 LATEST: Final = ("times", "score", "alarm", "incident", "mean", "lower", "upper", "forecast")
-MAGIC: Final = b"watch 1"
+MAGIC: Final = b"watch 2"
 
 
 class Samples(NamedTuple):
@@ -120,11 +123,8 @@ class QueryFilter:
         self.query, self.step, self.is_counter, self._runtime = query, step, is_counter, model.runtime
         options = query.options(step)
         self._readout = self._runtime.readout(options.levels, options.horizon, 0, options.readout)
-        self.pool = StatePool({**self._runtime.state_fields, **OWN_FIELDS}, query.series_limit)
-        start = self._runtime.start()
-        self._initial: dict[str, Any] = {name: part for name, part in start.tensors.items() if part.any()}
-        self._initial |= {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan}
-        self._is_used = np.zeros(query.series_limit, bool)
+        self.states = PackedStates(self._runtime)
+        self.pool = StatePool(OWN_FIELDS, query.series_limit)
         self.slots: dict[Labels, int] = {}
         self.labels: dict[int, Labels] = {}
         self._free = dict.fromkeys(range(query.series_limit - 1, -1, -1))  # the last is taken first
@@ -135,9 +135,15 @@ class QueryFilter:
         self.digest = hashlib.sha256(b"\0".join(identity)).hexdigest()
 
     @property
-    def series_bytes(self) -> int:
-        """Memory of the state of a series."""
-        return self.pool.host_bytes_per_slot
+    def state_bytes(self) -> int:
+        """Memory of the states of all series."""
+        return self.states.bytes + len(self.labels) * self.pool.host_bytes_per_slot
+
+    @property
+    def fields(self) -> list[list[Any]]:
+        """Name, type and shape of what a state has."""
+        found = {**OWN_FIELDS, **self._runtime.state_fields}
+        return [[name, np.dtype(one.dtype).str, list(one.shape)] for name, one in found.items()]
 
     # Rows of observations.
 
@@ -185,8 +191,8 @@ class QueryFilter:
         for slot, labels in rows.new:
             self._take(slot, labels)
         with notify_on_compile():
-            for first in range(0, len(rows), MOST_ROWS):
-                part = slice(first, first + MOST_ROWS)
+            for first, end in itertools.pairwise(_cuts(rows.slots)):
+                part = slice(first, end)
                 yield self._filter(rows.slots[part], rows.times[part], rows.values[part])
         for slot in rows.gone:
             self._forget(slot)
@@ -195,24 +201,33 @@ class QueryFilter:
         arrays, is_last = self.pool.arrays, _is_last(slots)
         observed, has_value = self._observed(slots, times, values)
         arrays["watch.time"][slots[is_last]], arrays["watch.raw"][slots[is_last]] = times[is_last], values[is_last]
-        scored = self._score(slots[has_value], times[has_value], observed[has_value])
+        slots, times, observed = slots[has_value], times[has_value], observed[has_value]
+        is_first = _is_first(slots)
+        with self.states.unpacked(slots[is_first]) as pool:
+            scored = self._score(pool, (slots, np.cumsum(is_first) - 1), times, observed)
         self._remember(scored.select(_is_last(scored.slots)))
         return scored
 
-    def _score(self, slots: Array, times: Array, observed: Array) -> Scored:
-        batch = Batch(slots, times, observed[:, None], np.ones(len(slots)))
-        outputs, _ = self._runtime.step(self.pool, batch, self._readout, traced=False)
+    def _score(self, states: StatePool, series: tuple[Array, Array], times: Array, observed: Array) -> Scored:
+        """The outputs of rows, whose series have these slots, and rows of `states`."""
+        slots, rows = series
+        batch = Batch(rows, times, observed[:, None], np.ones(len(slots)))
+        outputs, _ = self._runtime.step(states, batch, self._readout, traced=False)
         if not outputs.is_good.all():  # a refused row stops its series: go on after it
             refused = ~outputs.is_good & np.append(True, (slots[1:] != slots[:-1]) | outputs.is_good[:-1])
             self.dropped["refused"] += int(refused.sum())
             rest = ~outputs.is_good & ~refused
             good = outputs.is_good
             outputs = type(outputs)(*(column[good] for column in outputs))
-            parts = self._outputs(slots[good], times[good], observed[good], outputs)
-            return parts if not rest.any() else parts.joined(self._score(slots[rest], times[rest], observed[rest]))
-        return self._outputs(slots, times, observed, outputs)
+            parts = self._outputs(
+                slots[good], times[good], observed[good], outputs, states.arrays[INCIDENT][rows[good]]
+            )
+            if not rest.any():
+                return parts
+            return parts.joined(self._score(states, (slots[rest], rows[rest]), times[rest], observed[rest]))
+        return self._outputs(slots, times, observed, outputs, states.arrays[INCIDENT][rows])
 
-    def _outputs(self, slots: Array, times: Array, observed: Array, outputs: StepOutputs) -> Scored:
+    def _outputs(self, slots: Array, times: Array, observed: Array, outputs: StepOutputs, incidents: Array) -> Scored:
         arrays, is_last = self.pool.arrays, _is_last(slots)
         limit_outputs(outputs, self._readout.options.range)
         ahead = np.concatenate((outputs.moments[:, :, :1, 0], outputs.bands[:, :, 0, 0, :]), axis=2)
@@ -230,7 +245,7 @@ class QueryFilter:
         self.alarms += len(raised)
         return Scored(
             slots, times, observed, outputs.position, outputs.anomaly, outputs.alarm, outputs.raised,
-            arrays[INCIDENT][slots, 0], mean, lower, upper, ahead[:, 1:],
+            incidents[:, 0], mean, lower, upper, ahead[:, 1:],
         )  # fmt: skip
 
     def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
@@ -255,11 +270,9 @@ class QueryFilter:
     # Series.
 
     def _clear(self, slot: int) -> None:
-        for name, array in self.pool.arrays.items():
-            # Zeros are there already before the first use: writing them would take memory.
-            if self._is_used[slot] or name in self._initial:
-                array[slot] = self._initial.get(name, 0)
-        self._is_used[slot] = True
+        self.states.begin(slot)
+        for name, initial in INITIAL.items():
+            self.pool.arrays[name][slot] = initial
         for array in self.latest.values():
             array[slot] = np.nan
 
@@ -274,13 +287,14 @@ class QueryFilter:
     def _forget(self, slot: int) -> None:
         labels = self.labels.pop(slot)
         del self.slots[labels]
+        self.states.remove(slot)
         self._free[slot] = None
 
-    def restore(self, series: dict[int, Labels]) -> None:
-        """Occupy slots, whose states the caller writes into the pool."""
+    def restore(self, series: dict[int, Labels], packed: Mapping[int, bytes]) -> None:
+        """Occupy slots with states. The caller writes their own fields into the pool."""
         self.labels = dict(series)
+        self.states.restore(packed)
         self.slots = {labels: slot for slot, labels in series.items()}
-        self._is_used[list(series)] = True
         free = range(self.query.series_limit - 1, -1, -1)
         self._free = dict.fromkeys(slot for slot in free if slot not in series)
 
@@ -288,7 +302,7 @@ class QueryFilter:
         """Continue with the states of another filter, if they fit."""
         if self.digest != other.digest or max(other.labels, default=-1) >= self.pool.capacity:
             return False
-        self.restore(other.labels)
+        self.restore(other.labels, other.states.packed)
         slots = np.array(list(other.labels), np.int64)
         for name, array in self.pool.arrays.items():
             array[slots] = other.pool.arrays[name][slots]
@@ -317,6 +331,12 @@ def waves(rows: Rows) -> Iterator[Rows]:
         chosen = position == k
         new, gone = rows.new if k == 0 else [], rows.gone if k == last else []
         yield Rows(rows.slots[chosen], rows.times[chosen], rows.values[chosen], new, gone)
+
+
+def _cuts(slots: Array) -> list[int]:
+    """Where to cut rows so that no part has too many rows or series."""
+    begins = np.flatnonzero(_is_first(slots))[::MOST_UNPACKED].tolist()
+    return sorted({*range(0, len(slots), MOST_ROWS), *begins, len(slots)})
 
 
 def _is_first(slots: Array) -> Array:

@@ -12,6 +12,8 @@ logger = logging.getLogger("rfa.watch")
 MOST_BODY: Final = 32 << 20
 MOST_CONNECTIONS: Final = 64
 _IDLE_SECONDS: Final = 60.0
+# Within which `close` takes effect.
+_POLL_SECONDS: Final = 0.1
 
 
 class Reply(NamedTuple):
@@ -90,7 +92,7 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__((host.strip("[]"), int(port)), handler)
         self.paths = [path for _, path in routes]
         self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        threading.Thread(target=self.serve_forever, name="watch-http", daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="watch-http", daemon=True).start()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection, unless there are too many."""

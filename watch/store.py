@@ -27,7 +27,7 @@ from rfa.runtime.state.sealer import SealBroken, Sealer
 from rfa.watch.filters import QueryFilter, Rows
 from rfa.watch.selectors import Labels
 
-MAGIC: Final = "rfa watch 1"
+MAGIC: Final = "rfa watch 2"
 _LENGTH: Final = struct.Struct("<I")
 _GENERATION: Final = struct.Struct("<Q")
 _DIGEST_BYTES: Final = 16
@@ -112,7 +112,7 @@ class Store:
                 "digest": one.digest,
                 "slots": list(one.labels),
                 "labels": list(one.labels.values()),
-                "fields": _fields(one),
+                "fields": one.fields,
             }
             for name, one in filters.items()
         }
@@ -137,7 +137,10 @@ class Store:
             slots = np.array(list(one.labels), np.int64)
             for first in range(0, len(slots), SERIES_PER_FRAME):
                 part = slots[first : first + SERIES_PER_FRAME]
-                self._write(file, "states", b"".join(array[part].tobytes() for array in one.pool.arrays.values()))
+                packed = [one.states.packed[slot] for slot in part.tolist()]
+                sizes = np.array(list(map(len, packed)), np.int64)
+                own = [array[part].tobytes() for array in one.pool.arrays.values()]
+                self._write(file, "states", b"".join([*own, sizes.tobytes(), *packed]))
 
     def _replay(self, filters: Mapping[str, QueryFilter], cursors: Cursors) -> None:
         if not self._journal_path.exists():
@@ -223,12 +226,8 @@ def _first(frames: Iterator[bytes], path: Path) -> bytes:
     raise StateError(f"{path}: is empty: remove it to start anew")
 
 
-def _fields(one: QueryFilter) -> list[list[Any]]:
-    return [[name, array.dtype.str, list(array.shape[1:])] for name, array in one.pool.arrays.items()]
-
-
 def _fits(target: QueryFilter, name: str, stored: Mapping[str, Any]) -> bool:
-    if stored["digest"] != target.digest or stored["fields"] != _fields(target):
+    if stored["digest"] != target.digest or stored["fields"] != target.fields:
         return False
     if (most := max(stored["slots"], default=-1) + 1) > target.pool.capacity:
         raise StateError(f"query {name}: series_limit must be at least {most}, because so many have a stored state")
@@ -238,18 +237,23 @@ def _fits(target: QueryFilter, name: str, stored: Mapping[str, Any]) -> bool:
 def _restore(target: QueryFilter | None, stored: Mapping[str, Any], frames: Iterator[bytes]) -> None:
     """Read the states of a query; without a target they are skipped."""
     slots = np.array(stored["slots"], np.int64)
-    fields = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in stored["fields"]]
-    if target is not None:
-        series = zip(stored["slots"], stored["labels"], strict=True)
-        target.restore({slot: _labels(labels) for slot, labels in series})
+    packed: dict[int, bytes] = {}
     for first in range(0, len(slots), SERIES_PER_FRAME):
         part, content, position = slots[first : first + SERIES_PER_FRAME], next(frames), 0
-        for name, kind, shape in fields if target is not None else ():
-            assert target is not None
-            count = len(part) * int(np.prod(shape, dtype=np.int64))
-            found = np.frombuffer(content, kind, count, position)
-            target.pool.arrays[name][part] = found.reshape(len(part), *shape)
+        if target is None:
+            continue
+        for array in target.pool.arrays.values():
+            found = np.frombuffer(content, array.dtype, array[part].size, position)
+            array[part] = found.reshape(array[part].shape)
             position += found.nbytes
+        sizes = np.frombuffer(content, np.int64, len(part), position)
+        position += sizes.nbytes
+        for slot, size in zip(part.tolist(), sizes.tolist(), strict=True):
+            packed[slot] = content[position : position + size]
+            position += size
+    if target is not None:
+        series = zip(stored["slots"], stored["labels"], strict=True)
+        target.restore({slot: _labels(labels) for slot, labels in series}, packed)
 
 
 def _labels(pairs: Sequence[Sequence[str]]) -> Labels:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rfa
-from rfa.watch.filters import QueryFilter
+from rfa.watch.filters import QueryFilter, Samples
 from rfa.watch.store import StateError, Store
 from tests.watch.fake_prometheus import FakePrometheus, fake_prometheus, wave
 from tests.watch.running import START, STEP, Running, config_for
@@ -225,6 +225,17 @@ def test_reload_keeps_states_and_an_invalid_file_changes_nothing(fake: FakeProme
     assert 'rfa_watch_reloads_total{result="failure"} 1' in running.watch.metrics()
 
 
-def test_state_of_a_series_is_bounded(fake: FakePrometheus) -> None:
+def test_states_at_rest_are_small_and_bounded(fake: FakePrometheus) -> None:
+    fake.hosts["up"] = [f"h{k}" for k in range(600)]  # more than are unpacked at a time
+    running = Running(config_for(fake.url, history="10m"))
+    running.step(2)
+    one = running.watch.filters["q"]
+    assert len(one.labels) == 600 and 500 < one.state_bytes / 600 < 2_500
     one = QueryFilter(config_for(fake.url).query[0], STEP, is_counter=False)
-    assert one.series_bytes < 47_000
+    draw = np.random.default_rng(1)
+    labels = (("host", "a"),)
+    for day in range(3):
+        times = START + 86_400.0 * day + STEP * np.arange(1440)
+        for _ in one.apply(one.admit([Samples(labels, times, draw.normal(size=1440))])):
+            pass
+    assert 10_000 < one.state_bytes < 47_000
