@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rfa.cli.filter import FilterBatch
     from rfa.cli.filter_run import Filtered
     from rfa.data import ReadOptions
-    from rfa.library.backtest import SeriesBacktest
+    from rfa.library.backtest import Backtest, SeriesBacktest
     from rfa.library.windows import Windows
 
 Rate = Annotated[
@@ -75,7 +75,7 @@ def backtest_series(
         for option in [option for option, value in options.items() if value]:
             raise ValueError(f"{option} does not go with a configuration, where each query has its own")
         judged, results = _of_config(Path(data[0]), reading, labels)
-        return _report(judged, [[result] for result in results], figures, out, as_json=as_json)
+        return _report(_gathered(judged, labels), [[result] for result in results], figures, out, as_json=as_json)
     alarms = parse_alarm(
         rate or "0.001", reading.zone, rules, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation,
         mute=mute or [],
@@ -84,9 +84,15 @@ def backtest_series(
     task.check()
     batch = FilterBatch(data, source, reading, task, has_plot=False)
     batch.run()
-    _report(_of_files(batch, labels), batch.by_series(), figures, out, as_json=as_json)
+    _report(_gathered(_of_files(batch, labels), labels), batch.by_series(), figures, out, as_json=as_json)
     if batch.failed:
         raise typer.Exit(1)
+
+
+def _gathered(judged: Sequence[SeriesBacktest], labels: Windows | None) -> Backtest:
+    from rfa.library.backtest import Backtest
+
+    return Backtest(tuple(judged), labels.unmatched() if labels is not None and judged else ())
 
 
 def _check_outputs(sources: Sequence[str], out: Path | None, figures: Path | None) -> None:
@@ -161,14 +167,12 @@ def _moment(text: str | None, zone: str) -> float | None:
 
 
 def _report(
-    judged: Sequence[SeriesBacktest], results: Sequence[Sequence[Filtered]], figures: Path | None, out: Path | None, *,
+    found: Backtest, results: Sequence[Sequence[Filtered]], figures: Path | None, out: Path | None, *,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Write the report and the pictures, and print the figures."""
     from rfa.cli.console import print_json
-    from rfa.library.backtest import Backtest
 
-    found = Backtest(tuple(judged))
     if figures is not None:
         _draw(results, figures)
     if out is not None:

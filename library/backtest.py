@@ -97,9 +97,10 @@ class SeriesBacktest:
 
 @dataclass(frozen=True)
 class Backtest:
-    """Figures of all series; `series` has those of each."""
+    """Figures of all series; `series` has those of each, `unmatched` names windows that are of none."""
 
     series: tuple[SeriesBacktest, ...]
+    unmatched: tuple[str, ...] = ()
 
     @property
     def alarms(self) -> int:
@@ -164,6 +165,7 @@ class Backtest:
             "coverage": self.coverage,
             "scores": None if scores is None else scores.document(),
             "nab": self.nab,
+            "unmatched": list(self.unmatched),
             "series": [one.document() for one in self.series],
         }
 
@@ -181,6 +183,9 @@ class Backtest:
         if scores is not None:
             parts.append(f"{scores.found} of {scores.windows} windows found")
             parts += [f"{scores.empty} windows without a row that counts"] if scores.empty else []
+            if self.unmatched:
+                more = f" and {len(self.unmatched) - 1} more" if len(self.unmatched) > 1 else ""
+                parts.append(f"of no series: {self.unmatched[0]}{more}")
             parts += [] if scores.precision is None else [f"precision {scores.precision:.2f}"]
             parts += [] if scores.delay is None else [f"median delay {scores.delay:g}"]
         return "; ".join(parts + ([] if nab is None else [f"NAB {nab['standard']:.1f}"]))
@@ -231,7 +236,8 @@ def backtest(
         return found
 
     with notify_on_compile():
-        return Backtest(tuple(one for each in table.each(work).values() for one in each))
+        series = tuple(one for each in table.each(work).values() for one in each)
+    return Backtest(series, () if found_windows is None else found_windows.unmatched())
 
 
 def judge(

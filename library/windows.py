@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,26 +22,43 @@ class Windows:
 
     Attributes:
         spans: first and last time of each, in the units of the series, `[W, 2]`.
-        labels: other cells of each window, by column: in a key column of the data, the series that it is of.
+        labels: other cells of each window, by column: in a key column of the data, the series that it is of. An empty
+            cell is any.
+        matched: positions of the windows that are of a series so far.
     """
 
     spans: np.ndarray
     labels: Sequence[Mapping[str, str]]
+    matched: set[int] = field(default_factory=set)
 
     def of(self, by: Sequence[str], key: Key) -> list[tuple[float, float]]:
         """Windows of a series in order of time, those that overlap as one."""
         own = dict(zip(by, map(str, key), strict=True))
         found: list[tuple[float, float]] = []
-        for (begin, end), labels in sorted(
-            zip(self.spans.tolist(), self.labels, strict=True), key=lambda each: each[0]
-        ):
-            if any(own.get(name, cell) != cell for name, cell in labels.items()):
+        for k, (begin, end) in sorted(enumerate(self.spans.tolist()), key=lambda each: each[1]):
+            if any(own.get(name, cell) != cell for name, cell in self.labels[k].items()):
                 continue
+            self.matched.add(k)
             if found and begin <= found[-1][1]:
                 found[-1] = (found[-1][0], max(end, found[-1][1]))
             else:
                 found.append((begin, end))
         return found
+
+    def unmatched(self) -> tuple[str, ...]:
+        """Names of the windows that are of no series, once `of` was called for all.
+
+        Raises:
+            ValueError: all are.
+        """
+        names = tuple(
+            f"window {k + 1}" + "".join(f", {name} {cell}" for name, cell in labels.items())
+            for k, labels in enumerate(self.labels)
+            if k not in self.matched
+        )
+        if len(names) == len(self.spans):
+            raise ValueError(f"no window is of one of the series: the first is {names[0]}")
+        return names
 
 
 def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Windows:
@@ -69,8 +86,11 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Win
         for name in (BEGIN, END)
     ]
     names = [name for name in columns if name not in (BEGIN, END)]
-    cells = [map(str, columns[name].to_pylist()) for name in names]
-    labels = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)] if names else [{}] * len(rows)
+    cells = [columns[name].to_pylist() for name in names]
+    labels = [
+        {name: str(cell) for name, cell in zip(names, row, strict=True) if cell is not None}
+        for row in (zip(*cells, strict=True) if names else [()] * len(rows))
+    ]
     return Windows(_checked(np.stack(ends, axis=1)), labels)
 
 

@@ -119,6 +119,20 @@ def test_windows_without_rows_are_counted() -> None:
     assert f"{len(found.series)} windows without a row that counts" in str(found)
 
 
+def test_windows_of_no_series_are_named(tmp_path: Path) -> None:
+    path = labels(tmp_path / "labels.csv")
+    path.write_text(path.read_text().replace("hall", "hal") + f",{minute(10)},{minute(20)}\n")
+    found = rfa.backtest(rooms(), 0.0005, windows=path, **OPTIONS)
+    assert found.unmatched == ("window 1, room hal", "window 2, room hal")
+    assert "of no series: window 1, room hal and 1 more" in str(found)
+    assert found.document()["unmatched"] == list(found.unmatched)
+    by_room = {one.name: one.scores for one in found.series}
+    assert by_room["hall"] is not None and by_room["hall"].empty == 1  # that without a room is of both
+    path.write_text("room,from,to\nhal,2026-03-01,2026-03-02\n")
+    with pytest.raises(ValueError, match="no window is of one of the series: the first is window 1, room hal"):
+        rfa.backtest(rooms(), windows=path, **OPTIONS)
+
+
 def test_windows_that_overlap_are_one(tmp_path: Path) -> None:
     windows = read_windows([(5.0, 7.0), (1.0, 3.0), (2.0, 4.0)], "UTC")
     assert windows.of((), ()) == [(1.0, 4.0), (5.0, 7.0)]
