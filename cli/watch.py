@@ -49,7 +49,7 @@ def run(
         _check(options)
         return
     from rfa.runtime.state.keys import read_keys
-    from rfa.watch.store import Store
+    from rfa.watch.store import open_store
     from rfa.watch.watch import Watch, serve
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rfa: %(message)s")
@@ -57,8 +57,9 @@ def run(
     if options.state is not None:
         file = os.environ.get("RFA_STATE_KEYS_FILE")
         keys = read_keys(os.environ.get("RFA_STATE_KEYS"), Path(file) if file else None)
-        store = Store(options.state.file, keys)
+        store = open_store(options.state, keys)
     watch = Watch(options, store)
+    watch.warm_up()
     stop, hangup = threading.Event(), threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())

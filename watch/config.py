@@ -20,6 +20,7 @@ from rfa.watch.selectors import Selector, parse_selector
 MOST_BYTES: Final = 1_048_576
 MOST_QUERIES: Final = 1_000
 MOST_SERIES: Final = 1_000_000
+SHORTEST_STEP: Final = 0.1
 # Prometheus takes a lone m as minutes, which `duration` does not.
 _MINUTES: Final = re.compile(r"(\d+)m")
 
@@ -88,14 +89,42 @@ class KafkaTopic(Section):
     """A topic of Kafka.
 
     Attributes:
-        group: of consumers, for tools that show the lag.
         client: further settings of librdkafka, such as those of SASL.
     """
 
     brokers: str
     topic: str
-    group: str = "rfa-watch"
     client: dict[str, str | int | bool] = {}
+
+
+class KafkaSource(KafkaTopic):
+    """A topic that is read.
+
+    Attributes:
+        group: of consumers, whose offsets are those of the watch.
+        replay: at a first start, messages of this time before are history: filtered, and not reported.
+    """
+
+    group: str = "rfa-watch"
+    replay: Seconds | None = None
+
+
+class Warmup(Section):
+    """History of series that are pushed, read before the first start: range queries, or a file of messages.
+
+    Attributes:
+        prometheus: answers the queries over `history`.
+        file: a message in each line, in order of time within each series; see `rfa.watch.pushed`.
+    """
+
+    prometheus: Endpoint | None = None
+    file: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Warmup:
+        if (self.prometheus is None) == (self.file is None):
+            raise ValueError("name a prometheus or a file")
+        return self
 
 
 class Sources(Section):
@@ -110,7 +139,7 @@ class Sources(Section):
     prometheus: Endpoint | None = None
     remote_write: Receiver | None = None
     otlp: Receiver | None = None
-    kafka: KafkaTopic | None = None
+    kafka: KafkaSource | None = None
     stdin: Stdin | None = None
 
 
@@ -137,10 +166,34 @@ class Sinks(Section):
     kafka: KafkaTopic | None = None
 
 
-class StateFile(Section):
-    """Where the states of the series are stored; sealed if RFA_STATE_KEYS or RFA_STATE_KEYS_FILE is set."""
+class StateOptions(Section):
+    """Where the states of the series are stored: a file, or Redis. RFA_STATE_KEYS or RFA_STATE_KEYS_FILE seal them.
 
-    file: Path
+    Attributes:
+        redis: its URL. States in Redis must be sealed.
+        password_file: of Redis, if the URL has no password.
+        name: of the watch in Redis; each watch has its own.
+        outbox: folder where the requests of sinks wait; by default FILE.outbox, with Redis they wait in memory.
+    """
+
+    file: Path | None = None
+    redis: Annotated[str, Field(pattern=r"^rediss?://.+")] | None = None
+    password_file: Path | None = None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "watch"
+    outbox: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> StateOptions:
+        if (self.file is None) == (self.redis is None):
+            raise ValueError("name a file or a redis")
+        return self
+
+    def outbox_of(self, sink: str) -> Path | None:
+        """The folder of a sink's requests."""
+        folder = self.outbox
+        if folder is None and self.file is not None:
+            folder = self.file.with_name(f"{self.file.name}.outbox")
+        return None if folder is None else folder / sink
 
 
 class Query(Section):
@@ -196,23 +249,27 @@ class Config(Section):
     Attributes:
         step: time between two observations of a series.
         history: time before the first start whose observations the filters learn from.
+        warmup: where those of series that are pushed come from.
         delay: time after which a value is queried, so that late scrapes are in it.
         expire: time without values after which a series is forgotten.
     """
 
-    step: Seconds = 60.0
+    step: Annotated[Seconds, Field(ge=SHORTEST_STEP)] = 60.0
     history: Seconds = 86_400.0
     delay: Annotated[float, BeforeValidator(lambda value: 0.0 if value in (0, "0", "0s") else _seconds(value))] = 5.0
     expire: Seconds = 3_600.0
     source: Sources
     sink: Sinks = Sinks()
-    state: StateFile | None = None
+    state: StateOptions | None = None
+    warmup: Warmup | None = None
     query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
 
     @model_validator(mode="after")
     def _check(self) -> Config:
         if sum(getattr(self.source, name) is not None for name in Sources.model_fields) != 1:
             raise ValueError(f"source: name one of {', '.join(Sources.model_fields)}")
+        if self.warmup is not None and self.source.prometheus is not None:
+            raise ValueError("warmup: source.prometheus has its own history")
         if self.source.prometheus is None:
             for query in self.query:
                 if query.selector is None:
@@ -285,7 +342,7 @@ def kinds_of(annotation: Any) -> list[Any]:
 def _parse_toml(text: str, name: str) -> Any:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{name}: {error}") from None
 
 
@@ -296,7 +353,7 @@ def _parse_yaml(text: str, name: str) -> Any:
         raise ConfigError(f"{name}: YAML needs pyyaml: pip install pyyaml, or write TOML") from None
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{name}: {' '.join(str(error).split())}") from None
 
 

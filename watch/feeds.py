@@ -1,4 +1,4 @@
-"""Sources that are read as messages come: standard input, and a topic of Kafka."""
+"""Sources that are read as messages come: standard input here, a topic of Kafka in `rfa.watch.kafka`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import select
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from rfa.watch.config import Config, KafkaTopic
+from rfa.watch.config import Config
 
 if TYPE_CHECKING:
     from rfa.watch.watch import Watch
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.5
 # Bytes of a read, and of a line.
 _CHUNK: Final = 1 << 20
-# Messages that are filtered together, and confirmed.
-_MESSAGES: Final = 5_000
 
 
 class Feed(Protocol):
@@ -51,60 +49,14 @@ class StdinFeed:
                 return
 
 
-class KafkaFeed:
-    """The messages of a topic from all its partitions.
+def feed_of(config: Config, *, is_committed: bool = False) -> Feed | None:
+    """The feed that a configuration names.
 
-    The offsets are confirmed with the rows, in the store of the watch: a message is filtered once, also after a crash.
-    They are committed to the group as well, so that tools can show the lag.
+    Args:
+        is_committed: whether a sink commits the offsets of Kafka.
     """
-
-    def __init__(self, options: KafkaTopic) -> None:
-        from confluent_kafka import Consumer
-
-        self._options = options
-        self._consumer = Consumer(
-            {
-                **options.client,
-                "bootstrap.servers": options.brokers,
-                "group.id": options.group,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
-            }
-        )
-
-    def run(self, watch: Watch, stop: threading.Event) -> None:
-        """See `Feed`."""
-        name = f"kafka:{self._options.topic}"
-        offsets: dict[str, int] = dict(watch.cursors.get(name, {}))
-        self._assign(offsets)
-        try:
-            while not stop.is_set():
-                messages = self._consumer.consume(_MESSAGES, _POLL_SECONDS)
-                good = [message for message in messages if message.error() is None]
-                if not good:
-                    continue
-                offsets |= {str(message.partition()): (message.offset() or 0) + 1 for message in good}
-                watch.push_messages([message.value() or b"" for message in good], {name: dict(offsets)})
-                self._consumer.commit(message=good[-1], asynchronous=True)
-        finally:
-            self._consumer.close()
-
-    def _assign(self, offsets: dict[str, int]) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
-        topic = self._options.topic
-        found: Any = self._consumer.list_topics(topic, 30.0).topics[topic]
-        if found.error is not None:
-            raise ValueError(f"topic {topic!r}: {found.error}")
-        partitions = [
-            TopicPartition(topic, number, offsets.get(str(number), OFFSET_BEGINNING)) for number in found.partitions
-        ]
-        self._consumer.assign(partitions)
-
-
-def feed_of(config: Config) -> Feed | None:
-    """The feed that a configuration names."""
     if config.source.kafka is not None:
-        return KafkaFeed(config.source.kafka)
+        from rfa.watch.kafka import KafkaFeed
+
+        return KafkaFeed(config.source.kafka, is_committed=is_committed)
     return StdinFeed() if config.source.stdin is not None else None

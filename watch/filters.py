@@ -30,14 +30,16 @@ Array = np.ndarray[Any, Any]
 # Rows of a call: their outputs take about 2 kB each.
 MOST_ROWS: Final = 4_096
 # Of a series beside the filter's state: time and value of its last observation, its forecast of the next one (mean,
-# lower, upper), and the alarms so far.
+# lower, upper), the alarms so far, its open incident as in `Scored`, and the time at which that began.
 OWN_FIELDS: Final = {
     "watch.time": StateField((), np.float64),
     "watch.raw": StateField((), np.float64),
     "watch.ahead": StateField((3,), np.float64),
     "watch.alarms": StateField((), np.int64),
+    "watch.incident": StateField((), np.float64),
+    "watch.began": StateField((), np.float64),
 }
-INITIAL: Final = {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan, "watch.alarms": 0}
+INITIAL: Final = {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan}
 # "alarm.incident": the position of the first alarm of the present incident plus 1, 0 for none.
 INCIDENT: Final = ALARM_FIELDS[0]
 # Outputs that are kept of the last row of each series.
@@ -81,6 +83,8 @@ class Scored:
         mean, lower, upper: forecast of the row from those before it.
         raised: rule, first alarm, tail probability and component of an alarm; see `rfa.runtime.uncertainty.rules`.
         incident: position of the first alarm of the incident that is open after the row, plus 1; 0: none.
+        incident_before: of the incident that was reported as open, where the row is the only one of its series.
+        began: time of the row at which that incident was first reported, or the one that ended.
         forecast: mean, lower and upper at each horizon, `[R, H, 3]`.
     """
 
@@ -92,6 +96,8 @@ class Scored:
     alarm: Array
     raised: Array
     incident: Array
+    incident_before: Array
+    began: Array
     mean: Array
     lower: Array
     upper: Array
@@ -127,9 +133,11 @@ class QueryFilter:
         self.pool = StatePool(OWN_FIELDS, query.series_limit)
         self.slots: dict[Labels, int] = {}
         self.labels: dict[int, Labels] = {}
-        self._free = dict.fromkeys(range(query.series_limit - 1, -1, -1))  # the last is taken first
-        self.latest: dict[str, Array] = {}
-        self.dropped = {"late": 0, "limit": 0, "refused": 0}
+        # Slots that series have left, of which the last is taken first, and the first that no series ever had.
+        self._free: dict[int, None] = {}
+        self._unused = 0
+        self._latest: StatePool | None = None
+        self.dropped = {"late": 0, "future": 0, "limit": 0, "refused": 0}
         self.observations = self.alarms = 0
         identity = (MAGIC, model.digest.encode(), query.expr.encode(), bytes([is_counter]))
         self.digest = hashlib.sha256(b"\0".join(identity)).hexdigest()
@@ -145,19 +153,29 @@ class QueryFilter:
         found = {**OWN_FIELDS, **self._runtime.state_fields}
         return [[name, np.dtype(one.dtype).str, list(one.shape)] for name, one in found.items()]
 
+    @property
+    def latest(self) -> Mapping[str, Array]:
+        """Outputs of the last row of each series by slot, NaN where there is none; nothing before the first row."""
+        return {} if self._latest is None else self._latest.arrays
+
     # Rows of observations.
 
-    def admit(self, samples: Sequence[Samples]) -> Rows:
-        """The rows of some observations. Series beyond the limit and late observations are dropped and counted."""
+    def admit(self, samples: Sequence[Samples], until: float = np.inf) -> Rows:
+        """The rows of some observations. Series beyond the limit are dropped and counted, and so are late observations.
+
+        Args:
+            until: time after which an observation is dropped: it would make all that come until then late.
+        """
         new: list[tuple[int, Labels]] = []
         slots, kept = [], []
         for one in samples:
             slot = self.slots.get(one.labels)
             if slot is None:
-                if not self._free:
+                if not self._free and self._unused == self.pool.capacity:
                     self.dropped["limit"] += len(one.times)
                     continue
-                slot, _ = self._free.popitem()
+                slot = self._free.popitem()[0] if self._free else self._unused
+                self._unused = max(self._unused, slot + 1)
                 self.slots[one.labels] = slot
                 self._clear(slot)
                 new.append((slot, one.labels))
@@ -171,9 +189,10 @@ class QueryFilter:
         )
         order = np.lexsort((times, numbers))
         numbers, times, values = numbers[order], times[order], values[order]
-        if self.is_counter:
-            is_number = np.isfinite(values)
-            numbers, times, values = numbers[is_number], times[is_number], values[is_number]
+        is_taken = np.isfinite(values) if self.is_counter else np.ones(len(values), bool)
+        self.dropped["future"] += int((is_taken & ~(times <= until)).sum())
+        is_taken &= times <= until
+        numbers, times, values = numbers[is_taken], times[is_taken], values[is_taken]
         is_next = times > self.pool.arrays["watch.time"][numbers]
         is_next[1:] &= (numbers[1:] != numbers[:-1]) | (times[1:] > times[:-1])
         self.dropped["late"] += int((~is_next).sum())
@@ -186,14 +205,23 @@ class QueryFilter:
         found: list[int] = slots[is_old & ~np.isin(slots, rows.slots)].tolist()
         return found
 
-    def apply(self, rows: Rows) -> Iterator[Scored]:
-        """Filter rows, some at a time. Rows of one series given together have the same results as one by one."""
+    def apply(self, rows: Rows, *, is_history: bool = False) -> Iterator[Scored]:
+        """Filter rows, some at a time. Rows of one series given together have the same results as one by one.
+
+        Args:
+            is_history: the rows are not reported, so that an incident among them begins with the next row.
+        """
         for slot, labels in rows.new:
             self._take(slot, labels)
         with notify_on_compile():
             for first, end in itertools.pairwise(_cuts(rows.slots)):
                 part = slice(first, end)
-                yield self._filter(rows.slots[part], rows.times[part], rows.values[part])
+                scored = self._filter(rows.slots[part], rows.times[part], rows.values[part])
+                if not is_history:
+                    last = scored.select(_is_last(scored.slots))
+                    self.pool.arrays["watch.incident"][last.slots] = last.incident
+                    self.pool.arrays["watch.began"][last.slots] = last.began
+                yield scored
         for slot in rows.gone:
             self._forget(slot)
 
@@ -243,9 +271,15 @@ class QueryFilter:
         np.add.at(arrays["watch.alarms"], slots[raised], 1)
         self.observations += len(slots)
         self.alarms += len(raised)
+        incident, before_row = incidents[:, 0], arrays["watch.incident"][slots]
+        began = np.where((incident > 0) & (incident != before_row), times, arrays["watch.began"][slots])
+        arrays["watch.incident"][slots[is_last]], arrays["watch.began"][slots[is_last]] = (
+            incident[is_last],
+            began[is_last],
+        )
         return Scored(
             slots, times, observed, outputs.position, outputs.anomaly, outputs.alarm, outputs.raised,
-            incidents[:, 0], mean, lower, upper, ahead[:, 1:],
+            incident, before_row, began, mean, lower, upper, ahead[:, 1:],
         )  # fmt: skip
 
     def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
@@ -271,14 +305,16 @@ class QueryFilter:
 
     def _clear(self, slot: int) -> None:
         self.states.begin(slot)
-        for name, initial in INITIAL.items():
-            self.pool.arrays[name][slot] = initial
+        for name, array in self.pool.arrays.items():
+            array[slot] = INITIAL.get(name, 0)
         for array in self.latest.values():
             array[slot] = np.nan
 
     def _take(self, slot: int, labels: Labels) -> None:
         """Occupy a slot, which `admit` has done already unless a journal is read."""
         if self.slots.get(labels) != slot:
+            self._free |= dict.fromkeys(range(self._unused, slot + 1))
+            self._unused = max(self._unused, slot + 1)
             del self._free[slot]
             self.slots[labels] = slot
             self._clear(slot)
@@ -295,8 +331,8 @@ class QueryFilter:
         self.labels = dict(series)
         self.states.restore(packed)
         self.slots = {labels: slot for slot, labels in series.items()}
-        free = range(self.query.series_limit - 1, -1, -1)
-        self._free = dict.fromkeys(slot for slot in free if slot not in series)
+        self._unused = max(series, default=-1) + 1
+        self._free = dict.fromkeys(slot for slot in range(self._unused - 1, -1, -1) if slot not in series)
 
     def take_over(self, other: QueryFilter) -> bool:
         """Continue with the states of another filter, if they fit."""
@@ -311,13 +347,11 @@ class QueryFilter:
 
     def _remember(self, scored: Scored) -> None:
         """Keep the latest outputs of each series, for `/metrics`."""
-        if not self.latest:
-            capacity = self.pool.capacity
-            self.latest = {
-                name: np.full((capacity, *column.shape[1:]), np.nan)
-                for name, column in vars(scored).items()
-                if name in LATEST
-            }
+        if self._latest is None:
+            fields = {name: StateField(getattr(scored, name).shape[1:], np.float64) for name in LATEST}
+            self._latest = StatePool(fields, self.pool.capacity)
+            for array in self.latest.values():
+                array[list(self.slots.values())] = np.nan
         for name, array in self.latest.items():
             array[scored.slots] = getattr(scored, name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -12,6 +13,9 @@ logger = logging.getLogger("rfa.watch")
 MOST_BODY: Final = 32 << 20
 MOST_CONNECTIONS: Final = 64
 _IDLE_SECONDS: Final = 60.0
+# So many requests with more than a small body are read at a time.
+_SMALL_BODY: Final = 1 << 20
+_LARGE_BODIES: Final = 4
 # Within which `close` takes effect.
 _POLL_SECONDS: Final = 0.1
 
@@ -32,6 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_SECONDS
     routes: ClassVar[Mapping[tuple[str, str], Route]] = {}
+    large: ClassVar[threading.Semaphore] = threading.Semaphore(_LARGE_BODIES)
 
     def do_GET(self) -> None:
         self._answer(b"")
@@ -43,9 +48,10 @@ class _Handler(BaseHTTPRequestHandler):
             status = 413 if length.isdecimal() else 411
             self._send(Reply(status, f"Content-Length must be at most {MOST_BODY}\n".encode()))
             return
-        body = self.rfile.read(int(length))
-        if len(body) == int(length):
-            self._answer(body)
+        with self.large if int(length) > _SMALL_BODY else nullcontext():
+            body = self.rfile.read(int(length))
+            if len(body) == int(length):
+                self._answer(body)
 
     def _answer(self, body: bytes) -> None:
         path = self.path.partition("?")[0]

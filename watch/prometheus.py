@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,6 +22,7 @@ from rfa.watch.selectors import Selector, labels_of
 # Points of one series that a server returns at most.
 MOST_POINTS: Final = 11_000
 MOST_REPLY: Final = 256 << 20
+_CHUNK: Final = 1 << 20
 
 
 class SourceError(RuntimeError):
@@ -58,16 +62,27 @@ class Requests:
                 token = self._endpoint.bearer_token_file.read_text(encoding="utf-8").strip()
                 request.add_header("Authorization", f"Bearer {token}")
             with urllib.request.urlopen(request, timeout=self._endpoint.timeout) as reply:
-                found: bytes = reply.read(most + 1)
+                found = _read(reply, most, time.monotonic() + self._endpoint.timeout)
         except urllib.error.HTTPError as error:
             text = error.read(500).decode("utf-8", "replace")
             message = f"{self._endpoint.url}: status {error.code}: {' '.join(text.split())}"
             raise SourceError(message, is_final=400 <= error.code < 500 and error.code != 429) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise SourceError(f"{self._endpoint.url}: {getattr(error, 'reason', error)}") from None
         if len(found) > most:
             raise SourceError(f"{self._endpoint.url}: the reply has more than {most:,} bytes: make the query smaller")
         return found
+
+
+def _read(reply: Any, most: int, end: float) -> bytes:
+    """The content of a reply, and one byte more than `most` of a longer one."""
+    parts, size = [], 0
+    while size <= most and (part := reply.read1(min(_CHUNK, most + 1 - size))):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > end:
+            raise TimeoutError("the reply takes too long")
+    return b"".join(parts)
 
 
 class Prometheus:
@@ -87,23 +102,19 @@ class Prometheus:
             SourceError: there is no reply, or an error.
         """
         data = self._get("query_range", {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)})
-        if data["resultType"] != "matrix":
-            raise SourceError(f"the query {expr!r} gives a {data['resultType']}, not series")
-        found = []
-        for one in data["result"]:
-            points = one.get("values", [])  # none in a series of histograms
-            times = np.array([float(t) for t, _ in points])
-            values = np.array([float(value) for _, value in points])
-            found.append(Samples(labels_of(one["metric"]), times, values))
-        return found
+        with _of_this_api("query_range"):
+            if data["resultType"] != "matrix":
+                raise SourceError(f"the query {expr!r} gives a {data['resultType']}, not series")
+            return [_series(one) for one in data["result"]]
 
     def metadata(self, limit: int = 20_000) -> dict[str, str]:
         """Types of metrics by name. Servers without metadata have none."""
         try:
             data = self._get("metadata", {"limit": str(limit)})
+            with _of_this_api("metadata"):
+                return {name: str(entries[0]["type"]) for name, entries in data.items() if entries}
         except SourceError:
             return {}
-        return {name: entries[0]["type"] for name, entries in data.items() if entries}
 
     def names(self) -> list[str]:
         """Names of all metrics.
@@ -111,8 +122,9 @@ class Prometheus:
         Raises:
             SourceError: there is no reply, or an error.
         """
-        found: list[str] = self._get("label/__name__/values", {})
-        return found
+        found = self._get("label/__name__/values", {})
+        with _of_this_api("label values"):
+            return list(map(str, found))
 
     def type_of(self, selector: Selector) -> str | None:
         """The type of a metric; None: unknown."""
@@ -120,10 +132,11 @@ class Prometheus:
             return None
         try:
             data = self._get("metadata", {"metric": selector.name})
+            with _of_this_api("metadata"):
+                entries = data.get(selector.name, [])
+                return str(entries[0]["type"]) if entries else None
         except SourceError:
             return None
-        entries = data.get(selector.name, [])
-        return str(entries[0]["type"]) if entries else None
 
     def count(self, expr: str, time: float) -> int:
         """Number of series of a query at a time.
@@ -132,14 +145,30 @@ class Prometheus:
             SourceError: there is no reply, or an error.
         """
         data = self._get("query", {"query": f"count({expr})", "time": repr(time)})
-        return int(float(data["result"][0]["value"][1])) if data["result"] else 0
+        with _of_this_api("query"):
+            return int(float(data["result"][0]["value"][1])) if data["result"] else 0
 
     def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
         body = self._requests.send(f"/api/v1/{path}?{urlencode(parameters)}")
-        try:
+        with _of_this_api(path):
             reply = orjson.loads(body)
             if reply.get("status") != "success":
                 raise SourceError(f"{path}: {json.dumps(reply)[:300]}")
             return reply["data"]
-        except (orjson.JSONDecodeError, KeyError, AttributeError):
-            raise SourceError(f"{path}: the reply is none of Prometheus' API") from None
+
+
+@contextmanager
+def _of_this_api(path: str) -> Iterator[None]:
+    """Raise that a reply is another than expected."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+        raise SourceError(f"{path}: the reply is none of Prometheus' API") from None
+
+
+def _series(one: Any) -> Samples:
+    points = one.get("values", [])  # none in a series of histograms
+    times = np.array([float(t) for t, _ in points])
+    values = np.array([float(value) for _, value in points])
+    labels = {name: value for name, value in one["metric"].items() if isinstance(value, str)}
+    return Samples(labels_of(labels), times, values)

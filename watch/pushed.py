@@ -6,7 +6,8 @@ without it now; a value of null is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,8 @@ from rfa.watch.selectors import NAME, Labels, labels_of
 MOST_LABELS: Final = 64
 MOST_LABEL_BYTES: Final = 8_192
 MOST_REMEMBERED: Final = 1_000_000
+LONGEST_LINE: Final = 1 << 20
+_LINES: Final = 5_000
 _COUNTERS: Final = ("_total", "_count", "_bucket")
 
 
@@ -81,6 +84,26 @@ def _read(document: Mapping[str, Any], now: float) -> Samples:
         raise ValueError
     number = np.nan if value is None else float(value)
     return Samples(labels_of(labels), np.array([time]), np.array([number]))
+
+
+def read_lines(path: Path) -> Iterator[list[bytes]]:
+    """The messages of a file, some at a time.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: a line is too long.
+    """
+    with path.open("rb") as file:
+        found: list[bytes] = []
+        while line := file.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise ValueError(f"{path}: has a line of more than {LONGEST_LINE:,} bytes")
+            if line.strip():
+                found.append(line)
+            if len(found) == _LINES:
+                yield found
+                found = []
+        yield found
 
 
 def named(name: str, labels: Mapping[str, str]) -> Labels:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import IO, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
 
 import numpy as np
 import orjson
 
 from rfa.runtime.uncertainty.alarms import RULE_NAMES
 from rfa.runtime.uncertainty.rules import FIRST_ALARM, PROBABILITY, RAISED_BY
-from rfa.watch.config import KafkaTopic
 from rfa.watch.filters import QueryFilter, Scored
-
-_FLUSH_SECONDS: Final = 30.0
 
 
 class Sink(ABC):
@@ -33,6 +30,14 @@ class Sink(ABC):
 
     def flush(self) -> None:
         """Wait until what was written cannot be lost by a crash of this process, where the sink can tell."""
+        return
+
+    def is_committed(self, cursors: Mapping[str, Any]) -> bool:
+        """Whether the outputs of rows that were stored with these cursors need not be written again."""
+        return True
+
+    def confirm(self, cursors: Mapping[str, Any]) -> None:
+        """Make visible what was written, once the rows and how far the sources were read are stored."""
         return
 
     def close(self) -> None:
@@ -93,34 +98,3 @@ class JsonLines(Sink):
     def _write(self, documents: Sequence[Any]) -> None:
         self._out.write(b"".join(orjson.dumps(document) + b"\n" for document in documents))
         self._out.flush()
-
-
-class KafkaRows(Sink):
-    """A message of JSON for each row, by the key of its query and labels."""
-
-    def __init__(self, options: KafkaTopic) -> None:
-        from confluent_kafka import Producer
-
-        self._topic = options.topic
-        self._producer = Producer(
-            {**options.client, "bootstrap.servers": options.brokers, "enable.idempotence": True, "linger.ms": 20}
-        )
-
-    def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
-        for document in rows_as_documents(one, scored):
-            key = orjson.dumps([document["query"], document["labels"]])
-            while True:
-                try:
-                    self._producer.produce(self._topic, orjson.dumps(document), key)
-                    break
-                except BufferError:  # the queue is full
-                    self._producer.poll(0.1)
-
-    def flush(self) -> None:
-        """See `Sink`."""
-        self._producer.flush(_FLUSH_SECONDS)
-
-    def close(self) -> None:
-        """See `Sink`."""
-        self.flush()

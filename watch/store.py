@@ -1,22 +1,16 @@
-"""The states of a watch in two files, so that nothing is lost or counted twice.
+"""The states of a watch and a journal, so that nothing is lost or counted twice.
 
-    FILE            all states at some time, replaced as a whole
-    FILE.journal    the rows since then, appended and synchronised to disk at each step
-
-A restart reads the states and filters the rows of the journal again, with the same results bit for bit. Each file is a
-list of frames: length, and content sealed by the state keys, or preceded by its digest where there are none. A journal
-of another generation than the states belongs to the states before; an incomplete frame at its end was never confirmed.
+The storage has all states at some time, and the rows since then, confirmed at each step. A restart reads the states and
+filters the rows of the journal again, with the same results bit for bit. Each frame is sealed by the state keys, or
+preceded by its digest where there are none. An incomplete frame at the end of the journal was never confirmed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -24,49 +18,48 @@ import orjson
 from rfa.runtime.state.keys import StateKeys
 from rfa.runtime.state.names import StateScope
 from rfa.runtime.state.sealer import SealBroken, Sealer
+from rfa.watch.config import StateOptions
 from rfa.watch.filters import QueryFilter, Rows
 from rfa.watch.selectors import Labels
+from rfa.watch.storage import FileStorage, RedisStorage, StateError, Storage
 
 MAGIC: Final = "rfa watch 2"
 _LENGTH: Final = struct.Struct("<I")
-_GENERATION: Final = struct.Struct("<Q")
 _DIGEST_BYTES: Final = 16
 _SCOPE: Final = StateScope("watch", "filter", "")
-MOST_FRAME: Final = 1 << 30
 # Series whose states are in one frame.
 SERIES_PER_FRAME: Final = 256
+# Of the rows that wait for a storage that cannot be written.
+MOST_WAITING_BYTES: Final = 64 << 20
 Cursors = dict[str, Any]
+# Filters rows of the journal again: those of each query, and the cursors that were stored with them.
+Replay = Callable[[Sequence[tuple[QueryFilter, Rows]], Cursors], None]
 
 
-class StateError(ValueError):
-    """A file of states that cannot be used; the message says why."""
+class StoreUnavailable(OSError):
+    """The storage cannot be written now."""
 
 
 class Store:
-    """The files of a watch. One process at a time.
+    """The states of a watch.
 
     Args:
-        path: of the states.
+        storage: where they are.
         keys: that seal them; none: they have only digests.
-
-    Raises:
-        StateError: another process uses the file.
-        OSError: it cannot be written.
     """
 
-    def __init__(self, path: Path, keys: Sequence[bytes] = ()) -> None:
-        self._path, self._journal_path = path, path.with_name(f"{path.name}.journal")
+    def __init__(self, storage: Storage, keys: Sequence[bytes] = ()) -> None:
+        self._storage = storage
         self._sealer = Sealer(StateKeys(keys), "watch") if keys else None
-        self._generation, self._index = 0, 0
-        self._journal: BinaryIO | None = None
-        self._lock = path.with_name(f"{path.name}.lock").open("wb")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise StateError(f"{path}: another process uses this file") from None
+        self._generation = self._count = 0
+        self._waiting: list[bytes] = []
 
-    def load(self, filters: Mapping[str, QueryFilter]) -> tuple[Cursors, list[str]]:
+    @property
+    def name(self) -> str:
+        """Of the storage, for messages."""
+        return self._storage.name
+
+    def load(self, filters: Mapping[str, QueryFilter], replay: Replay) -> tuple[Cursors, list[str]]:
         """Restore the states of filters.
 
         Returns:
@@ -74,39 +67,59 @@ class Store:
             start anew.
 
         Raises:
-            StateError: a file was altered, or sealed by other keys.
+            StateError: a frame was altered, or sealed by other keys.
+            OSError: the storage cannot be read.
         """
-        if not self._path.exists():
+        frames = self._opened(self._storage.states(), "states")
+        first = next(frames, None)
+        if first is None:
             return {}, []
-        with self._path.open("rb") as file:
-            frames = self._frames(file, "states")
-            header = orjson.loads(_first(frames, self._path))
-            if header["magic"] != MAGIC:
-                raise StateError(f"{self._path}: was written by another version: remove it to start anew")
-            self._generation = header["generation"]
-            cursors, stored = header["cursors"], header["queries"]
-            restored = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
-            for name, one in stored.items():
-                _restore(filters[name] if name in restored else None, one, frames)
-        self._replay({name: filters[name] for name in restored}, cursors)
+        header = orjson.loads(first)
+        if header["magic"] != MAGIC:
+            raise StateError(f"{self.name}: was written by another version: remove it to start anew")
+        self._generation = header["generation"]
+        cursors, stored = header["cursors"], header["queries"]
+        restored = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
+        for name, one in stored.items():
+            _restore(filters[name] if name in restored else None, one, frames)
+        self._replay({name: filters[name] for name in restored}, cursors, replay)
         lost = [name for name in stored if name in filters and name not in restored]
         return {name: cursor for name, cursor in cursors.items() if name in restored or name not in filters}, lost
 
     def append(self, rows: Mapping[str, Rows], cursors: Cursors) -> None:
-        """Confirm rows that were filtered, and how far the sources were read."""
-        if self._journal is None:
-            raise RuntimeError("there are no states that rows could be added to")
+        """Confirm rows that were filtered, and how far the sources were read.
+
+        Raises:
+            StoreUnavailable: they cannot be written now. They wait for the next call, or for `save`.
+            StateError: too many wait, or another process has taken the storage over.
+        """
         header = {
             "cursors": cursors,
             "rows": {name: [len(one), one.new, one.gone] for name, one in rows.items()},
         }
         arrays = [array.tobytes() for one in rows.values() for array in (one.slots, one.times, one.values)]
-        self._write(self._journal, "journal", _packed(header, arrays))
-        _synchronise(self._journal)
+        self._waiting.append(self._seal(_packed(header, arrays), "journal", self._count + len(self._waiting)))
+        if sum(map(len, self._waiting)) > MOST_WAITING_BYTES:
+            raise StateError(f"{self.name}: cannot be written, and {MOST_WAITING_BYTES:,} bytes wait")
+        self.flush()
+
+    def flush(self) -> None:
+        """Confirm the rows that wait. Raises the errors of `append`."""
+        while self._waiting:
+            try:
+                self._storage.append(self._count, self._waiting[0])
+            except OSError as error:
+                raise StoreUnavailable(f"{self.name}: {error.strerror or error}") from None
+            self._count += 1
+            del self._waiting[0]
 
     def save(self, filters: Mapping[str, QueryFilter], cursors: Cursors) -> None:
-        """Replace the stored states, and begin an empty journal."""
-        self._generation += 1
+        """Replace the stored states, and begin an empty journal.
+
+        Raises:
+            OSError: they cannot be written now. The states and the journal before are still there.
+            StateError: another process has taken the storage over.
+        """
         queries = {
             name: {
                 "digest": one.digest,
@@ -116,114 +129,95 @@ class Store:
             }
             for name, one in filters.items()
         }
-        header = {"magic": MAGIC, "generation": self._generation, "cursors": cursors, "queries": queries}
-        self._replace(self._path, lambda file: self._write_states(file, orjson.dumps(header), filters))
-        if self._journal is not None:
-            self._journal.close()
-        self._replace(self._journal_path, lambda file: file.write(_GENERATION.pack(self._generation)))
-        self._index = 0
-        self._journal = self._journal_path.open("ab")
+        generation = self._generation + 1
+        header = {"magic": MAGIC, "generation": generation, "cursors": cursors, "queries": queries}
+        contents = _contents(orjson.dumps(header), filters)
+        self._storage.replace(generation, (self._seal(one, "states", k) for k, one in enumerate(contents)))
+        self._generation, self._count = generation, 0
+        self._waiting.clear()
 
     def close(self) -> None:
-        """Let another process use the files."""
-        if self._journal is not None:
-            self._journal.close()
-        self._lock.close()
+        """Let another process use the storage."""
+        self._storage.close()
 
-    def _write_states(self, file: BinaryIO, header: bytes, filters: Mapping[str, QueryFilter]) -> None:
-        self._index = 0
-        self._write(file, "states", header)
-        for one in filters.values():
-            slots = np.array(list(one.labels), np.int64)
-            for first in range(0, len(slots), SERIES_PER_FRAME):
-                part = slots[first : first + SERIES_PER_FRAME]
-                packed = [one.states.packed[slot] for slot in part.tolist()]
-                sizes = np.array(list(map(len, packed)), np.int64)
-                own = [array[part].tobytes() for array in one.pool.arrays.values()]
-                self._write(file, "states", b"".join([*own, sizes.tobytes(), *packed]))
-
-    def _replay(self, filters: Mapping[str, QueryFilter], cursors: Cursors) -> None:
-        if not self._journal_path.exists():
-            return
-        with self._journal_path.open("rb") as file:
-            if file.read(_GENERATION.size) != _GENERATION.pack(self._generation):
-                return  # of the states before: the process ended between the two files
-            for content in self._frames(file, "journal"):
-                header, body = _unpacked(content)
-                for name, (count, new, gone) in header["rows"].items():
-                    slots, times, values = (
-                        np.frombuffer(body, kind, count, 8 * count * k)
-                        for k, kind in enumerate((np.int64, np.float64, np.float64))
-                    )
-                    body = body[24 * count :]
-                    if name in filters:
-                        rows = Rows(slots, times, values, [(slot, _labels(one)) for slot, one in new], gone)
-                        for _ in filters[name].apply(rows):
-                            pass
-                cursors |= header["cursors"]
+    def _replay(self, filters: Mapping[str, QueryFilter], cursors: Cursors, replay: Replay) -> None:
+        for content in self._opened(self._storage.journal(self._generation), "journal"):
+            header, body = _unpacked(content)
+            found = []
+            for name, (count, new, gone) in header["rows"].items():
+                slots, times, values = (
+                    np.frombuffer(body, kind, count, 8 * count * k)
+                    for k, kind in enumerate((np.int64, np.float64, np.float64))
+                )
+                body = body[24 * count :]
+                if name in filters:
+                    rows = Rows(slots, times, values, [(slot, _labels(one)) for slot, one in new], gone)
+                    found.append((filters[name], rows))
+            replay(found, header["cursors"])
+            cursors |= header["cursors"]
 
     # Frames.
 
-    def _write(self, file: BinaryIO, kind: str, content: bytes) -> None:
-        sealed = self._seal(content, kind)
-        file.write(_LENGTH.pack(len(sealed)) + sealed)
-        self._index += 1
-
-    def _frames(self, file: BinaryIO, kind: str) -> Iterator[bytes]:
-        """The contents of a file. An incomplete frame at the end of a journal ends it."""
-        self._index = 0
-        while len(begin := file.read(_LENGTH.size)) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(begin)
-            sealed = file.read(length) if length <= MOST_FRAME else b""
+    def _opened(self, frames: Iterator[bytes], kind: str) -> Iterator[bytes]:
+        """The contents of frames. One at the end of a journal that cannot be opened ends it."""
+        for k, sealed in enumerate(frames):
             try:
-                content = self._open(sealed, kind)
+                content = self._open(sealed, kind, k)
             except SealBroken as error:
-                if kind == "journal" and not file.read(1):
+                if kind == "journal" and next(frames, None) is None:
                     return
-                raise StateError(f"{file.name}: {error}; check RFA_STATE_KEYS, or remove it to start anew") from None
-            self._index += 1
+                raise StateError(f"{self.name}: {error}; check RFA_STATE_KEYS, or remove it to start anew") from None
             yield content
 
-    def _purpose(self, kind: str) -> str:
+    def _purpose(self, kind: str, index: int) -> str:
         # The generation is in the header of the states, so a frame of theirs is bound to its position only.
-        return f"{kind} {self._generation if kind == 'journal' else 0} {self._index}"
+        return f"{kind} {self._generation if kind == 'journal' else 0} {index}"
 
-    def _seal(self, content: bytes, kind: str) -> bytes:
+    def _seal(self, content: bytes, kind: str, index: int) -> bytes:
         if self._sealer is not None:
-            return self._sealer.seal(content, _SCOPE, self._purpose(kind))
-        return self._digest(content, kind) + content
+            return self._sealer.seal(content, _SCOPE, self._purpose(kind, index))
+        return self._digest(content, kind, index) + content
 
-    def _open(self, sealed: bytes, kind: str) -> bytes:
+    def _open(self, sealed: bytes, kind: str, index: int) -> bytes:
         if self._sealer is not None:
-            return self._sealer.open(sealed, _SCOPE, self._purpose(kind))
+            return self._sealer.open(sealed, _SCOPE, self._purpose(kind, index))
         content = sealed[_DIGEST_BYTES:]
-        if sealed[:_DIGEST_BYTES] != self._digest(content, kind):
+        if sealed[:_DIGEST_BYTES] != self._digest(content, kind, index):
             raise SealBroken("altered, or sealed by keys")
         return content
 
-    def _digest(self, content: bytes, kind: str) -> bytes:
-        found = hashlib.blake2b(self._purpose(kind).encode() + b"\0", digest_size=_DIGEST_BYTES)
+    def _digest(self, content: bytes, kind: str, index: int) -> bytes:
+        found = hashlib.blake2b(self._purpose(kind, index).encode() + b"\0", digest_size=_DIGEST_BYTES)
         found.update(content)
         return found.digest()
 
-    def _replace(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        new = path.with_name(f"{path.name}.new")
-        with new.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            write(file)
-            _synchronise(file)
-        new.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+def open_store(options: StateOptions, keys: Sequence[bytes]) -> Store:
+    """The store that a configuration names.
+
+    Raises:
+        StateError: another process uses the file, or there are no keys for Redis.
+        OSError: it cannot be used.
+    """
+    if options.file is not None:
+        return Store(FileStorage(options.file), keys)
+    if not keys:
+        raise StateError("state.redis: set RFA_STATE_KEYS or RFA_STATE_KEYS_FILE, so that Redis sees no states")
+    file = options.password_file
+    password = None if file is None else file.read_text(encoding="utf-8").strip()
+    return Store(RedisStorage(str(options.redis), options.name, password), keys)
 
 
-def _first(frames: Iterator[bytes], path: Path) -> bytes:
-    for content in frames:
-        return content
-    raise StateError(f"{path}: is empty: remove it to start anew")
+def _contents(header: bytes, filters: Mapping[str, QueryFilter]) -> Iterator[bytes]:
+    yield header
+    for one in filters.values():
+        slots = np.array(list(one.labels), np.int64)
+        for first in range(0, len(slots), SERIES_PER_FRAME):
+            part = slots[first : first + SERIES_PER_FRAME]
+            packed = [one.states.packed[slot] for slot in part.tolist()]
+            sizes = np.array(list(map(len, packed)), np.int64)
+            own = [array[part].tobytes() for array in one.pool.arrays.values()]
+            yield b"".join([*own, sizes.tobytes(), *packed])
 
 
 def _fits(target: QueryFilter, name: str, stored: Mapping[str, Any]) -> bool:
@@ -239,7 +233,9 @@ def _restore(target: QueryFilter | None, stored: Mapping[str, Any], frames: Iter
     slots = np.array(stored["slots"], np.int64)
     packed: dict[int, bytes] = {}
     for first in range(0, len(slots), SERIES_PER_FRAME):
-        part, content, position = slots[first : first + SERIES_PER_FRAME], next(frames), 0
+        part, content, position = slots[first : first + SERIES_PER_FRAME], next(frames, None), 0
+        if content is None:
+            raise StateError("the stored states are incomplete: remove them to start anew")
         if target is None:
             continue
         for array in target.pool.arrays.values():
@@ -269,8 +265,3 @@ def _unpacked(content: bytes) -> tuple[Any, bytes]:
     (length,) = _LENGTH.unpack_from(content)
     end = _LENGTH.size + length
     return orjson.loads(content[_LENGTH.size : end]), content[end:]
-
-
-def _synchronise(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())

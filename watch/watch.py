@@ -2,7 +2,7 @@
 
 Each step reads what is new, filters it, writes the outputs, and confirms the rows in the store. After a crash between
 the last two, a restart reads the same rows again and writes the same outputs again: rows are filtered exactly once, and
-written at least once.
+written at least once. From Kafka to Kafka outputs are written exactly once: see `rfa.watch.kafka`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -21,17 +21,21 @@ from rfa.watch.feeds import Feed, feed_of
 from rfa.watch.filters import QueryFilter, Rows, Samples, waves
 from rfa.watch.history import FIRST_POINTS, MOST_READ, is_counter_query
 from rfa.watch.http_server import HttpServer, Reply, Route
-from rfa.watch.outbox import Alertmanager, RemoteWrite, Webhook
 from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
-from rfa.watch.pushed import Router, read_messages
-from rfa.watch.sinks import JsonLines, KafkaRows, Sink
-from rfa.watch.store import Cursors, Store
+from rfa.watch.pushed import Router, read_lines, read_messages
+from rfa.watch.servers import Alertmanager, RemoteWrite, Webhook
+from rfa.watch.sinks import JsonLines, Sink
+from rfa.watch.store import Cursors, Store, StoreUnavailable
 
 logger = logging.getLogger("rfa.watch")
 # Work after which the states are stored anew, in seconds and in times of how long storing takes: a restart repeats at
 # most so much of it.
 SAVE_AFTER_SECONDS: Final = 10.0
 SAVE_AFTER_SAVES: Final = 10.0
+# How far ahead of this clock a pushed observation may be, and a cursor, before the clock was set back.
+MOST_AHEAD_SECONDS: Final = 600.0
+# Pushed requests that are decoded at a time.
+MOST_DECODED: Final = 2
 
 
 class QuerySource(Protocol):
@@ -53,6 +57,7 @@ class Watch:
 
     Raises:
         ValueError, FileNotFoundError: a model cannot be had, or the stored states cannot be used.
+        OSError: the store or Kafka cannot be used.
     """
 
     def __init__(
@@ -63,10 +68,10 @@ class Watch:
         source: QuerySource | None = None,
     ) -> None:
         self._now, self._store, self._source = now, store, source
-        self._lock = threading.RLock()
+        self._lock, self._decoding = threading.RLock(), threading.Semaphore(MOST_DECODED)
         self._work = self._save_seconds = 0.0
         self._next_expiry: dict[str, float] = {}
-        names = ("steps_total", "step_seconds_total", "messages_refused_total")
+        names = ("steps_total", "step_seconds_total", "messages_refused_total", "store_errors_total")
         self.counts = {f"rfa_watch_{name}": 0.0 for name in names}
         self.errors: dict[str, int] = {}
         self.reloads = {"success": 0, "failure": 0}
@@ -74,11 +79,12 @@ class Watch:
         self.sinks: list[Sink] = []
         self._failure: Exception | None = None
         self._configure(config, self._make_filters(config))
+        self.sinks = make_sinks(config)
         if store is not None:
-            self.cursors, lost = store.load(self.filters)
+            self.cursors, lost = store.load(self.filters, self._replay)
             for name in lost:
                 logger.warning("query %s starts anew: its expression, type or model has changed", name)
-            self.save()
+            store.save(self.filters, self.cursors)
 
     def _make_filters(self, config: Config) -> dict[str, QueryFilter]:
         endpoint = config.source.prometheus
@@ -92,7 +98,6 @@ class Watch:
         self.config, self.filters = config, filters
         endpoint = config.source.prometheus
         self._queries = self._source or (None if endpoint is None else Prometheus(endpoint))
-        self.sinks = make_sinks(config)
         self._router = Router(config.query)
 
     def reload(self, path: Path) -> bool:
@@ -107,10 +112,11 @@ class Watch:
                 kept = {
                     name for name in filters if name in self.filters and filters[name].take_over(self.filters[name])
                 }
-                old, self.cursors = self.sinks, {name: at for name, at in self.cursors.items() if name in kept}
+                self._replace_sinks(config)
+                self.cursors = {
+                    name: at for name, at in self.cursors.items() if name in kept or name not in self.filters
+                }
                 self._configure(config, filters)
-                for sink in old:
-                    sink.close()
                 self.save()
         except (ValueError, OSError) as error:
             logger.error("the configuration stays as it was: %s", error)
@@ -119,68 +125,145 @@ class Watch:
         self.reloads["success"] += 1
         return True
 
+    def _replace_sinks(self, config: Config) -> None:
+        """Close the sinks, and open those of a configuration, or the same again if they cannot be opened."""
+        for sink in self.sinks:
+            sink.close()
+        try:
+            self.sinks = make_sinks(config)
+        except OSError:
+            self.sinks = make_sinks(self.config)
+            raise
+
     # Rows.
+
+    def _replay(self, some: Sequence[tuple[QueryFilter, Rows]], cursors: Cursors) -> None:
+        """Filter stored rows again, and write their outputs where a sink did not make them visible."""
+        sinks = [sink for sink in self.sinks if not sink.is_committed(cursors)]
+        for one, rows in some:
+            for wave in waves(rows) if sinks else [rows]:
+                for scored in one.apply(wave):
+                    for sink in sinks:
+                        sink.write(one, scored)
+        for sink in sinks:
+            sink.confirm(cursors)
 
     def ingest(self, rows: Mapping[str, Rows], cursors: Cursors, *, is_silent: bool = False) -> None:
         """Filter rows, write their outputs, and confirm them.
 
         Args:
             is_silent: write no outputs: they are history.
+
+        Raises:
+            StoreUnavailable: the rows are filtered, but cannot be stored now. They wait for the next call.
         """
         begin = time.monotonic()
         with self._lock:
             for name, some in rows.items():
                 one = self.filters[name]
                 for wave in [some] if is_silent else waves(some):
-                    for scored in one.apply(wave):
+                    for scored in one.apply(wave, is_history=is_silent):
                         for sink in () if is_silent else self.sinks:
                             sink.write(one, scored)
             self.cursors |= cursors
             self._work += time.monotonic() - begin
-            is_new = bool(cursors) or any(len(some) or some.new or some.gone for some in rows.values())
-            if self._store is not None and is_new and not is_silent:
+            if not is_silent:
                 for sink in self.sinks:
                     sink.flush()
-                self._store.append(rows, cursors)
-                if self._work > max(SAVE_AFTER_SECONDS, SAVE_AFTER_SAVES * self._save_seconds):
-                    self.save()
+                if self._store is not None:
+                    self._confirm(self._store, rows, cursors)
+                for sink in self.sinks:
+                    sink.confirm(cursors)
+            if self._work > max(SAVE_AFTER_SECONDS, SAVE_AFTER_SAVES * self._save_seconds) and not is_silent:
+                self.save()
+
+    def _confirm(self, store: Store, rows: Mapping[str, Rows], cursors: Cursors) -> None:
+        try:
+            if cursors or any(len(some) or some.new or some.gone for some in rows.values()):
+                store.append(rows, cursors)
+            else:
+                store.flush()
+        except StoreUnavailable:
+            self.counts["rfa_watch_store_errors_total"] += 1
+            raise
 
     def save(self) -> None:
-        """Store all states."""
+        """Store all states. If that is not possible now, the journal grows until the next time."""
         with self._lock:
             begin = time.monotonic()
             if self._store is not None:
-                self._store.save(self.filters, self.cursors)
+                try:
+                    self._store.save(self.filters, self.cursors)
+                except OSError as error:
+                    self.counts["rfa_watch_store_errors_total"] += 1
+                    logger.error("the states cannot be stored: %s", error)
             self._work, self._save_seconds = 0.0, time.monotonic() - begin
 
-    def push(self, samples: Sequence[Samples], cursors: Cursors | None = None) -> None:
-        """Filter observations that were pushed, each by the queries that select it. Returns when they are confirmed."""
+    def push(
+        self, samples: Sequence[Samples], cursors: Cursors | None = None, *, only: Collection[str] | None = None
+    ) -> None:
+        """Filter observations that were pushed, each by the queries that select it. Returns when they are confirmed.
+
+        Args:
+            only: they are history for these queries.
+
+        Raises:
+            StoreUnavailable: see `ingest`.
+        """
         with self._lock:
             found, now = self._router.route(samples), self._now()
-            rows = {name: self.filters[name].admit(some) for name, some in found.items()}
+            rows = {
+                name: self.filters[name].admit(some) for name, some in found.items() if only is None or name in only
+            }
             last = {name: min(float(some.times.max()), now) for name, some in rows.items() if len(some)}
             for name, t in last.items():
                 if t >= self._next_expiry.get(name, -math.inf):
                     rows[name].gone = self.filters[name].expired(t - self.config.expire, rows[name])
                     self._next_expiry[name] = t + self.config.step
-            self.ingest(rows, {**(cursors or {}), **last})
+            self.ingest(rows, {**(cursors or {}), **last}, is_silent=only is not None)
 
-    def push_messages(self, messages: Sequence[bytes], cursors: Cursors | None = None) -> None:
+    def push_messages(
+        self, messages: Sequence[bytes], cursors: Cursors | None = None, *, only: Collection[str] | None = None
+    ) -> None:
         """The same of messages in JSON."""
         samples, refused = read_messages(messages, self._now())
         self.counts["rfa_watch_messages_refused_total"] += refused
-        self.push(samples, cursors)
+        self.push(samples, cursors, only=only)
+
+    def warm_up(self) -> None:
+        """Read the history of queries that have no series yet, if they are pushed and the configuration says where.
+
+        Raises:
+            OSError, ValueError: it cannot be read.
+        """
+        options, names = self.config.warmup, [name for name in self.filters if name not in self.cursors]
+        if options is None or not names:
+            return
+        if options.prometheus is not None:
+            try:
+                for name in names:
+                    self._pull(name, self._last_step(), Prometheus(options.prometheus))
+            except SourceError as error:
+                raise ValueError(f"warmup: {error}") from None
+        if options.file is not None:
+            for lines in read_lines(options.file):
+                self.push_messages(lines, only=names)
+            self.save()
+        for name in names:
+            one = self.filters[name]
+            logger.info("query %s: %d observations of %d series are history", name, one.observations, len(one.labels))
 
     # Queries of Prometheus.
 
     def pull(self) -> None:
         """Read and filter all steps up to now. A query that fails is read again at the next step."""
         begin = time.monotonic()
+        assert self._queries is not None
         end = self._last_step()
         for name in self.filters:
             try:
-                self._pull(name, end)
-            except SourceError as error:
+                self._pull(name, end, self._queries)
+            except (SourceError, StoreUnavailable) as error:
                 self.errors[name] = self.errors.get(name, 0) + 1
                 logger.warning("query %s: %s", name, error)
         self.counts["rfa_watch_steps_total"] += 1
@@ -189,17 +272,19 @@ class Watch:
     def _last_step(self) -> float:
         return math.floor((self._now() - self.config.delay) / self.config.step) * self.config.step
 
-    def _pull(self, name: str, end: float) -> None:
-        assert self._queries is not None
+    def _pull(self, name: str, end: float, queries: QuerySource) -> None:
         one, step = self.filters[name], self.config.step
         last = self.cursors.get(name)
         is_history = last is None
+        if last is not None and last > end + max(MOST_AHEAD_SECONDS, step):
+            logger.warning("query %s: the clock was set back by %.0f s", name, last - end)
+            last = end  # its series drop what they have already
         if last is None:
             last = end - math.ceil(self.config.history / step) * step
         points, silent_until = FIRST_POINTS, end if is_history else -math.inf
         while last < end - step / 2:
             to = min(end, last + points * step)
-            samples = self._queries.range(one.query.expr, last + step, to, step)
+            samples = queries.range(one.query.expr, last + step, to, step)
             with self._lock:
                 self._take(one, samples, to, is_silent=to <= silent_until)
             last = to
@@ -210,13 +295,13 @@ class Watch:
                 self.save()
 
     def _take(self, one: QueryFilter, samples: Sequence[Samples], to: float, *, is_silent: bool) -> None:
-        rows = one.admit(samples)
+        rows = one.admit(samples, to)
         rows.gone = one.expired(to - self.config.expire, rows)
         self.ingest({one.query.name: rows}, {} if is_silent else {one.query.name: to}, is_silent=is_silent)
 
     def run(self, stop: threading.Event, hangup: threading.Event, path: Path) -> None:
         """Watch until stopped, or until a feed has ended."""
-        feed = feed_of(self.config)
+        feed = feed_of(self.config, is_committed=_has_transactions(self.config))
         thread = threading.Thread(target=self._read, args=(feed, stop), name="watch-feed", daemon=True)
         if feed is not None:
             thread.start()
@@ -245,11 +330,15 @@ class Watch:
             stop.set()
 
     def close(self) -> None:
-        """Store the states and end."""
+        """Store the states and end.
+
+        After an error the journal stays as it is: rows may be in it whose outputs Kafka has not committed.
+        """
         with self._lock:
             for sink in self.sinks:
                 sink.close()
-            self.save()
+            if self._failure is None:
+                self.save()
             if self._store is not None:
                 self._store.close()
 
@@ -270,6 +359,11 @@ class Watch:
                 for sink in self.sinks
                 if (box := sink.outbox) is not None
                 for what, count in (("sent", box.sent), ("dropped", box.dropped))
+            ]
+            samples += [
+                ("rfa_watch_requests_waiting", "gauge", sink.outbox.waiting, {"sink": sink.outbox.name})
+                for sink in self.sinks
+                if sink.outbox is not None
             ]
             samples += [
                 ("rfa_watch_reloads_total", "counter", count, {"result": result})
@@ -303,9 +397,12 @@ class Watch:
         from rfa.watch.wire import WireError, read_write_request
 
         try:
-            self.push(read_write_request(body))
+            with self._decoding:
+                self.push(read_write_request(body))
         except WireError as error:
             return Reply(400, f"{error}\n".encode())
+        except StoreUnavailable as error:
+            return Reply(503, f"{error}\n".encode())
         return Reply(204)
 
     def _post_otlp(self, body: bytes, headers: Mapping[str, str]) -> Reply:
@@ -313,27 +410,46 @@ class Watch:
         from rfa.watch.wire import WireError
 
         try:
-            self.push(read_metrics(body, headers))
+            with self._decoding:
+                self.push(read_metrics(body, headers))
         except WireError as error:
             return Reply(400, f"{error}\n".encode())
+        except StoreUnavailable as error:
+            return Reply(503, f"{error}\n".encode())
         is_json = headers.get("content-type", "").startswith("application/json")
         return Reply(200, b"{}" if is_json else b"", "application/json" if is_json else "application/x-protobuf")
 
 
+def _has_transactions(config: Config) -> bool:
+    """Whether outputs and offsets of Kafka are transactions: from and to the same brokers, with stored states."""
+    source, sink = config.source.kafka, config.sink.kafka
+    return source is not None and sink is not None and sink.brokers == source.brokers and config.state is not None
+
+
 def make_sinks(config: Config) -> list[Sink]:
-    """The sinks of a configuration that rows are written to."""
+    """The sinks of a configuration that rows are written to.
+
+    Raises:
+        OSError: one cannot be opened.
+    """
+
+    def folder(sink: str) -> Path | None:
+        return None if config.state is None else config.state.outbox_of(sink)
+
     found: list[Sink] = []
-    if config.sink.stdout is not None:
-        found.append(JsonLines(only_alarms=config.sink.stdout.rows == "alarms"))
     sinks = config.sink
+    if sinks.stdout is not None:
+        found.append(JsonLines(only_alarms=sinks.stdout.rows == "alarms"))
     if sinks.remote_write is not None:
-        found.append(RemoteWrite(sinks.remote_write))
+        found.append(RemoteWrite(sinks.remote_write, folder("remote_write")))
     if sinks.alertmanager is not None:
-        found.append(Alertmanager(sinks.alertmanager, config.step))
+        found.append(Alertmanager(sinks.alertmanager, config.step, folder("alertmanager")))
     if sinks.webhook is not None:
-        found.append(Webhook(sinks.webhook))
+        found.append(Webhook(sinks.webhook, folder("webhook")))
     if sinks.kafka is not None:
-        found.append(KafkaRows(sinks.kafka))
+        from rfa.watch.kafka import KafkaRows
+
+        found.append(KafkaRows(sinks.kafka, config.source.kafka if _has_transactions(config) else None))
     return found
 
 

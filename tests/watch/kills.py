@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rfa.watch.prometheus import SourceError
+from rfa.watch.storage import FileStorage
 from rfa.watch.store import Store
 from rfa.watch.watch import Watch
 from tests.watch.fake_prometheus import fake_prometheus, wave
@@ -37,7 +38,9 @@ def watch_until_killed(url: str, folder: Path, begin: float) -> None:
     """A watch that writes its rows to a file, as fast as it can."""
     config = config_for(url)
     with (folder / "rows").open("ab") as out:
-        watch = Watch(config, Store(folder / "state"), lambda: START + STEP * SPEED * (time.monotonic() - begin))
+        watch = Watch(
+            config, Store(FileStorage(folder / "state")), lambda: START + STEP * SPEED * (time.monotonic() - begin)
+        )
         watch.sinks.append(_lines(out))
         while True:
             watch.pull()

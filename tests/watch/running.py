@@ -9,6 +9,7 @@ from typing import Any
 
 from rfa.watch.config import Config, parse_config
 from rfa.watch.sinks import JsonLines
+from rfa.watch.storage import FileStorage, Storage
 from rfa.watch.store import Store
 from rfa.watch.watch import Watch
 
@@ -24,10 +25,11 @@ def config_for(url: str, *, query: str = 'name = "q"\nexpr = "up"', history: str
 class Running:
     """A watch whose time is that of the test, and the rows that it wrote."""
 
-    def __init__(self, config: Config, state: Path | None = None, keys: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, config: Config, state: Path | Storage | None = None, keys: tuple[bytes, ...] = ()) -> None:
         self.now = START
         self._out = io.BytesIO()
-        self._store = None if state is None else Store(state, keys)
+        storage = FileStorage(state) if isinstance(state, Path) else state
+        self._store = None if storage is None else Store(storage, keys)
         try:
             self.watch = Watch(config, self._store, lambda: self.now)
         except ValueError:

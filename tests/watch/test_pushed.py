@@ -22,14 +22,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 import rfa
 from rfa.watch import wire
 from rfa.watch.config import Config, ConfigError, parse_config
-from rfa.watch.feeds import KafkaFeed, StdinFeed
+from rfa.watch.feeds import StdinFeed
 from rfa.watch.http_server import HttpServer, Reply
-from rfa.watch.outbox import RemoteWrite
+from rfa.watch.servers import RemoteWrite
 from rfa.watch.sinks import JsonLines, rows_as_documents
+from rfa.watch.storage import FileStorage
 from rfa.watch.store import Store
 from rfa.watch.watch import Watch, serve
 from tests.waiting import PATIENCE, wait_until
-from tests.watch.fake_prometheus import wave
+from tests.watch.fake_prometheus import fake_prometheus, wave
 from tests.watch.running import START, STEP
 
 
@@ -76,7 +77,7 @@ RECEIVER = 'remote_write]\nlisten = "127.0.0.1:0"'
 
 
 def test_remote_write_gives_the_rows_of_a_stream(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state")
+    store = Store(FileStorage(tmp_path / "state"))
     with listening(config_of(RECEIVER), store) as (watch, rows, url):
         for k in range(6):
             request = [load("a", k), load("b", k), ({"__name__": "other"}, START, 1.0)]
@@ -86,7 +87,7 @@ def test_remote_write_gives_the_rows_of_a_stream(tmp_path: Path) -> None:
     stream = rfa.Stream(model="auto", alarm="1/day")
     expected = [stream.update(t, y).anomaly for _, t, y in (load("a", k) for k in range(6))]
     assert [row["score"] for row in rows.rows if row["labels"]["host"] == "a"] == expected
-    again = Watch(config_of(RECEIVER), Store(tmp_path / "state"))
+    again = Watch(config_of(RECEIVER), Store(FileStorage(tmp_path / "state")))
     found = Rows()
     again.sinks.append(found)
     again.push(wire.read_write_request(wire.write_request([load("a", 5), load("a", 6)])))
@@ -210,7 +211,7 @@ def test_incidents_and_outputs_reach_other_servers() -> None:
             message = json.dumps({"labels": labels, "t": t, "value": y}).encode()
             watch.push_messages([message])
             if t > START + 590 * STEP:
-                wait_until(lambda: all(not sink.outbox._waiting for sink in watch.sinks))
+                wait_until(lambda: all(not sink.outbox.waiting for sink in watch.sinks))
     finally:
         watch.close()
         receiver.server.close()
@@ -239,46 +240,63 @@ def test_a_server_that_is_away_holds_a_bounded_number_of_requests() -> None:
     watch.close()
 
 
-def test_kafka_offsets_are_confirmed_with_the_rows(tmp_path: Path) -> None:
-    from confluent_kafka import Consumer, Producer
-    from confluent_kafka.admin import AdminClient
-
-    mock = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused"})
-    brokers = str(mock.list_topics(timeout=30).brokers[1]).rpartition("/")[0]
-    assert AdminClient({"bootstrap.servers": brokers}).list_topics(timeout=30).brokers
-    producer = Producer({"bootstrap.servers": brokers})
-
-    def produce(first: int, last: int) -> None:
-        for k in range(first, last):
-            labels, t, y = load("a", k)
-            producer.produce("in", json.dumps({"labels": labels, "t": t, "value": y}), partition=0)
-        assert producer.flush(PATIENCE) == 0
-
-    def run(until: int) -> list[Any]:
-        watch, rows = Watch(config, Store(tmp_path / "state")), Rows()
+def test_history_of_pushed_series_comes_from_range_queries() -> None:
+    with fake_prometheus() as fake:
+        fake.hosts["load"] = ["a"]
+        config = config_of(RECEIVER, f'[warmup.prometheus]\nurl = "{fake.url}"')
+        watch, rows = Watch(config.model_copy(update={"history": 600 * STEP, "delay": 0.0}), now=lambda: START), Rows()
         watch.sinks.append(rows)
-        assert config.source.kafka is not None
-        stop = threading.Event()
-        thread = threading.Thread(target=KafkaFeed(config.source.kafka).run, args=(watch, stop))
-        thread.start()
-        wait_until(lambda: any(row["index"] == until - 1 for row in rows.rows))
-        stop.set()
-        thread.join()
-        assert watch._store is not None
-        watch.sinks[0].close()
-        watch._store.close()  # as a killed process: nothing is stored
-        return rows.rows
+        watch.warm_up()
+        assert not rows.rows and watch.filters["q"].observations == 600
+        spike = ({"__name__": "load", "host": "a"}, START + STEP, 900.0)
+        watch.push(wire.read_write_request(wire.write_request([spike])))
+        fake.is_down = True
+        watch.warm_up()  # it has the history already
+        with pytest.raises(ValueError, match=r"warmup: .* status 503"):
+            Watch(config).warm_up()
+    assert [(row["index"], row["alarm"]) for row in rows.rows] == [(600, True)]
 
-    produce(0, 5)
-    sink = f'[sink.kafka]\nbrokers = "{brokers}"\ntopic = "out"'
-    config = config_of(f'kafka]\nbrokers = "{brokers}"\ntopic = "in"', sink)
-    rows = run(5)
-    produce(5, 8)
-    rows += run(8)
-    assert [row["index"] for row in rows] == list(range(8))
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "test", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["out"])
-    found: list[Any] = []
-    wait_until(lambda: [found.extend(consumer.consume(10, 1.0)), len(found) >= 8][1])
-    consumer.close()
-    assert [json.loads(message.value())["index"] for message in found] == list(range(8))
+
+def test_history_of_pushed_series_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    lines = [json.dumps({"labels": labels, "t": t, "value": y}) for labels, t, y in (load("a", k) for k in range(600))]
+    file.write_text("\n".join(["no json", *lines, ""]))
+    config = config_of("stdin]", f'[warmup]\nfile = "{file}"')
+    watch, rows = Watch(config, Store(FileStorage(tmp_path / "state"))), Rows()
+    watch.sinks.append(rows)
+    watch.warm_up()
+    assert watch._store is not None
+    watch._store.close()  # as a killed process
+    again = Watch(config, Store(FileStorage(tmp_path / "state")))
+    again.sinks.append(rows)
+    file.unlink()
+    again.warm_up()
+    again.push_messages(
+        [lines[-1].encode(), lines[-1].replace(f"{START + 599 * STEP}", f"{START + 600 * STEP}").encode()]
+    )
+    assert [row["index"] for row in rows.rows] == [600]
+    again.close()
+    with pytest.raises(ConfigError, match="warmup: name a prometheus or a file"):
+        config_of("stdin]", "[warmup]")
+    with pytest.raises(ConfigError, match=r"source.prometheus has its own history"):
+        config_of('prometheus]\nurl = "http://127.0.0.1:9"', f'[warmup]\nfile = "{file}"')
+
+
+def test_requests_outlive_the_process_that_could_not_send_them(tmp_path: Path) -> None:
+    receiver = Receiver(["/write"], failures=0)
+    away = f'[sink.remote_write]\nurl = "http://127.0.0.1:9/write"\n[state]\nfile = "{tmp_path / "state"}"'
+    watch = Watch(config_of("stdin]", away), Store(FileStorage(tmp_path / "state")))
+    for k in range(3):
+        watch.push_messages([json.dumps({"labels": load("a", k)[0], "t": START + k, "value": 1}).encode()])
+    assert 'rfa_watch_requests_waiting{sink="remote_write"} 3' in watch.metrics()
+    watch.close()
+    (tmp_path / "state.outbox" / "remote_write" / "000000000000007.request").write_bytes(b"no request")
+    back = away.replace("http://127.0.0.1:9", receiver.url)
+    again = Watch(config_of("stdin]", back), Store(FileStorage(tmp_path / "state")))
+    again.push_messages([json.dumps({"labels": load("a", 3)[0], "t": START + 3, "value": 1}).encode()])
+    wait_until(lambda: len(receiver.bodies) == 4)
+    again.close()
+    receiver.server.close()
+    assert not list((tmp_path / "state.outbox" / "remote_write").iterdir())
+    times = [one.times[0] for body in receiver.bodies for one in wire.read_write_request(body)[:1]]
+    assert times == [START, START + 1, START + 2, START + 3]

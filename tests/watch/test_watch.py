@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from psutil import Process
 
 import rfa
 from rfa.watch.filters import QueryFilter, Samples
-from rfa.watch.store import StateError, Store
+from rfa.watch.http_server import Reply
+from rfa.watch.storage import FileStorage, StateError
+from rfa.watch.store import Store
 from tests.watch.fake_prometheus import FakePrometheus, fake_prometheus, wave
 from tests.watch.running import START, STEP, Running, config_for
 
@@ -138,21 +141,21 @@ def test_a_crash_at_each_moment_of_a_step(
     whole.step(6)
     crashed = Running(config_for(fake.url), tmp_path / "state")
     crashed.step(3)
-    append, replace = Store.append, Store._replace
+    append, move = Store.append, FileStorage._move
 
     def crash(store: Store, *arguments: Any) -> None:
         if moment == "after":
             append(store, *arguments)
         raise KeyboardInterrupt
 
-    def crash_at_journal(store: Store, path: Path, *arguments: Any) -> None:
+    def crash_at_journal(storage: FileStorage, path: Path) -> None:
         if path.suffix == ".journal":
             raise KeyboardInterrupt
-        replace(store, path, *arguments)
+        move(storage, path)
 
     with monkeypatch.context() as patched:
         if moment == "between the two files":
-            patched.setattr(Store, "_replace", crash_at_journal)
+            patched.setattr(FileStorage, "_move", crash_at_journal)
             with pytest.raises(KeyboardInterrupt):
                 crashed.watch.save()
         else:
@@ -190,9 +193,9 @@ def test_a_state_file_that_was_altered_is_refused(fake: FakePrometheus, tmp_path
 def test_two_processes_do_not_share_a_state(fake: FakePrometheus, tmp_path: Path) -> None:
     running = Running(config_for(fake.url), tmp_path / "state")
     with pytest.raises(StateError, match="another process"):
-        Store(tmp_path / "state")
+        FileStorage(tmp_path / "state")
     running.watch.close()
-    Store(tmp_path / "state").close()
+    FileStorage(tmp_path / "state").close()
 
 
 def test_another_expression_starts_anew(fake: FakePrometheus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,3 +242,67 @@ def test_states_at_rest_are_small_and_bounded(fake: FakePrometheus) -> None:
         for _ in one.apply(one.admit([Samples(labels, times, draw.normal(size=1440))])):
             pass
     assert 10_000 < one.state_bytes < 47_000
+
+
+GARBAGE = [
+    "null", '"text"', "[]", '{"resultType": "matrix"}', '{"resultType": "matrix", "result": 5}',
+    '{"resultType": "matrix", "result": [{"values": [[1, "2"]]}]}',
+    '{"resultType": "matrix", "result": [{"metric": {}, "values": [[1, "x"]]}]}',
+    '{"resultType": "matrix", "result": [{"metric": {}, "values": [[1, "2", 3]]}]}',
+    '{"resultType": "matrix", "result": [{"metric": [], "values": []}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [*GARBAGE, None])
+def test_garbage_of_a_source_is_an_error_and_the_watch_goes_on(
+    fake: FakePrometheus, monkeypatch: pytest.MonkeyPatch, data: str | None
+) -> None:
+    running = Running(config_for(fake.url))
+    running.step(2)
+    body = b"\xff\x00" if data is None else f'{{"status": "success", "data": {data}}}'.encode()
+    with monkeypatch.context() as patched:
+        patched.setattr(fake, "answer", lambda path: Reply(200, body))
+        running.step(1)
+    assert 'rfa_watch_source_errors_total{query="q"} 1' in running.watch.metrics()
+    running.step(1)
+    assert [row["index"] for row in running.rows] == [30] * 3 + [31, 32] * 3
+
+
+def test_times_that_were_not_asked_for_are_dropped(fake: FakePrometheus) -> None:
+    running = Running(config_for(fake.url))
+    running.step(2)
+    series = fake._series
+
+    def later(given: dict[str, str]) -> Iterator[Any]:
+        for one in series(given):
+            yield {**one, "values": [*one["values"], [1e12, "1"], ["nan", "1"]]}
+
+    fake._series = later  # type: ignore[method-assign]
+    running.step(2)
+    assert [row["index"] for row in running.rows] == [30] * 3 + [31] * 3 + [32] * 3
+    assert running.watch.filters["q"].dropped["future"] == 12
+
+
+def test_a_clock_that_was_set_back_counts_nothing_twice(fake: FakePrometheus, caplog: pytest.LogCaptureFixture) -> None:
+    running = Running(config_for(fake.url))
+    running.step(2)
+    present = running.now
+    fake.value = lambda name, t: wave(name, t) if t <= present + STEP else None
+    running.now = present + 1800  # within `expire`
+    running.step(1)
+    running.now = present
+    fake.value = wave
+    running.step(3)
+    times = [row["t"] for row in running.rows if row["labels"]["host"] == "a"]
+    assert np.diff(times).tolist() == [STEP] * (len(times) - 1) and len(times) == 4
+    assert "the clock was set back by 1800 s" in caplog.text
+
+
+def test_memory_is_that_of_the_series_not_of_their_limit(fake: FakePrometheus) -> None:
+    query = config_for(fake.url, query='name = "q"\nexpr = "up"\nseries_limit = 1000000').query[0]
+    before = Process().memory_info().rss
+    many = [QueryFilter(query, STEP, is_counter=False) for _ in range(20)]
+    samples = [Samples((("host", "a"),), np.array([START]), np.array([1.0]))]
+    for one in many:
+        assert [len(scored.slots) for scored in one.apply(one.admit(samples))] == [1]
+    assert Process().memory_info().rss - before < 64 << 20

@@ -1,0 +1,160 @@
+"""Stored states: in Redis, and in a storage that cannot be written for a while."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from rfa.watch.config import StateOptions
+from rfa.watch.storage import FileStorage, RedisStorage, StateError
+from rfa.watch.store import open_store
+from tests.soak.faults.redis_process import RedisProcess
+from tests.watch.fake_prometheus import FakePrometheus, fake_prometheus
+from tests.watch.running import START, Running, config_for
+
+KEYS = (bytes(range(32)),)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePrometheus]:
+    with fake_prometheus() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
+        yield process
+
+
+def test_a_killed_watch_goes_on_from_redis(fake: FakePrometheus, server: RedisProcess) -> None:
+    whole = Running(config_for(fake.url))
+    whole.step(9)
+    rows, now = [], START
+    for steps in (1, 3, 5):  # the second begins from the states, the third from a journal too
+        part = Running(config_for(fake.url), RedisStorage(server.url, "killed"), KEYS)
+        part.now = now
+        part.step(steps)
+        now, rows = part.now, rows + part.rows
+        part.abandon()
+    assert rows == whole.rows
+    with server.client() as client:
+        stored = {key.decode() for key in client.keys("rfa:watch:killed*")}
+        contents = b"".join(frame for key in stored if ":states:" in key for frame in client.lrange(key, 0, -1))
+    assert len(stored) == 3 and b"host" not in contents  # what is not used any more is gone, and labels are sealed
+
+
+def test_the_process_that_began_last_writes(fake: FakePrometheus, server: RedisProcess) -> None:
+    first = Running(config_for(fake.url), RedisStorage(server.url, "two"), KEYS)
+    first.step(2)
+    second = Running(config_for(fake.url), RedisStorage(server.url, "two"), KEYS)
+    second.now = first.now
+    with pytest.raises(StateError, match="another process has taken it over"):
+        first.step(1)
+    second.step(1)
+    assert [row["index"] for row in second.rows] == [31] * 3
+    first.abandon()
+    second.abandon()
+
+
+def test_other_keys_or_none_are_refused(fake: FakePrometheus, server: RedisProcess) -> None:
+    one = Running(config_for(fake.url), RedisStorage(server.url, "keys"), KEYS)
+    one.step(1)
+    one.abandon()
+    with pytest.raises(StateError, match="check RFA_STATE_KEYS"):
+        Running(config_for(fake.url), RedisStorage(server.url, "keys"), (bytes(range(1, 33)),))
+    with pytest.raises(StateError, match="set RFA_STATE_KEYS"):
+        open_store(StateOptions(redis=server.url), ())
+    with pytest.raises(OSError, match="Redis rfa:watch:watch: "):
+        open_store(StateOptions(redis="redis://127.0.0.1:9"), KEYS)
+
+
+def test_a_frame_whose_reply_was_lost_is_stored_once(
+    fake: FakePrometheus, server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Running(config_for(fake.url), RedisStorage(server.url, "lost"), KEYS)
+    one.step(1)
+    execute = redis.client.Pipeline.execute
+    lost = iter([True])
+
+    def lose(pipeline: redis.client.Pipeline, *arguments: Any) -> Any:
+        found = execute(pipeline, *arguments)
+        if next(lost, False):
+            raise redis.ConnectionError("the reply is lost")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redis.client.Pipeline, "execute", lose)
+        one.step(2)
+    one.abandon()
+    again = Running(config_for(fake.url), RedisStorage(server.url, "lost"), KEYS)
+    again.now = one.now
+    again.step(1)
+    again.abandon()
+    assert [row["index"] for row in [*one.rows, *again.rows][::3]] == [30, 31, 32]
+
+
+def test_rows_wait_while_redis_is_away(fake: FakePrometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rfa.watch.storage._TIMEOUT_SECONDS", 0.3)
+    whole = Running(config_for(fake.url))
+    whole.step(6)
+    with RedisProcess(tmp_path) as server:
+        one = Running(config_for(fake.url), RedisStorage(server.url, "away"), KEYS)
+        one.step(2)
+        server._signal(signal.SIGSTOP)
+        one.step(2)
+        assert "rfa_watch_store_errors_total 2" in one.watch.metrics()
+        server.thaw()
+        one.step(1)
+        one.abandon()
+        again = Running(config_for(fake.url), RedisStorage(server.url, "away"), KEYS)
+        again.now = one.now
+        again.step(1)
+        again.abandon()
+    assert one.rows + again.rows == whole.rows
+
+
+def test_rows_wait_while_the_disk_is_full(
+    fake: FakePrometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Running(config_for(fake.url))
+    whole.step(6)
+    one = Running(config_for(fake.url), tmp_path / "state")
+    one.step(2)
+    journal = (tmp_path / "state.journal").stat().st_size
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rfa.watch.storage.os.fsync", full)
+        one.step(2)  # a part of a frame may be written
+        one.watch.save()
+    assert "rfa_watch_store_errors_total 3" in one.watch.metrics()
+    assert not list(tmp_path.glob("*.new"))
+    one.step(1)
+    assert (tmp_path / "state.journal").stat().st_size > journal
+    one.abandon()
+    again = Running(config_for(fake.url), tmp_path / "state")
+    again.now = one.now
+    again.step(1)
+    again.abandon()
+    assert one.rows + again.rows == whole.rows
+
+
+def test_a_state_of_another_version_is_refused(
+    fake: FakePrometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Running(config_for(fake.url), tmp_path / "state")
+    one.step(1)
+    one.abandon()
+    monkeypatch.setattr("rfa.watch.store.MAGIC", "rfa watch 3")
+    with pytest.raises(StateError, match="another version"):
+        Running(config_for(fake.url), FileStorage(tmp_path / "state"))

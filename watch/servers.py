@@ -1,0 +1,102 @@
+"""Sinks on other servers: remote write, the Alertmanager and webhooks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from rfa.watch.config import Endpoint
+from rfa.watch.exposition import output_labels, row_samples
+from rfa.watch.filters import QueryFilter, Scored
+from rfa.watch.outbox import Outbox
+from rfa.watch.sinks import Sink, rows_as_documents
+
+JSON: Final = {"Content-Type": "application/json"}
+
+
+class OutboxSink(Sink):
+    """Sends requests by an outbox."""
+
+    outbox: Outbox
+
+    def flush(self) -> None:
+        """See `Sink`."""
+        self.outbox.flush()
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self.outbox.close()
+
+
+class RemoteWrite(OutboxSink):
+    """Outputs of rows as series of a server with remote write."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
+        self.outbox = Outbox("remote_write", endpoint, folder)
+
+    def write(self, one: QueryFilter, scored: Scored) -> None:
+        """See `Sink`."""
+        from rfa.watch.wire import HEADERS, write_request
+
+        if len(scored.slots):
+            samples = row_samples(one, scored)
+            self.outbox.send("", write_request(samples), HEADERS)
+
+
+class Webhook(OutboxSink):
+    """A POST of JSON for the rows at which incidents begin and end: `{"events": [...]}`, rows with a `status`."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
+        self.outbox = Outbox("webhook", endpoint, folder)
+
+    def write(self, one: QueryFilter, scored: Scored) -> None:
+        """See `Sink`."""
+        chosen = np.flatnonzero(_has_begun(scored) | _has_ended(scored))
+        if len(chosen):
+            rows = rows_as_documents(one, scored.select(chosen))
+            events = [{"status": "firing" if row["incident"] else "resolved", **row} for row in rows]
+            self.outbox.send("", orjson.dumps({"events": events}), JSON)
+
+
+class Alertmanager(OutboxSink):
+    """Open incidents as alerts, sent at each step; one that is not sent again ends by itself."""
+
+    def __init__(self, endpoint: Endpoint, step: float, folder: Path | None = None) -> None:
+        self.outbox, self._step = Outbox("alertmanager", endpoint, folder), step
+
+    def write(self, one: QueryFilter, scored: Scored) -> None:
+        """See `Sink`."""
+        rows = np.flatnonzero((scored.incident > 0) | _has_ended(scored))
+        if len(rows):
+            alerts = [self._alert(one, scored, k) for k in rows.tolist()]
+            self.outbox.send("/api/v2/alerts", orjson.dumps(alerts), JSON)
+
+    def _alert(self, one: QueryFilter, scored: Scored, k: int) -> dict[str, Any]:
+        t, slot = float(scored.times[k]), int(scored.slots[k])
+        labels = {"alertname": "RfaIncident", **output_labels(one.query.name, one.labels[slot])}
+        value, mean, lower, upper = (getattr(scored, name)[k] for name in ("values", "mean", "lower", "upper"))
+        return {
+            "labels": labels,
+            "annotations": {"summary": f"{one.query.name} is unusual: {value:.6g}, expected {lower:.6g} to {upper:.6g}",
+                            "expected": f"{mean:.6g}"},
+            "startsAt": _iso(scored.began[k]),
+            "endsAt": _iso(t + 5 * self._step if scored.incident[k] > 0 else t),
+        }  # fmt: skip
+
+
+def _has_begun(scored: Scored) -> np.ndarray:
+    found: np.ndarray = (scored.incident > 0) & (scored.incident != scored.incident_before)
+    return found
+
+
+def _has_ended(scored: Scored) -> np.ndarray:
+    found: np.ndarray = (scored.incident == 0) & (scored.incident_before > 0)
+    return found
+
+
+def _iso(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,279 @@
+"""Where the states of a watch are stored: two files, or lists in Redis.
+
+A storage has the frames of the states, replaced as a whole, and those of a journal of the rows since then. The
+generation of the states is in the journal too: a journal of another one belongs to states that were replaced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import itertools
+import os
+import secrets
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+_LENGTH: Final = struct.Struct("<I")
+_GENERATION: Final = struct.Struct("<Q")
+MOST_FRAME: Final = 1 << 30
+# Redis: of a request, and how long an append waits for it. Frames of a read.
+_TIMEOUT_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 0.2
+_FRAMES: Final = 4
+_UNUSED_SECONDS: Final = 3_600
+
+
+class StateError(ValueError):
+    """Stored states that cannot be used; the message says why."""
+
+
+class Storage(Protocol):
+    """Frames of states and of a journal. One process at a time.
+
+    Reading and writing raise OSError where it is not possible now, and StateError where another process has taken over.
+    """
+
+    name: str
+
+    def states(self) -> Iterator[bytes]:
+        """The frames of the states; none before the first `replace`."""
+        ...
+
+    def journal(self, generation: int) -> Iterator[bytes]:
+        """The frames of the journal of these states. A frame that was not completed ends it."""
+        ...
+
+    def replace(self, generation: int, frames: Iterable[bytes]) -> None:
+        """Replace the states, and begin an empty journal."""
+        ...
+
+    def append(self, index: int, frame: bytes) -> None:
+        """Add the frame of this index to the journal, safe from a crash afterwards. It may be repeated if it failed."""
+        ...
+
+    def close(self) -> None:
+        """Let another process use it."""
+        ...
+
+
+class FileStorage:
+    """FILE and FILE.journal. Each frame follows its length.
+
+    Args:
+        path: of the states.
+
+    Raises:
+        StateError: another process uses the file.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._path, self._journal_path = str(path), path, path.with_name(f"{path.name}.journal")
+        self._journal: BinaryIO | None = None
+        self._ends = [_GENERATION.size]
+        self._lock = path.with_name(f"{path.name}.lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise StateError(f"{path}: another process uses this file") from None
+
+    def states(self) -> Iterator[bytes]:
+        """See `Storage`."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                yield from _frames(file)
+
+    def journal(self, generation: int) -> Iterator[bytes]:
+        """See `Storage`."""
+        if self._journal_path.exists():
+            with self._journal_path.open("rb") as file:
+                # Another generation: the process ended between the replacement of the two files.
+                if file.read(_GENERATION.size) == _GENERATION.pack(generation):
+                    yield from _frames(file)
+
+    def replace(self, generation: int, frames: Iterable[bytes]) -> None:
+        """See `Storage`."""
+        _write(self._path, (part for frame in frames for part in (_LENGTH.pack(len(frame)), frame)))
+        _write(self._journal_path, [_GENERATION.pack(generation)])
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        self._move(self._path)
+        self._move(self._journal_path)
+        self._ends = [_GENERATION.size]
+        self._journal = self._journal_path.open("r+b", buffering=0)
+
+    def append(self, index: int, frame: bytes) -> None:
+        """See `Storage`."""
+        if self._journal is None:
+            raise OSError(f"{self._journal_path}: its states were not stored")
+        del self._ends[index + 1 :]
+        self._journal.seek(self._ends[index])
+        content = memoryview(_LENGTH.pack(len(frame)) + frame)
+        while content:
+            content = content[self._journal.write(content) :]
+        end = self._journal.tell()
+        self._journal.truncate()
+        os.fsync(self._journal.fileno())
+        self._ends.append(end)
+
+    def close(self) -> None:
+        """See `Storage`."""
+        if self._journal is not None:
+            self._journal.close()
+        self._lock.close()
+
+    def _move(self, path: Path) -> None:
+        """Put a file in place."""
+        _new(path).replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file beside another."""
+    try:
+        with _new(path).open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        _new(path).unlink(missing_ok=True)
+        raise
+
+
+def _frames(file: BinaryIO) -> Iterator[bytes]:
+    while len(begin := file.read(_LENGTH.size)) == _LENGTH.size:
+        (length,) = _LENGTH.unpack(begin)
+        frame = file.read(length) if length <= MOST_FRAME else b""
+        if len(frame) < length:
+            return
+        yield frame
+
+
+class RedisStorage:
+    """Lists in Redis, whose frames are sealed by the caller.
+
+        rfa:watch:NAME              a hash: `owner`, the process that writes, and `set`, the lists that count
+        rfa:watch:NAME:states:SET   frames of the states
+        rfa:watch:NAME:journal:SET  frames of their journal
+
+    The process that began last is the owner. The writes of one before fail, so that no row is confirmed twice.
+
+    Args:
+        url: `redis://` or `rediss://`.
+        name: of the watch.
+        password: of Redis, if the URL has none.
+
+    Raises:
+        StateError: the URL is malformed.
+        OSError: Redis does not answer.
+    """
+
+    def __init__(self, url: str, name: str, password: str | None = None) -> None:
+        import redis
+
+        self.name, self._root, self._owner = f"Redis rfa:watch:{name}", f"rfa:watch:{name}", secrets.token_hex(16)
+        self._errors = redis.RedisError
+        try:
+            self._redis: Any = redis.Redis.from_url(
+                url, **({} if password is None else {"password": password}),
+                socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS,
+            )  # fmt: skip
+        except ValueError as error:
+            raise StateError(f"state.redis: {error}") from None
+        self._set = ""
+        self._call(lambda: self._redis.hset(self._root, "owner", self._owner))
+
+    def states(self) -> Iterator[bytes]:
+        """See `Storage`."""
+        self._set = self._call(self._stored_set)
+        return self._read(self._key("states", self._set))
+
+    def journal(self, generation: int) -> Iterator[bytes]:
+        """See `Storage`."""
+        return self._read(self._key("journal", self._set))
+
+    def replace(self, generation: int, frames: Iterable[bytes]) -> None:
+        """See `Storage`."""
+        new = f"{generation}:{self._owner}"
+        states = self._key("states", new)
+        self._call(lambda: self._redis.unlink(states))
+        for k, frame in enumerate(frames):
+            self._call(functools.partial(self._redis.rpush, states, frame))
+            if k == 0:  # lists of a process that ends here do not stay
+                self._call(lambda: self._redis.expire(states, _UNUSED_SECONDS))
+
+        def change(transaction: Any) -> None:
+            transaction.hset(self._root, "set", new)
+            transaction.persist(states)
+            transaction.unlink(self._key("states", self._set), self._key("journal", self._set))
+
+        self._transact(change, lambda: self._stored_set() == new)
+        self._set = new
+
+    def append(self, index: int, frame: bytes) -> None:
+        """See `Storage`."""
+        key = self._key("journal", self._set)
+        # Frames are sealed for their index: one that arrived without a reply must not be added again.
+        self._transact(
+            lambda transaction: transaction.rpush(key, frame), lambda: self._redis.lindex(key, index) == frame
+        )
+
+    def close(self) -> None:
+        """See `Storage`."""
+        self._redis.close()
+
+    def _read(self, key: str) -> Iterator[bytes]:
+        for first in itertools.count(0, _FRAMES):
+            frames = self._call(functools.partial(self._redis.lrange, key, first, first + _FRAMES - 1))
+            if not frames:
+                return
+            yield from frames
+
+    def _key(self, kind: str, lists: str) -> str:
+        return f"{self._root}:{kind}:{lists}"
+
+    def _stored_set(self) -> str:
+        return str((self._redis.hget(self._root, "set") or b"").decode())
+
+    def _transact(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:
+        """Change something as the owner, once, also where a reply is lost."""
+        end = time.monotonic() + _TIMEOUT_SECONDS
+        while True:
+            try:
+                self._call(lambda: self._try_transaction(change, is_done))
+                return
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    def _try_transaction(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:
+        with self._redis.pipeline(transaction=True) as transaction:
+            transaction.watch(self._root)
+            if transaction.hget(self._root, "owner") != self._owner.encode():
+                raise StateError(f"{self.name}: another process has taken it over")
+            if not is_done():
+                transaction.multi()
+                change(transaction)
+                transaction.execute()
+
+    def _call(self, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except self._errors as error:
+            raise OSError(f"{self.name}: {error}") from None
