@@ -23,7 +23,7 @@ SHOWN_CHARACTERS = 90
 CHECKOUT_ONLY = "rfa.benchmarks"
 # The extra that installs an optional package.
 EXTRAS = (
-    {"matplotlib": "plot", "triton": "gpu"}
+    {"matplotlib": "plot", "redis": "redis", "triton": "gpu"}
     | dict.fromkeys(("torch", "numba", "onnx", "onnxscript", "scipy"), "train")
     | dict.fromkeys(("aiohttp", "picows", "psutil", "statsmodels"), "bench")
     | dict.fromkeys(("confluent_kafka", "cramjam", "google", "opentelemetry"), "watch")

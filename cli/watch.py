@@ -49,8 +49,9 @@ def run(
         _check(options)
         return
     from rfa.runtime.state.keys import read_keys
+    from rfa.watch.routes import serve
     from rfa.watch.store import open_store
-    from rfa.watch.watch import Watch, serve
+    from rfa.watch.watch import Watch
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rfa: %(message)s")
     store = None

@@ -88,7 +88,7 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Win
     names = [name for name in columns if name not in (BEGIN, END)]
     cells = [columns[name].to_pylist() for name in names]
     labels = [
-        {name: str(cell) for name, cell in zip(names, row, strict=True) if cell is not None}
+        {name: str(cell) for name, cell in zip(names, row, strict=True) if cell not in (None, "")}
         for row in (zip(*cells, strict=True) if names else [()] * len(rows))
     ]
     return Windows(_checked(np.stack(ends, axis=1)), labels)

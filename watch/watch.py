@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rfa.watch.config import Config, load_config
-from rfa.watch.exposition import CONTENT_TYPE, output_samples, own_samples, render
+from rfa.watch.exposition import output_samples, own_samples, render
 from rfa.watch.feeds import Feed, feed_of
 from rfa.watch.filters import QueryFilter, Rows, Samples, waves
 from rfa.watch.history import FIRST_POINTS, MOST_READ, is_counter_query
-from rfa.watch.http_server import HttpServer, Reply, Route
+from rfa.watch.outputs import has_transactions, make_sinks
 from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
 from rfa.watch.pushed import Router, read_lines, read_messages
-from rfa.watch.servers import Alertmanager, RemoteWrite, Webhook
-from rfa.watch.sinks import JsonLines, Sink
+from rfa.watch.sinks import Sink
 from rfa.watch.store import Cursors, Store, StoreUnavailable
 
 logger = logging.getLogger("rfa.watch")
@@ -34,8 +33,6 @@ SAVE_AFTER_SECONDS: Final = 10.0
 SAVE_AFTER_SAVES: Final = 10.0
 # How far ahead of this clock a pushed observation may be, and a cursor, before the clock was set back.
 MOST_AHEAD_SECONDS: Final = 600.0
-# Pushed requests that are decoded at a time.
-MOST_DECODED: Final = 2
 
 
 class QuerySource(Protocol):
@@ -68,7 +65,7 @@ class Watch:
         source: QuerySource | None = None,
     ) -> None:
         self._now, self._store, self._source = now, store, source
-        self._lock, self._decoding = threading.RLock(), threading.Semaphore(MOST_DECODED)
+        self._lock = threading.RLock()
         self._work = self._save_seconds = 0.0
         self._next_expiry: dict[str, float] = {}
         names = ("steps_total", "step_seconds_total", "messages_refused_total", "store_errors_total")
@@ -278,7 +275,7 @@ class Watch:
         is_history = last is None
         if last is not None and last > end + max(MOST_AHEAD_SECONDS, step):
             logger.warning("query %s: the clock was set back by %.0f s", name, last - end)
-            last = end  # its series drop what they have already
+            last = self.cursors[name] = end  # its series drop what they have already
         if last is None:
             last = end - math.ceil(self.config.history / step) * step
         points, silent_until = FIRST_POINTS, end if is_history else -math.inf
@@ -301,7 +298,7 @@ class Watch:
 
     def run(self, stop: threading.Event, hangup: threading.Event, path: Path) -> None:
         """Watch until stopped, or until a feed has ended."""
-        feed = feed_of(self.config, is_committed=_has_transactions(self.config))
+        feed = feed_of(self.config, is_committed=has_transactions(self.config))
         thread = threading.Thread(target=self._read, args=(feed, stop), name="watch-feed", daemon=True)
         if feed is not None:
             thread.start()
@@ -375,88 +372,3 @@ class Watch:
                 if isinstance(cursor, float)
             ]
         return render(samples)
-
-    def routes(self) -> dict[str, dict[tuple[str, str], Route]]:
-        """Routes of the HTTP servers, by the address that each listens on."""
-        found: dict[str, dict[tuple[str, str], Route]] = {}
-        source, metrics = self.config.source, self.config.sink.metrics
-        if metrics is not None:
-            found[metrics.listen] = {("GET", "/metrics"): self._get_metrics}
-        if source.remote_write is not None:
-            found.setdefault(source.remote_write.listen, {})["POST", "/api/v1/write"] = self._post_write
-        if source.otlp is not None:
-            found.setdefault(source.otlp.listen, {})["POST", "/v1/metrics"] = self._post_otlp
-        for routes in found.values():
-            routes["GET", "/-/healthy"] = lambda body, headers: Reply(200, b"ok\n")
-        return found
-
-    def _get_metrics(self, body: bytes, headers: Mapping[str, str]) -> Reply:
-        return Reply(200, self.metrics().encode(), CONTENT_TYPE)
-
-    def _post_write(self, body: bytes, headers: Mapping[str, str]) -> Reply:
-        from rfa.watch.wire import WireError, read_write_request
-
-        try:
-            with self._decoding:
-                self.push(read_write_request(body))
-        except WireError as error:
-            return Reply(400, f"{error}\n".encode())
-        except StoreUnavailable as error:
-            return Reply(503, f"{error}\n".encode())
-        return Reply(204)
-
-    def _post_otlp(self, body: bytes, headers: Mapping[str, str]) -> Reply:
-        from rfa.watch.otlp import read_metrics
-        from rfa.watch.wire import WireError
-
-        try:
-            with self._decoding:
-                self.push(read_metrics(body, headers))
-        except WireError as error:
-            return Reply(400, f"{error}\n".encode())
-        except StoreUnavailable as error:
-            return Reply(503, f"{error}\n".encode())
-        is_json = headers.get("content-type", "").startswith("application/json")
-        return Reply(200, b"{}" if is_json else b"", "application/json" if is_json else "application/x-protobuf")
-
-
-def _has_transactions(config: Config) -> bool:
-    """Whether outputs and offsets of Kafka are transactions: from and to the same brokers, with stored states."""
-    source, sink = config.source.kafka, config.sink.kafka
-    return source is not None and sink is not None and sink.brokers == source.brokers and config.state is not None
-
-
-def make_sinks(config: Config) -> list[Sink]:
-    """The sinks of a configuration that rows are written to.
-
-    Raises:
-        OSError: one cannot be opened.
-    """
-
-    def folder(sink: str) -> Path | None:
-        return None if config.state is None else config.state.outbox_of(sink)
-
-    found: list[Sink] = []
-    sinks = config.sink
-    if sinks.stdout is not None:
-        found.append(JsonLines(only_alarms=sinks.stdout.rows == "alarms"))
-    if sinks.remote_write is not None:
-        found.append(RemoteWrite(sinks.remote_write, folder("remote_write")))
-    if sinks.alertmanager is not None:
-        found.append(Alertmanager(sinks.alertmanager, config.step, folder("alertmanager")))
-    if sinks.webhook is not None:
-        found.append(Webhook(sinks.webhook, folder("webhook")))
-    if sinks.kafka is not None:
-        from rfa.watch.kafka import KafkaRows
-
-        found.append(KafkaRows(sinks.kafka, config.source.kafka if _has_transactions(config) else None))
-    return found
-
-
-def serve(watch: Watch) -> list[HttpServer]:
-    """The HTTP servers that the configuration names.
-
-    Raises:
-        OSError: an address cannot be used.
-    """
-    return [HttpServer(listen, routes) for listen, routes in watch.routes().items()]

@@ -24,11 +24,12 @@ from rfa.watch import wire
 from rfa.watch.config import Config, ConfigError, parse_config
 from rfa.watch.feeds import StdinFeed
 from rfa.watch.http_server import HttpServer, Reply
+from rfa.watch.routes import serve
 from rfa.watch.servers import RemoteWrite
 from rfa.watch.sinks import JsonLines, rows_as_documents
 from rfa.watch.storage import FileStorage
 from rfa.watch.store import Store
-from rfa.watch.watch import Watch, serve
+from rfa.watch.watch import Watch
 from tests.waiting import PATIENCE, wait_until
 from tests.watch.fake_prometheus import fake_prometheus, wave
 from tests.watch.running import START, STEP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +265,7 @@ def test_garbage_of_a_source_is_an_error_and_the_watch_goes_on(
         running.step(1)
     assert 'rfa_watch_source_errors_total{query="q"} 1' in running.watch.metrics()
     running.step(1)
-    assert [row["index"] for row in running.rows] == [30] * 3 + [31, 32] * 3
+    assert [row["index"] for row in running.rows] == [30] * 3 + [31] * 3 + [32] * 3
 
 
 def test_times_that_were_not_asked_for_are_dropped(fake: FakePrometheus) -> None:
@@ -273,7 +273,8 @@ def test_times_that_were_not_asked_for_are_dropped(fake: FakePrometheus) -> None
     running.step(2)
     series = fake._series
 
-    def later(given: dict[str, str]) -> Iterator[Any]:
+    def later(given: Mapping[str, str]) -> Iterator[Any]:
+        one: Any
         for one in series(given):
             yield {**one, "values": [*one["values"], [1e12, "1"], ["nan", "1"]]}
 
