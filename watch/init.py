@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from rfa.watch.config import Endpoint, parse_config
 from rfa.watch.prometheus import Prometheus, SourceError
 
@@ -80,12 +82,13 @@ def _type_of(metric: str, types: Mapping[str, str]) -> str:
 def usual_step(prometheus: Prometheus, now: float) -> int:
     """A step no shorter than the interval of most scrapes."""
     try:
-        points = prometheus.range("max(count_over_time(up[10m]))", now, now, 60.0)
+        scrapes = prometheus.latest("up[10m]", now)
     except SourceError:
         return 60
-    if not points or not points[0].values[0] > 0:
+    lags = np.concatenate([np.diff(one.times) for one in scrapes]) if scrapes else np.empty(0)
+    if not len(lags):
         return 60
-    interval = 600 / points[0].values[0]
+    interval = float(np.median(lags))
     return next((step for step in STEPS if step >= 0.9 * interval), STEPS[-1])
 
 

@@ -107,6 +107,16 @@ class Prometheus:
                 raise SourceError(f"the query {expr!r} gives a {data['resultType']}, not series")
             return [_series(one) for one in data["result"]]
 
+    def latest(self, expr: str, time: float) -> list[Samples]:
+        """The scraped values of a range selector such as `up[10m]`.
+
+        Raises:
+            SourceError: there is no reply, or an error.
+        """
+        data = self._get("query", {"query": expr, "time": repr(time)})
+        with _of_this_api("query"):
+            return [_series(one) for one in data["result"]]
+
     def metadata(self, limit: int = 20_000) -> dict[str, str]:
         """Types of metrics by name. Servers without metadata have none."""
         try:

@@ -34,6 +34,7 @@ class FakePrometheus:
         self.value: Value = wave
         self.types: dict[str, str] = {"up": "gauge"}
         self.is_down = False
+        self.scrapes: list[float] = []  # how long ago each was
         self.asked: list[tuple[float, float]] = []
         self.url = ""
 
@@ -46,6 +47,9 @@ class FakePrometheus:
         data: object
         if parts.path == "/api/v1/query_range":
             data = {"resultType": "matrix", "result": list(self._series(given))}
+        elif parts.path == "/api/v1/query" and given["query"] == "up[10m]":
+            scrapes = [[float(given["time"]) - lag, "1"] for lag in self.scrapes]
+            data = {"resultType": "matrix", "result": [{"metric": {}, "values": scrapes}]}
         elif parts.path == "/api/v1/query":
             metric = given["query"].removeprefix("count(").removesuffix(")")
             data = {"resultType": "vector", "result": [{"metric": {}, "value": [0, str(len(self.hosts[metric]))]}]}

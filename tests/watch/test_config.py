@@ -138,3 +138,10 @@ def test_the_demo_finds_its_incident() -> None:
     watch = run_demo(lines.append)
     assert watch.filters["requests"].alarms < 30
     assert lines[0].startswith("13:30") and all("/search" in line for line in lines)
+
+
+@pytest.mark.parametrize(("ago", "step"), [((), 60), ((3.0,), 60), ((33.0, 18.0, 3.0), 15), ((130.0, 70.0, 9.0), 60)])
+def test_init_takes_the_interval_of_scrapes(ago: tuple[float, ...], step: int) -> None:
+    with fake_prometheus() as fake:
+        fake.hosts, fake.scrapes = {"node_load1": ["a"]}, list(ago)  # also where the server has just begun
+        assert f'step = "{step}s"' in write_config(fake.url)
