@@ -63,9 +63,10 @@ def main(kills: int, folder: Path) -> None:
             os.write(writer, found.url.encode())
             signal.pause()
     url = os.read(reader, 200).decode()
-    for _ in range(2):  # the second compiles nothing
-        begin, warm = time.monotonic(), Running(config_for(url))
-        warm.step(2)
+    for k in range(2):  # the second compiles nothing
+        begin, warm = time.monotonic(), Running(config_for(url), folder / f"warm{k}")
+        warm.step(3)
+        warm.abandon()
     took, begin, died = time.monotonic() - begin, time.monotonic(), 0
     try:
         for _ in range(kills):

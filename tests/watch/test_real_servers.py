@@ -17,6 +17,7 @@ from rfa.watch.demo import DemoTarget
 from rfa.watch.http_server import HttpServer
 from rfa.watch.init import write_config
 from rfa.watch.prometheus import Prometheus, SourceError
+from rfa.watch.routes import routes_of
 from rfa.watch.watch import Watch
 from tests.waiting import PATIENCE, wait_until
 
@@ -85,7 +86,7 @@ def test_scores_come_back_to_the_server(name: str, tmp_path: Path) -> None:
             )
             watch = Watch(config)
             assert watch.filters["requests"].is_counter
-            metrics = HttpServer(f"127.0.0.1:{port}", watch.routes()["127.0.0.1:0"])
+            metrics = HttpServer(f"127.0.0.1:{port}", routes_of(watch)["127.0.0.1:0"])
             try:
                 wait_until(lambda: [watch.pull(), watch.filters["requests"].observations >= 9][1])
                 wait_until(lambda: [watch.pull(), count(server, 'rfa_mean{query="requests"}') == 3][1])
