@@ -30,6 +30,7 @@ MODELS: dict[str, tuple[str, float | None]] = {
     "M1": ("M1", None),
     "M2": ("M2", None),
     "M2 diffusive": ("M2", 3.0),
+    "M2 near the border": ("M2", 1.2),
 }
 CURVES_FILE = "curves.json"
 
