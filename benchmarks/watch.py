@@ -87,7 +87,7 @@ def measure(model: str, series: int, rounds: int) -> dict[str, Any]:
         try:
             connection = http.client.HTTPConnection(address, timeout=REPLY_SECONDS)
             seen = psutil.Process(process.pid)
-            processor, wall, first, before = 0.0, 0.0, 0, seen.memory_info().rss
+            processor, wall, before = 0.0, 0.0, seen.memory_info().rss
             for k in tqdm(range(rounds + 1), desc=model, disable=None):
                 requests = bodies(series, 1_700_000_010 + STEP * k)
                 used, begin = sum(seen.cpu_times()[:2]), time.monotonic()
@@ -97,16 +97,13 @@ def measure(model: str, series: int, rounds: int) -> dict[str, Any]:
                     if reply.status != 204:
                         raise RuntimeError(f"status {reply.status}: {reply.read()[:200]!r}")
                     reply.read()
-                if k == 0:
-                    first = Path(name, "state.journal").stat().st_size
-                else:
+                if k > 0:
                     processor += sum(seen.cpu_times()[:2]) - used
                     wall += time.monotonic() - begin
             memory = seen.memory_info().rss - before
         finally:
             process.kill()
             process.wait()
-        journal = Path(name, "state.journal").stat().st_size - first
     count = series * rounds
     return {
         "series": series,
@@ -116,7 +113,6 @@ def measure(model: str, series: int, rounds: int) -> dict[str, Any]:
         "share_of_a_core": round(processor / count * series / STEP, 4),
         "memory_bytes_per_series": round(memory / series),
         "unpacked_state_bytes": find_model(model, 1).runtime.state_bytes,
-        "journal_bytes_per_observation": round(journal / count, 1),
     }
 
 
@@ -140,7 +136,7 @@ def at_rest(model: str, rows: int, series: int) -> dict[str, Any]:
         apply(rows + k, rows + k + 1, labels)
     used = time.process_time() - used
     return {
-        "rows": rows,
+        "rows": rows + ROUNDS_AT_REST,
         "state_bytes_per_series": round(one.state_bytes / series),
         "step_us": round(1e6 * used / ROUNDS_AT_REST / series, 2),
     }
