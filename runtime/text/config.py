@@ -165,9 +165,6 @@ class LanguageModelConfig(StrictConfig):
         check_choice("noise", self.noise, NOISES)
         check_choice("distance_bias", self.distance_bias, DISTANCE_BIASES)
         check_choice("innovation", self.innovation, INNOVATIONS)
-        check_choice("confidence", self.confidence, CONFIDENCES)
-        if not 0 <= self.horizon < math.inf:
-            raise ValueError(f"horizon must be a finite number >= 0, got {self.horizon}")
         for name in ("robust_slots", "learned_decay", "output_gate", "own_readout", "bias"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
@@ -190,11 +187,7 @@ class LanguageModelConfig(StrictConfig):
         for name, whole in ABLATIONS.items():
             if self.mixer != "rfa" and getattr(self, name) != whole:
                 raise ValueError(f"{name} {getattr(self, name)!r} is of the mixer 'rfa', got {self.mixer!r}")
-        extended = [name for name, whole in EXTENSIONS.items() if getattr(self, name) != whole]
-        if extended and (self.mixer != "rfa" or self.n_slots):
-            raise ValueError(f"{extended[0]} is of the mixer 'rfa' with n_slots 0")
-        if self.mixer_options and self.mixer in ("rfa", "softmax"):
-            raise ValueError(f"mixer_options are of a mixer of benchmarks/papers, got {self.mixer!r}")
+        self._check_extensions()
         if self.mixer == "afa" and self.damping == 0:
             raise ValueError("damping must be > 0 for the mixer 'afa', whose decay is learned from there on")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
@@ -202,6 +195,16 @@ class LanguageModelConfig(StrictConfig):
                 "slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "
                 "for another model give n_slots 0"
             )
+
+    def _check_extensions(self) -> None:
+        check_choice("confidence", self.confidence, CONFIDENCES)
+        if not 0 <= self.horizon < math.inf:
+            raise ValueError(f"horizon must be a finite number >= 0, got {self.horizon}")
+        extended = [name for name, whole in EXTENSIONS.items() if getattr(self, name) != whole]
+        if extended and (self.mixer != "rfa" or self.n_slots):
+            raise ValueError(f"{extended[0]} is of the mixer 'rfa' with n_slots 0")
+        if self.mixer_options and self.mixer in ("rfa", "softmax"):
+            raise ValueError(f"mixer_options are of a mixer of benchmarks/papers, got {self.mixer!r}")
 
     def _check_count(self, name: str, least: int) -> None:
         value = getattr(self, name)
