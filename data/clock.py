@@ -19,6 +19,7 @@ from rfa.data.clock_numbers import (
     DAY,
     DAY_FIRST,
     DAYS_1970,
+    PER_TICK,
     calendar_form,
     check_finite,
     day_seconds,
@@ -33,6 +34,9 @@ from rfa.data.time_formats import PLAIN_TEXT, candidate_formats, parse
 COMPACT: Final = r"^(19|20)\d{6}$"
 # The name of a zone behind its offset, as JavaScript writes it.
 ZONE_NAME: Final = r" \([^()]*\)$"
+# Times since a start as hours, minutes and seconds.
+CLOCK_FACE: Final = "hours:minutes:seconds"
+FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
 # Cells that decide which of them are rewritten.
 MOST_ALL: Final = 10_000
 # Midnight as the end of a day.
@@ -163,7 +167,7 @@ def read_clock(
             return _numbers(pc.cast(cells, kind), name, rows, zone)
         except pa.ArrowInvalid:
             pass
-    if (since := _elapsed(cells)) is not None:
+    if (since := _elapsed(cells, name, rows)) is not None:
         return since
     if (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
@@ -232,10 +236,10 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str) -> Clock:
     seconds, note, per_second, is_dated = unix_seconds(numbers)
     if not is_dated and (unit := time_unit(name)) is not None and unit[1] != 1.0:
         return Clock(seconds * unit[1], f"numbers in {unit[0]}", is_dated=False, form=1 / unit[1])
-    return Clock(seconds, note, is_dated, form=per_second)
+    return Clock(seconds, note, is_dated, form=note if per_second == PER_TICK else per_second)
 
 
-def _elapsed(cells: Any) -> Clock | None:
+def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
     """Times since a start, such as 26:10:00 or 90 min; after midnight times of day go on. None for other text."""
     if elapsed(str(cells[0])) is None:
         return None
@@ -243,11 +247,14 @@ def _elapsed(cells: Any) -> Clock | None:
     if None in found:
         return None
     seconds = np.array(found, np.float64)
+    check_finite(seconds, name, rows)
     is_midnight = np.diff(seconds, prepend=seconds[0]) < -DAY / 2
     note = "times since a start" + (", a day later after each midnight" if is_midnight.any() else "")
+    if re.fullmatch(FACE, str(cells[0])):
+        return Clock(seconds + DAY * np.cumsum(is_midnight), note, is_dated=False, form=CLOCK_FACE)
     unit = re.search(r"[^\W\d_]+$", str(cells[0]))
-    per_second = 1.0 if unit is None else len(found) and (elapsed(f"1 {unit[0]}") or 1.0) ** -1
-    return Clock(seconds + DAY * np.cumsum(is_midnight), note, is_dated=False, form=float(per_second))
+    per_second = 1 / (elapsed(f"1 {unit[0]}") or 1.0) if unit else 1.0
+    return Clock(seconds, note, is_dated=False, form=per_second)
 
 
 def _to_utc(stamps: Any, zone: str) -> np.ndarray:

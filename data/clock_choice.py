@@ -12,11 +12,13 @@ from rfa.data.clock_numbers import (
     EARLIEST_UNIX,
     EPOCHS,
     LATEST_UNIX,
+    TICKS,
     YEAR_WORDS,
     calendar_form,
     time_unit,
     words_of,
 )  # fmt: skip
+from rfa.data.durations import elapsed
 from rfa.data.iso import INTERVAL, parse_iso
 from rfa.data.table import MISSING, NO_TIME
 from rfa.data.time_formats import PLAIN_TEXT, candidate_formats
@@ -65,7 +67,18 @@ def clock_column(columns: dict[str, Any]) -> str | None:
     if dated:
         utc = next((name for name in dated if words_of(name) & {"utc", "gmt"}), dated[0])
         return next((lower[name] for name in USUAL_DATES if lower.get(name) in dated), utc)
-    return next(iter(named), None) or _numeric_clock(columns)
+    return next(iter(named), None) or _numeric_clock(columns) or _first_elapsed(columns)
+
+
+def _first_elapsed(columns: dict[str, Any]) -> str | None:
+    """The first column, if it has times since a start or times of day."""
+    import pyarrow as pa
+
+    name = next(iter(columns), None)
+    if name is None or len(columns) < 2 or not pa.types.is_string(columns[name].type):
+        return None
+    cells = sample(columns[name]).to_pylist()
+    return name if len(cells) > 2 and all(elapsed(cell) is not None for cell in cells) else None
 
 
 def date_columns(columns: dict[str, Any]) -> list[str]:
@@ -255,5 +268,7 @@ def _is_even(column: Any) -> bool:
 
 def is_unix(numbers: np.ndarray) -> bool:
     """Whether all numbers have the size of times since 1970, in one unit."""
+    if any(bool(((numbers >= low) & (numbers <= high)).all()) for low, high, *_ in TICKS):
+        return True
     scales = (1.0, *(per_second for _, per_second, _ in EPOCHS))
     return any(bool(((numbers >= EARLIEST_UNIX * k) & (numbers <= LATEST_UNIX * k)).all()) for k in scales)

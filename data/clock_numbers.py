@@ -14,9 +14,10 @@ EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11,
 EPOCH_SECONDS: Final = 1e8
 # Units of 100 ns from 2000 to 2100, and 1970 in seconds of them. As nanoseconds since 1970 they would be of one year.
 TICKS: Final = (
-    (1.259e17, 1.575e17, 11_644_473_600, "since 1601 as in Windows"),
-    (6.308e17, 6.624e17, 62_135_596_800, "since the year 1 as in .NET"),
+    (1.259e17, 1.575e17, 11_644_473_600, "units of 100 ns since 1601, as in Windows"),
+    (6.308e17, 6.624e17, 62_135_596_800, "units of 100 ns since the year 1, as in .NET"),
 )  # fmt: skip
+PER_TICK: Final = 1e7
 # Seconds since 1970 in a column that no name marks as times: 2000 to 2040.
 EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
 EXCEL, MATLAB = "days of Excel", "days of MATLAB"
@@ -155,7 +156,7 @@ def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
     size = float(np.median(np.abs(numbers.astype(np.float64))))
     for low, high, origin, name in TICKS:
         if low <= size <= high:
-            return (numbers - numbers.dtype.type(origin * 1e7)) / 1e7, f"{name}, of 100 ns", 1e7, True
+            return (numbers - numbers.dtype.type(origin * PER_TICK)) / PER_TICK, name, PER_TICK, True
     for least, per_second, unit in EPOCHS:
         if size >= least:
             whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers

@@ -65,7 +65,7 @@ AFTER_YEAR: Final = (
 PLACES: Final = {
     "year": r"^(\d{4})", "month": r"^\d{4}-(\d{2})", "day": r"^\d{4}-\d{2}-(\d{2})", "quarter": r"Q(\d)$",
     "week": r"W(\d{2})$", "day_of_year": r"-(\d{3})$", "hour": r" (\d{2}):", "minute": r":(\d{2})$",
-    "millisecond": r"\.(\d{3})$",
+    "millisecond": r"\.(\d{3})\d*$",
 }  # fmt: skip
 WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1, "millisecond": 3}
 ENDING: Final = "hour_ending"
@@ -113,7 +113,11 @@ class ClockParts:
         if "zone" in self.columns:
             moment, zone = self.columns.values()
             return {moment: unzoned(texts), zone: zone_cells(texts, columns[zone])}
-        return {name: _part_cells(kind, texts, columns[name]) for kind, name in self.columns.items()}
+        whole = [text.partition(".")[0] for text in texts] if "millisecond" in self.columns else texts
+        return {
+            name: _part_cells(kind, texts if kind == "millisecond" else whole, columns[name])
+            for kind, name in self.columns.items()
+        }
 
 
 def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:

@@ -83,7 +83,10 @@ def read_values(
         raise ValueError("; ".join(["the file has no value column", *found.notes[-1:], *reasons]))
     if not is_chosen:
         _leave_out(found, "constant", _is_constant)
-        _leave_out(found, "identifiers", _is_identifier)
+        is_idle = {"us", "sy", "wa", "id"} <= set(table.columns)  # of vmstat
+        _leave_out(
+            found, "identifiers", lambda name, values: not (is_idle and name == "id") and _is_identifier(name, values)
+        )
     return found
 
 
@@ -218,8 +221,12 @@ def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
     years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
     cycles = ((hours, 24), (days, 7), (months.astype(np.int64), 12), (np.floor(times / 60), 60),
               (np.floor(times / 1800), 48), (np.floor(times / 900), 96))  # fmt: skip
-    if any(len(np.unique(values)) > 2 and np.ptp((values - part) % period) == 0 for part, period in cycles):
-        return True
+    if len(np.unique(values)) > 2:
+        # Numbers that never fall may merely rise as fast, unless they begin with the part itself.
+        begins = (0, 1) if (np.diff(values) >= 0).all() else range(96)
+        offsets = ((values - part) % period for part, period in cycles)
+        if any(np.ptp(offset) == 0 and offset[0] in begins for offset in offsets):
+            return True
     of_month = (dates - months).astype(np.int64) + 1
     return bool((values == years).all() or ((values == of_month).all() and len(np.unique(values)) > 2))
 

@@ -44,6 +44,11 @@ LARGE: Final = 2**23
 TYPES: Final = "#types"
 # A line with its first cell only.
 FIRST_ONLY: Final = re.compile(r'\s*("[^"]*[^\W\d][^"]*"|[^;,\t|"]*[^\W\d][^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
+# Comments among the rows, and text in which they are looked for.
+COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
+MOST_COMMENTED: Final = 2**26
+# The largest share of lines that are comments.
+MOST_COMMENTS: Final = 0.2
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -117,6 +122,9 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     names = unique_names(names)
     has_header = start > lines[above].start()
     text, encoded, more = _without_headers(text, lines[above][0] if has_header else "", start, encoded)
+    if len(text) <= MOST_COMMENTED and "\n#" in text and _has_comments(text[start:]):
+        text, encoded = text[:start] + COMMENTED.sub("\n", text[start:]), None
+        notes += ("lines among the rows that begin with # are skipped",)
     text, encoded, footnotes = _without_footnotes(text, separator, len(names), start, encoded)
     notes += (*more, *footnotes)
     # Its own line end belongs to the header.
@@ -163,6 +171,12 @@ def _without_headers(
         return text, encoded, ()
     text = text[:start] + pattern.sub("", text[start:])
     return text, None, (f"{count} lines repeat the header: left out",)
+
+
+def _has_comments(rows: str) -> bool:
+    """Whether a few lines, not the first, begin with #."""
+    count = rows.count("\n#")
+    return 0 < count <= MOST_COMMENTS * rows.count("\n") and not rows.lstrip().startswith("#")
 
 
 def _without_footnotes(

@@ -20,6 +20,7 @@ TIME: Final = "time"
 OF_DAY: Final = re.compile(r"(?:\D*\s)?(\d{1,2}):(\d{2})(?::00)?(?:\s*(?:-|–|bis|to|a|à)\s*\d{1,2}:\d{2}(?::00)?)?")
 NUMBERED: Final = re.compile(r"([^\d]*?)0*(\d{1,2})([^\d]{0,5})")
 # The interval data of Australian meters.
+INTERVALS: Final = ("5", "15", "30")
 NEM12: Final = re.compile(r"100,NEM12[,\r\n]")
 
 
@@ -60,10 +61,12 @@ def nem12_as_csv(text: str) -> str | None:
     meter: list[str] = []
     rows: list[list[str]] = []
     for cells in csv.reader(text.splitlines()):
-        if cells[:1] == ["200"] and len(cells) > 8 and cells[8].isdigit():
+        if cells[:1] == ["200"] and len(cells) > 8:
+            if cells[8] not in INTERVALS:
+                raise ValueError(f"this NEM12 file has intervals of {cells[8][:20]!r} minutes: 5, 15 and 30 are read")
             meter = cells
         elif cells[:1] == ["300"] and meter:
-            rows.append([meter[1], meter[4], cells[1], *cells[2 : 2 + MINUTES // max(1, int(meter[8]))]])
+            rows.append([meter[1], meter[4], cells[1], *cells[2 : 2 + MINUTES // int(meter[8])]])
     if not rows or len({len(row) for row in rows}) > 1:
         raise ValueError("the days of this NEM12 file have no or different intervals: split it by meter")
     step = MINUTES // (len(rows[0]) - 3)

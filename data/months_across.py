@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from rfa.data.table import Table
 from rfa.data.wide import VALUE, is_there
 
 MONTHS: Final = 12
+QUARTER: Final = re.compile(r"(?:Q|T|K|Qtr|Quarter|Quartal|Trim\.?|Trimestre)[ ]?[1-4]", re.IGNORECASE)
 YEAR, MONTH = "year", "month"
 
 
@@ -21,18 +23,22 @@ def melt_months(table: Table) -> Table:
     import pyarrow as pa
 
     year = next((name for name in table.columns if name.strip().lower() in YEAR_WORDS), None) or _first_years(table)
-    months = _month_columns([name for name in table.columns if name != year])
+    others = [name for name in table.columns if name != year]
+    months = _month_columns(others)
+    quarters = [name for name in others if QUARTER.fullmatch(name.strip())]
+    are_quarters = not months and [name.strip()[-1] for name in quarters] == list("1234")
+    months = quarters if are_quarters else months
     if year is None or not months:
         return table
-    rows = len(table)
+    rows, count = len(table), len(months)
     cells: list[Any] = [table.columns[name].cast(pa.string()) for name in months]
     stacked = pa.chunked_array([chunk for column in cells for chunk in column.chunks])
-    order = np.arange(MONTHS * rows).reshape(MONTHS, rows).T.ravel()  # by year, then by month
+    order = np.arange(count * rows).reshape(count, rows).T.ravel()  # by year, then by month
     there = np.flatnonzero(np.stack([is_there(table.columns[name]) for name in months]).T.ravel())
     order = order[: there[-1] + 1] if len(there) else order
     columns = {
         YEAR: table.columns[year].take(order % rows),
-        MONTH: pa.chunked_array([pa.array(order // rows + 1)]),
+        "quarter" if are_quarters else MONTH: pa.chunked_array([pa.array(order // rows + 1)]),
         VALUE: stacked.take(order),
     }
     note = f"each row is a year, in the columns {months[0]!r} to {months[-1]!r}"

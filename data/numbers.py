@@ -32,6 +32,8 @@ ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
 FIRST: Final = 1000
 # The longest word that marks missing values in most cells of a column, and the fewest different numbers beside it.
 LONGEST_MARK, FEWEST_NUMBERS = 4, 5
+# Most words among numbers that are read as missing, where they are a fifth of the cells.
+MOST_WORDS: Final = 5
 # Signs and bounds written around a number, the plain form, and a note.
 SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
@@ -121,7 +123,7 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
         elif (unflagged := _without_flags(cells)) is not None:
             cells, notes = unflagged, [*notes, "letters after numbers are flags, and are left out"]
             is_odd = _is_odd(cells, texts)
-        if 2 * pc.sum(is_odd, min_count=0).as_py() >= len(texts) - texts.null_count and not _is_mark(texts, is_odd):
+        if _are_labels(texts, is_odd):
             return None
         odd = np.flatnonzero(is_odd.to_numpy())
         cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
@@ -178,6 +180,16 @@ def _without_flags(cells: Any) -> Any:
     if not count or count > bare or flags & set(NO_FLAGS):
         return None
     return pc.replace_substring_regex(cells, FLAG, r"\1")
+
+
+def _are_labels(texts: Any, is_odd: Any) -> bool:
+    """Whether cells are words: half of them are no numbers, or a fifth with several words."""
+    import pyarrow.compute as pc
+
+    count, cells = pc.sum(is_odd, min_count=0).as_py(), len(texts) - texts.null_count
+    if 2 * count >= cells:
+        return not _is_mark(texts, is_odd)
+    return 5 * count >= cells and pc.count_distinct(texts.filter(is_odd)).as_py() > MOST_WORDS
 
 
 def _is_mark(texts: Any, is_odd: Any) -> bool:

@@ -21,7 +21,7 @@ HAS_BLANK: Final = re.compile(r"\n\r?\n|\n[;,]+\r?\n")
 # The first cell of a line that tells its kind, the most kinds, and the least share of the most frequent one.
 KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
 MOST_KINDS, LEAST_SHARE, FEWEST_LINES = 8, 0.75, 8
-NAME: Final = re.compile(r"table (\d+)")
+MOST_LISTED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ def find_tables(text: str) -> list[Block]:
         return [Block(everything[: tables[0].first + len(tables[0].lines)], 0)]
     if len(tables) == 1 and not everything[tables[0].first - 1].strip() and _is_hidden(tables[0], found):
         return tables
-    return tables if len({table.lines[0] for table in tables}) == len(tables) > 1 else []
+    joined: dict[str, Block] = {}
+    for table in tables:
+        if (same := joined.setdefault(table.lines[0], table)) is not table:
+            same.lines.extend(table.lines[1:])
+    return list(joined.values()) if len(joined) > 1 else []
 
 
 def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
@@ -88,7 +92,7 @@ def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str
     longest = sizes.index(max(sizes))
     if sheet is None and len(sizes) > 1 and sorted(sizes)[-2] * LONGER > sizes[longest]:
         listed = " or ".join(f"--sheet '{name}' ({table.lines[0].strip()[:40]!r})"
-                             for name, table in zip(names, tables, strict=True))  # fmt: skip
+                             for name, table in list(zip(names, tables, strict=True))[:MOST_LISTED])  # fmt: skip
         raise ValueError(f"the file has {len(tables)} tables: choose one with {listed}")
     chosen = longest if sheet is None else names.index(sheet)
     more = f", {names[chosen]!r} of {len(tables)}; --sheet chooses others" if len(tables) > 1 else ""

@@ -9,7 +9,9 @@ from typing import Final
 from rfa.data.header import is_data
 
 RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
-FOOTER: Final = re.compile(r"\|?\s*\(?\d+ rows?( in set.*| selected.*|\s+\d+ columns.*)?[.)]?", re.IGNORECASE)
+FOOTER: Final = re.compile(
+    r"\|?\s*\(?\d+ rows?( in set.*| selected.*| affected.*|\s+\d+ columns.*)?[.)]?", re.IGNORECASE
+)
 # Frames of tables drawn with lines.
 FRAMES: Final = str.maketrans(
     dict.fromkeys("│┃┆┇┊║", "|")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import ZONE_NAME, local_seconds
-from rfa.data.clock_numbers import DAYS_1970, day_numbers
+from rfa.data.clock import CLOCK_FACE, ZONE_NAME, local_seconds
+from rfa.data.clock_numbers import DAY, DAYS_1970, PER_TICK, TICKS, day_numbers
+from rfa.data.durations import elapsed
 from rfa.data.iso import ISO
 from rfa.data.series import Series
 from rfa.data.table import Table
@@ -53,6 +55,12 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
     kind = sample.type
     if isinstance(series.form, float):
         return _numbers(times * series.form, sample)
+    origin = next((origin for _, _, origin, name in TICKS if name == series.form), None)
+    if origin is not None:
+        ticks = np.rint(times * PER_TICK).astype(np.int64) + origin * int(PER_TICK)
+        return pa.array(ticks) if pa.types.is_integer(kind) else pa.array(list(map(str, ticks.tolist())))
+    if series.form == CLOCK_FACE:
+        return pa.array(_clock_faces(series, times, sample.as_py().strip()))
     if series.form in DAYS_1970:
         return _numbers(day_numbers(local_seconds(times, series.zone), str(series.form)), sample)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -72,6 +80,20 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
     return pa.array(_by_iso(series, times, cell) if written is None else written)
 
 
+def _clock_faces(series: Series, times: np.ndarray, cell: str) -> list[str]:
+    """Hours, minutes and seconds, as the last cell has them; of a day, if it begins anew at midnight."""
+    is_of_day = (elapsed(cell) or 0.0) < series.times[-1] - 1
+    hours, _, seconds = cell.split(":", maxsplit=1)[0], *cell.partition(".")[1:]
+    found = []
+    for time in times.tolist():
+        rest, second = divmod(round(time % DAY if is_of_day else time, 6), 60)
+        hour, minute = divmod(int(rest), 60)
+        width = 2 + (1 + len(seconds) if seconds else 0)
+        end = f":{second:0{width}.{len(seconds)}f}" if cell.count(":") > 1 or second else ""
+        found.append(f"{hour:0{len(hours)}d}:{minute:02d}{end}")
+    return found
+
+
 def _numbers(numbers: np.ndarray, sample: Any) -> Any:
     import pyarrow as pa
 
@@ -84,7 +106,9 @@ def _numbers(numbers: np.ndarray, sample: Any) -> Any:
     mark = "," if "," in cell else "."
     digits = len(cell.partition(mark)[2])
     texts = [f"{number:.{digits}f}" for number in numbers.tolist()]
-    exact = [float(text) == number for text, number in zip(texts, numbers.tolist(), strict=True)]
+    exact = [
+        math.isclose(float(text), number, rel_tol=4e-16) for text, number in zip(texts, numbers.tolist(), strict=True)
+    ]
     texts = texts if all(exact) else [repr(number) for number in numbers.tolist()]
     return pa.array([text.replace(".", mark) + unit for text in texts])
 

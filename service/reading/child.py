@@ -81,7 +81,7 @@ def _plain(name: str) -> str:
 
 def _of_fields(message: str) -> str:
     """Replace command-line options by field names."""
-    return re.sub(r"--(\w+)", r"`\1`", message)
+    return re.sub(r"--(\w+(?:-\w+)*)", lambda option: f"`{option[1].replace('-', '_')}`", message)
 
 
 if __name__ == "__main__":

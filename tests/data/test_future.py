@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.data import future_times, read_frame
+from rfa.data import ReadOptions, future_times, read_all, read_frame, write_clock
 from rfa.data.durations import SECONDS, duration
+from rfa.data.file_formats import read_table
 from rfa.data.series import Series
+from rfa.data.table import Table
 from rfa.data.time_formats import DATE_FORMATS, JOINTS, TIME_FORMATS, ZONES, parse
 from rfa.data.write_times import write_times
+from tests.data.kind import Kind
+from tests.data.test_kinds import KINDS
 
 
 def series_of(*cells: object, zone: str = "UTC", time_format: str | None = None) -> tuple[Series, pa.Table]:
@@ -129,3 +134,25 @@ def test_durations_may_have_several_parts(text: str, hours: float) -> None:
 @pytest.mark.parametrize("text", ["90m", "1h30", "12 24", "P", "0:00", "h", "2d3", "-1h", ""])
 def test_what_is_no_duration_is_none(text: str) -> None:
     assert duration(text) is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.refused], ids=lambda kind: kind.name)
+def test_times_that_are_written_below_a_file_are_read_as_they_are(kind: Kind) -> None:
+    options = dict(kind.options)
+    source = {name: options.pop(name, None) for name in ("query", "sheet")}
+    frame = read_all(read_table(kind.content, **source), ReadOptions(**options))
+    series = list(frame.series.values())[-1]
+    if series.clock is None:
+        return
+    ahead = future_times(series, "3")
+    written = write_clock(frame.table, series, ahead)
+    columns = {
+        name: pa.chunked_array([*frame.table.columns[name].cast(pa.string()).chunks, cells.cast(pa.string())])
+        for name, cells in written.items()
+    }
+    columns["y"] = pa.chunked_array([[str(k * k % 7 / 4) for k in range(len(frame.table) + 3)]])
+    how: dict[str, Any] = {name: options[name] for name in ("zone", "time_format") if name in options}
+    how |= {"time": series.clock} if series.clock_parts is None else {}
+    found = read_frame(Table(columns, frame.table.separator), **how)
+    again = np.concatenate([one.times for one in found.values()])
+    assert all(np.isclose(again, time, atol=1e-3, rtol=0).any() for time in ahead)

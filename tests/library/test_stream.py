@@ -344,7 +344,7 @@ def test_late_observations_with_known_columns_give_the_numbers_of_the_ordered_st
     options: dict[str, Any] = {"horizon": [1.0], "known": ("price", "holiday")}
     for seed in range(8):
         draw = random.Random(seed)
-        rows = [
+        rows: list[tuple[float, float, dict[str, Any]]] = [
             (float(t), draw.gauss(0, 1), {"price": [draw.gauss(0, 1), None], "holiday": float(t % 7 == 0)})
             for t in range(60)
         ]
