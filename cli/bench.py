@@ -301,6 +301,7 @@ def bench_equalities(
     model: Annotated[str | None, typer.Option(help="Model. Default: the server's.")] = None,
     cases: Annotated[int, typer.Option(min=1, help="Number of random prompts.")] = 100,
     key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key of the server.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file, written as the cases are compared.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Whether a server's log probabilities are the same alone, batched, chunked, restored and on a replica.
@@ -310,13 +311,52 @@ def bench_equalities(
     import asyncio
     from dataclasses import asdict
 
-    from rfa.benchmarks.language.equalities import EqualityCase, lines, measure
+    from rfa.benchmarks.language.equalities import EqualityCase, Tally, lines, measure
+    from rfa.measured import origin, write_result
+
+    described = origin("rfa bench equalities")
+
+    def store(tallies: Mapping[str, Tally]) -> None:
+        if out is not None:
+            write_result(out, {**described, "equalities": {name: asdict(tally) for name, tally in tallies.items()}})
 
     prompts = [EqualityCase.drawn(seed) for seed in range(cases)]
-    tallies = asyncio.run(measure(url, replica, prompts, model, key))
+    tallies = asyncio.run(measure(url, replica, prompts, model, key, store))
     print_table({name: asdict(tally) for name, tally in tallies.items()}, lines(tallies), as_json)
     if not all(tally.cases == tally.equal > 0 for tally in tallies.values()):
         raise typer.Exit(1)
+
+
+@app.command("blimp")
+def bench_blimp(
+    data: Annotated[Path, typer.Option(help="Checkout of github.com/alexwarstadt/blimp.", metavar="DIR")],
+    bundle: BundleName = "books",
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of each paradigm, the first ones.")] = 1000,
+    out: JsonFile = RESULTS / "blimp.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """Grammar by pairs of sentences, compared with the published figures of small models."""
+    from rfa.benchmarks.language.blimp import write_blimp
+    from rfa.cli.bundles import find_bundle
+
+    _print("blimp", write_blimp(data, find_bundle(bundle), pairs, out), as_json)
+
+
+@app.command("events")
+def bench_events(
+    data: Annotated[Path, typer.Option(help="Folder of DeepLog's sessions: normal.txt, abnormal.txt.", metavar="DIR")],
+    bundle: BundleName = "events",
+    corpus: Annotated[Path | None, typer.Option(help="Folder to write the training corpus to, and end.")] = None,
+    out: JsonFile = RESULTS / "events.json",
+    as_json: JsonFlag = False,
+) -> None:
+    """Anomalous HDFS sessions by their events: F1, recall, and alarms on normal sessions by the rate."""
+    from rfa.benchmarks.language.events import write_corpus, write_events
+
+    if corpus is not None:
+        write_corpus(data, corpus)
+        return
+    _print("events", write_events(data, bundle, out), as_json)
 
 
 @app.command("recall")

@@ -25,9 +25,14 @@ Steps = Annotated[int | None, typer.Option(min=1, help="Instead of the config's;
 Seed = Annotated[int | None, typer.Option(help="Instead of the config's.")]
 Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", metavar="RUN", file_okay=False)]
 Corpus = Annotated[
-    Path, typer.Option(help="Folder with train and valid: folders of .txt files, or .txt files.", metavar="DIR")
+    Path,
+    typer.Option(
+        help="Folder with train and valid: folders of .txt files, or .txt files. Files of whole numbers are sequences "
+        "of events, one a line.",
+        metavar="DIR",
+    ),
 ]
-LanguageConfig = Annotated[str, typer.Option(help="Packaged config (small, books, paper), or a JSON file.")]
+LanguageConfig = Annotated[str, typer.Option(help="Packaged config (small, books, paper, events), or a JSON file.")]
 Variant = Annotated[str | None, typer.Option(help="A model of the papers at that size: B1, M2, M2.4, slots, …")]
 SeriesFiles = Annotated[
     list[str] | None,

@@ -25,6 +25,7 @@ from rfa.data.hours_across import nem12_as_csv
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
 from rfa.data.labelled_lines import read_access_log, read_labelled, read_records
 from rfa.data.line_protocol import read_points
+from rfa.data.log_lines import read_log
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
 from rfa.data.text_blocks import choose_kind, choose_table, find_tables
@@ -92,7 +93,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         return add_marks(add_date(replace(table, first_row=table.first_row + chosen.first), titles), titles)
     if (of_kind := choose_kind(text)) is not None:
         return read_text(of_kind[0], (*notes, of_kind[1]))
-    for reader in (read_points, read_records, read_access_log, read_labelled, read_series_lines):
+    for reader in (read_points, read_records, read_access_log, read_labelled, read_log, read_series_lines):
         if (logged := reader(text)) is not None:
             return logged.table()
     if (dumped := read_dump(text)) is not None:

@@ -3,8 +3,8 @@
 The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). T minimises the NLL per
 mode (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. The
 expected calibration error is measured on the second half, with bins of equal mass, for the most likely token ("top")
-and for one sampled from the calibrated distribution ("sampled"). Some tokens are stored for checks at load
-(`rfa.runtime.bundle.held_out`).
+and for one sampled from the calibrated distribution ("sampled"). The table of tails is that of the second half.
+Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tqdm import tqdm
 
 from rfa.model.language import LanguageModel
 from rfa.runtime.bundle.held_out import WINDOW, kept_rows, kept_tokens, spacing
-from rfa.runtime.bundle.token_confidence import TokenConfidence, reliability
+from rfa.runtime.bundle.token_confidence import TokenConfidence, reliability, tail_table
 from rfa.runtime.text.config import Mode, in_mode
+from rfa.runtime.text.scores import score_tokens
 
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
@@ -156,6 +157,13 @@ def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> l
     return [{rule: _joined(tokens) for rule, tokens in lists.items()} for lists in found]
 
 
+def _add_tails(parts: Iterable[ScoredTokens], temperature: float, tails: list[Reals]) -> Iterator[ScoredTokens]:
+    """The parts; appends the model's tail probabilities of their tokens."""
+    for part in parts:
+        tails.append(score_tokens(part.logits, part.targets.tolist(), np.float32(temperature), 0).tail)
+        yield part
+
+
 def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
     pairs = ((part.log_probability, part.is_right) for part in parts)
     return ChosenTokens(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
@@ -166,7 +174,8 @@ def _calibrate_mode(
 ) -> dict[str, Any]:
     """Return the entry of a mode, from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
-    raw, scaled = _chosen(_passes(model, held_out, mode), (1.0, temperature))
+    tails: list[Reals] = []
+    raw, scaled = _chosen(_add_tails(_passes(model, held_out, mode), temperature, tails), (1.0, temperature))
     confidence = TokenConfidence(temperature)
     return {
         "temperature": temperature,
@@ -177,5 +186,6 @@ def _calibrate_mode(
             rule: reliability(confidence(scaled[rule].log_probability), scaled[rule].is_right)
             for rule in ("top", "sampled")
         },
+        "tails": tail_table(np.concatenate(tails)),
         "rows": kept_rows(confidence(scaled["top"].log_probability), scaled["top"].is_right, held_out),
     }

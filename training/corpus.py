@@ -1,6 +1,7 @@
 """Text folders → tokens: a byte-level BPE trained on the training split, and memory-mapped token files.
 
-A corpus folder has `train`, `valid` and `test`, each a folder of `.txt` files or one `.txt` file.
+A corpus folder has `train`, `valid` and `test`, each a folder of `.txt` files or one `.txt` file. Files of whole
+numbers are sequences of events (`sequences.py`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
+from rfa.data.csv_text import decode_text
+from rfa.training.sequences import END_OF_TEXT, are_sequences, event_tokenizer, lines_of
+
 SPLITS = ("train", "valid", "test")
-END_OF_TEXT = "<|endoftext|>"
 # Characters encoded at a time, to bound memory.
 PIECE_CHARACTERS = 1 << 16
 
@@ -35,7 +39,12 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 
 def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE, which can encode any text and decode any tokens to bytes."""
+    """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
+
+    For sequences its size is that of their numbers, not `vocab_size`.
+    """
+    if are_sequences(files):
+        return event_tokenizer(files)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -45,8 +54,36 @@ def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train([str(file) for file in files], trainer)
+    if all(_is_utf8(file) for file in files):
+        tokenizer.train([str(file) for file in files], trainer)
+    else:
+        lines = (line for file in files for line in read_text(file).splitlines(keepends=True))
+        tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file in any encoding, with its line ends.
+
+    Raises:
+        ValueError: It is not text. The message names the file.
+    """
+    content = file.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        try:
+            return decode_text(content)[0]
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+
+
+def _is_utf8(file: Path) -> bool:
+    try:
+        file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -60,13 +97,18 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
-    """Return token ids of all files as uint16 (uint32 for large vocabularies), each file followed by end-of-text."""
+    """Return token ids of all files as uint16 (uint32 for large vocabularies), each file followed by end-of-text.
+
+    Sequences begin with end-of-text, and each is followed by it.
+    """
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     end = tokenizer.token_to_id(END_OF_TEXT)
     parts: list[np.ndarray] = []
+    if are_sequences(files):
+        lines = chain.from_iterable(map(lines_of, files))
+        return np.concatenate([[end], *([*tokenizer.encode(line).ids, end] for line in lines)]).astype(kind)
     for file in tqdm(files, desc="tokenise", unit="file"):
-        text = file.read_bytes().decode("utf-8")  # read_text would convert line ends
-        encodings = tokenizer.encode_batch(list(_pieces(text)), add_special_tokens=False)
+        encodings = tokenizer.encode_batch(list(_pieces(read_text(file))), add_special_tokens=False)
         parts.extend(np.array(encoding.ids, kind) for encoding in encodings)
         parts.append(np.array([end], kind))
     return np.concatenate(parts)

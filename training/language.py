@@ -30,8 +30,10 @@ from rfa.training.device import choose_device
 from rfa.training.language_config import LanguageRun, find_config
 from rfa.training.optimiser import Optimiser
 from rfa.training.plot import METRICS_FILE, plot_metrics
+from rfa.training.processes import ALONE, Processes, joined_processes
 from rfa.training.provenance import provenance
 from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
+from rfa.training.sequences import are_sequences, event_tokenizer
 
 OPTIMISER_FILE = "optimiser.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
@@ -77,6 +79,7 @@ class Trainer:
     Attributes:
         smooth: Running mean of the training loss of each mode.
         extended_at: Earlier total numbers of steps, at which the schedule jumped.
+        processes: Those that train together.
     """
 
     run: LanguageRun
@@ -87,6 +90,7 @@ class Trainer:
     seconds: float = 0.0
     smooth: dict[str, float] = field(default_factory=dict)
     extended_at: list[int] = field(default_factory=list)
+    processes: Processes = ALONE
     model: LanguageModel = field(init=False)
     optimiser: Optimiser = field(init=False)
 
@@ -136,6 +140,8 @@ class Trainer:
 
     def save(self) -> None:
         """Save model, optimiser and progress. A run resumes from them bit for bit."""
+        if not self.processes.is_first:
+            return
         progress = {
             "step": self.step, "seconds": self.seconds, "smooth": self.smooth, "extended_at": self.extended_at,
         }  # fmt: skip
@@ -152,15 +158,18 @@ class Trainer:
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
         """Do one optimiser step and return the loss of each mode."""
-        config = self.run.training
+        config, parts = self.run.training, self.run.training.accumulation
         self.optimiser.zero_grad()
-        losses: dict[str, float] = {}
-        for mode in self.modes_now:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                loss = loss_of(self.model, inputs, targets, mode)
-            # One backward pass per mode, so that only one mode's activations are in memory.
-            (loss * self.shares[mode]).backward()
-            losses[mode] = float(loss.detach())
+        losses: dict[str, float] = dict.fromkeys(self.modes_now, 0.0)
+        for part in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
+            for mode in self.modes_now:
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                    loss = loss_of(self.model, *part, mode)
+                # One backward pass per mode, so that only one mode's activations are in memory.
+                (loss * (self.shares[mode] / parts)).backward()
+                losses[mode] += float(loss.detach()) / parts
+        self.processes.average(self.model)
+        losses = self.processes.mean(losses)
         if not all(math.isfinite(loss) for loss in losses.values()):
             raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")
         self.optimiser.step(self.step)
@@ -182,12 +191,12 @@ class Trainer:
         validation: dict[str, float] = {}
         with (
             StopSignals() as signals,
-            (self.out / METRICS_FILE).open("a") as metrics,
+            (self.out / METRICS_FILE if self.processes.is_first else Path(os.devnull)).open("a") as metrics,
             tqdm(total=config.steps, initial=self.step) as bar,
         ):
             while self.step < config.steps:
                 started = time.perf_counter()
-                inputs, targets = (torch.from_numpy(part).to(self.device) for part in blocks[self.step])
+                inputs, targets = (self._own_rows(part) for part in blocks[self.step])
                 losses = self.update(inputs, targets, cross_entropy)
                 self.seconds += time.perf_counter() - started
                 for mode, loss in losses.items():
@@ -199,8 +208,12 @@ class Trainer:
                     metrics.write(json.dumps(self._row(validation)) + "\n")
                     metrics.flush()
                     self.save()
+                signals.received = self.processes.largest(signals.received or 0) or None
                 signals.check(self.step, config.steps, self.save)
         return validation or self.validate()
+
+    def _own_rows(self, batch: np.ndarray) -> Tensor:
+        return self.processes.rows(torch.from_numpy(batch)).to(self.device)
 
     def _row(self, validation: dict[str, float]) -> dict[str, Any]:
         """Return a line of the metrics file."""
@@ -248,29 +261,56 @@ def train_language(
     run = LanguageRun.from_file(path, variant)
     overrides: dict[str, Any] = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
     run = replace(run, training=replace(run.training, **overrides))
+    if are_sequences(files := split_files(data, "train")):
+        run = replace(run, model=replace(run.model, vocab_size=event_tokenizer(files).get_vocab_size()))
     chosen = choose_device(device)
+    with joined_processes() as processes:
+        names = {"config_name": path.stem, "variant": variant}
+        return _train(run, data, out, corpus_dir or out / "corpus", chosen, processes, **names)
+
+
+def _train(
+    run: LanguageRun,
+    data: Path,
+    out: Path,
+    corpus_dir: Path,
+    device: torch.device,
+    processes: Processes,
+    **names: str | None,
+) -> dict[str, Any]:
+    """Train on this process's share of each batch."""
+    if run.training.batch % (run.training.accumulation * processes.count):
+        raise ValueError(f"batch must be a multiple of accumulation times {processes.count} processes")
     out.mkdir(parents=True, exist_ok=True)
     request, finished = out / REQUEST_FILE, out / RECORD_FILE
     is_extended = request.is_file() and _is_extended(out, run)
     if finished.is_file() and request.is_file() and not is_extended:
         return _finished(out, data)
-    _save_tokenizer(out, corpus := _corpus(path, run, data, corpus_dir or out / "corpus"))
-    trainer = Trainer(run, corpus, out, chosen)
+    # The first process prepares the corpus, and the others read it.
+    if not processes.is_first:
+        processes.wait()
+    _save_tokenizer(out, corpus := _corpus(run, data, corpus_dir, names["config_name"]))
+    if processes.is_first:
+        processes.wait()
+    trainer = Trainer(run, corpus, out, device, processes=processes)
     if is_extended:
         trainer.extend(json.loads(request.read_text())["training"]["steps"])
-    request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
-    record = _record(trainer, trainer.train(), data, config_name=path.stem, variant=variant)
-    finished.write_text(json.dumps(record, indent=2) + "\n")
-    plot_metrics(out)
+    processes.wait()  # the request below is read above
+    if processes.is_first:
+        request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
+    record = _record(trainer, trainer.train(), data, **names)
+    if processes.is_first:
+        finished.write_text(json.dumps(record, indent=2) + "\n")
+        plot_metrics(out)
     return record
 
 
-def _corpus(path: Path, run: LanguageRun, data: Path, directory: Path) -> Corpus:
+def _corpus(run: LanguageRun, data: Path, directory: Path, config_name: str | None) -> Corpus:
     """Return the tokenised corpus. Its vocabulary must have the configured size, which export requires."""
     corpus = prepare_corpus(data, directory, run.model.vocab_size)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
-            f"{path.name}: vocab_size is {run.model.vocab_size}, and the training text has {found} tokens: "
+            f"{config_name}: vocab_size is {run.model.vocab_size}, and the training text has {found} tokens: "
             "train on more text, or with that vocab_size"
         )
     return corpus

@@ -24,6 +24,7 @@ class TrainingConfig(OptimiserConfig):
         recurrent_from: Share of the steps that only train the attention mode, before the recurrent mode joins.
         recurrent_share: Weight of the recurrent loss if both modes are trained. The attention mode has the rest.
         compile: Compile the eager attention with torch.compile.
+        accumulation: Parts of a batch that are computed one after another, to bound memory.
     """
 
     batch: int = 16
@@ -35,13 +36,16 @@ class TrainingConfig(OptimiserConfig):
     validate_every: int = 250
     precision: str = "bf16"
     compile: bool = False
+    accumulation: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "modes", tuple(self.modes))
-        for name in ("batch", "context", "validate_every"):
+        for name in ("batch", "context", "validate_every", "accumulation"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.batch % self.accumulation:
+            raise ValueError(f"batch must be a multiple of accumulation, got {self.batch} and {self.accumulation}")
         if not 0 <= self.recurrent_from < 1:
             raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
         if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -117,13 +117,19 @@ class EqualityCase:
 
 
 async def measure(
-    url: str, replica: str | None, cases: Sequence[EqualityCase], model: str | None = None, key: str | None = None
+    url: str,
+    replica: str | None,
+    cases: Sequence[EqualityCase],
+    model: str | None = None,
+    key: str | None = None,
+    on_group: Callable[[dict[str, Tally]], None] = lambda _: None,
 ) -> dict[str, Tally]:
     """Compare the replies of a server.
 
     Args:
         url: of the API, such as http://127.0.0.1:8000/v1.
         replica: of another server of the same model; None leaves that equality out.
+        on_group: called after every few cases with the comparisons so far.
     """
     tallies = {name: Tally() for name in EQUALITIES if name != "replica" or replica is not None}
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -133,6 +139,7 @@ async def measure(
         has_states = await server.has_states()
         for start in range(0, len(cases), COMPANY):
             await _compare(server, other, cases[start : start + COMPANY], tallies, has_states)
+            on_group(tallies)
     return tallies
 
 

@@ -196,8 +196,24 @@ class HeldOutRows(Strict):
         return float(reliability(np.array(self.confidence), right)["ece"])
 
 
+class TokenTails(Strict):
+    """Shares of held-out tokens that are at least so surprising, and the scale of the surprise beyond."""
+
+    surprise: Annotated[list[Annotated[float, Field(gt=0, le=1e4)]], Table]
+    share: Annotated[list[Level], Table]
+    scale: Annotated[float, Field(gt=0, le=1e4)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.surprise) != len(self.share):
+            raise ValueError("surprise and share must have the same length")
+        if not ascending(self.surprise, is_strict=True) or not ascending(self.share[::-1], is_strict=True):
+            raise ValueError("surprise must ascend, and share descend")
+        return self
+
+
 class LanguageMode(Strict):
-    """One decoding mode. Older bundles have no rows."""
+    """One decoding mode. Older bundles have no rows and no tails."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]
@@ -206,6 +222,7 @@ class LanguageMode(Strict):
     top: Reliability
     sampled: Reliability
     rows: HeldOutRows | None = None
+    tails: TokenTails | None = None
 
     @model_validator(mode="after")
     def _holds(self) -> Self:

@@ -1,6 +1,9 @@
-"""Confidence of a token and its calibration error, computed alike in calibration and runtime. NumPy only.
+"""Confidence and tail probability of a token, computed alike in calibration and runtime. NumPy only.
 
-confidence = softmax(logits / temperature)[token]
+    confidence = softmax(logits / temperature)[token]
+    tail       = P(surprise >= s) of held-out tokens, s = -log of the model's own tail probability
+
+Between the points of the table log P is linear in s, and beyond the last one it falls as an exponential does.
 """
 
 from __future__ import annotations
@@ -12,23 +15,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS = 15
+# Held-out tokens beyond the last point of the table of tails.
+RAREST = 10
 
 
 class TokenConfidence:
-    """The calibration of one decoding mode: the temperature of the softmax."""
+    """The calibration of one decoding mode: the temperature of the softmax, and the table of tails.
 
-    def __init__(self, temperature: float) -> None:
+    Args:
+        tails: `surprise`, `share` and `scale` of `tail_table`; None leaves tails as they are.
+    """
+
+    def __init__(self, temperature: float, tails: Mapping[str, Any] | None = None) -> None:
         # float32, like the logits.
         self.temperature = np.float32(temperature)
+        self._tails = None
+        if tails is not None:
+            surprise, share = np.asarray(tails["surprise"]), np.asarray(tails["share"])
+            self._tails = np.append(0.0, surprise), np.append(0.0, np.log(share)), float(tails["scale"])
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any], mode: str) -> TokenConfidence:
         """Return the confidence of a mode, from the content of calibration.json."""
-        return cls(calibration["temperature"][mode])
+        return cls(calibration["temperature"][mode], calibration.get("modes", {}).get(mode, {}).get("tails"))
 
     def __call__(self, log_probability: Any) -> Any:
         """Compute from log softmax(logits / temperature)[token], which rounding may put above 0."""
         return np.exp(np.minimum(log_probability, 0.0))
+
+    def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The share of held-out tokens that are at least as surprising, from the model's own tail probability."""
+        if self._tails is None:
+            return probability
+        surprise, log_share, scale = self._tails
+        s = -np.log(np.maximum(probability, np.finfo(np.float64).tiny))
+        between = np.interp(s, surprise, log_share)
+        return np.exp(between - np.maximum(s - surprise[-1], 0.0) / scale)  # type: ignore[no-any-return]
+
+
+def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
+    """Shares of held-out tokens by surprise, four a halving down to the `RAREST` ones, and the scale beyond.
+
+    Args:
+        probability: the model's own tail probability of each token `[n]`.
+    """
+    ordered = np.sort(-np.log(np.maximum(probability, np.finfo(np.float64).tiny)))
+    count = len(ordered)
+    places = np.unique((count * 2.0 ** -np.arange(0.25, np.log2(max(count / RAREST, 2)), 0.25)).astype(int))[::-1]
+    surprise = np.unique(ordered[count - places])
+    surprise = surprise[surprise > 0] if (surprise > 0).any() else np.array([1.0])
+    share = np.maximum((count - np.searchsorted(ordered, surprise)) / count, 0.5 / count)
+    beyond = ordered[ordered > surprise[-1]] - surprise[-1]
+    return {
+        "surprise": surprise.tolist(),
+        "share": share.tolist(),
+        "scale": max(float(beyond.mean()) if len(beyond) else 1.0, 1e-3),
+    }
 
 
 def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from rfa.runtime.text.scores import TokenScores
+from rfa.runtime.uncertainty.alarms import count_alarms
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long
@@ -27,6 +28,7 @@ from rfa.service.routes.merge_events import merge_events
 from rfa.service.routes.openai import check_count, submit_prompts
 from rfa.service.routes.state import StateExchange, open_exchange
 from rfa.service.routes.token_texts import token_name
+from rfa.service.schemas.filter_replies import AlarmChecks
 from rfa.service.schemas.openai import is_one_prompt
 from rfa.service.schemas.score import ScoreDone, ScoredPiece, ScoredText, ScoreReply, ScoreRequest, ScoreSum
 
@@ -56,10 +58,11 @@ async def score(body: ScoreRequest, request: Request, engine: EngineDep) -> Resp
     options = _options(body, exchange, engine)
     check_count(len(options), "inputs", request.app.state.settings)
     jobs = await submit_prompts(request, engine, body.model, options, tokens=0)
+    rate = None if body.alarm is None else body.alarm.rate
     if body.stream:
         wants_events = SSE in request.headers.get("accept", "").lower()
-        return await open_stream(request, _lines(jobs, exchange), SSE if wants_events else NDJSON)
-    reply = await unless_disconnected(request, _reply(jobs, exchange))
+        return await open_stream(request, _lines(jobs, exchange, rate), SSE if wants_events else NDJSON)
+    reply = await unless_disconnected(request, _reply(jobs, exchange, rate))
     return await document_response(request, encode_document(reply))
 
 
@@ -84,7 +87,7 @@ def _options(body: ScoreRequest, exchange: StateExchange, engine: Engine) -> lis
     ]
 
 
-async def _reply(jobs: Sequence[GenerateJob], exchange: StateExchange) -> ScoreReply:
+async def _reply(jobs: Sequence[GenerateJob], exchange: StateExchange, rate: float | None) -> ScoreReply:
     states: dict[int, str | None] = {}
     async with aclosing(merge_events(jobs)) as events:
         async for position, event in events:
@@ -95,12 +98,14 @@ async def _reply(jobs: Sequence[GenerateJob], exchange: StateExchange) -> ScoreR
     for position, job in enumerate(jobs):
         scored = job.scored_prompt
         parts = [] if scored.scores is None else [scored.scores]
-        summed = _sum(position, job, parts, states[position])
-        texts.append(ScoredText(**_columns(position, 0, scored, job), **_without_index(summed)))
+        summed = _sum(position, job, parts, states[position], rate)
+        texts.append(ScoredText(**_columns(position, 0, scored, job, rate), **_without_index(summed)))
     return ScoreReply(jobs[0].model.name, texts)
 
 
-async def _lines(jobs: Sequence[GenerateJob], exchange: StateExchange) -> AsyncIterator[ScoredPiece | ScoreDone]:
+async def _lines(
+    jobs: Sequence[GenerateJob], exchange: StateExchange, rate: float | None
+) -> AsyncIterator[ScoredPiece | ScoreDone]:
     parts: list[list[TokenScores]] = [[] for _ in jobs]
     sent = [0] * len(jobs)
     states: list[str | None] = [None] * len(jobs)
@@ -115,13 +120,13 @@ async def _lines(jobs: Sequence[GenerateJob], exchange: StateExchange) -> AsyncI
                 parts[position].append(event._replace(top_tokens=event.top_tokens[:0]))
             piece = job.scored_piece(None if is_last else event, sent[position])
             if len(piece):
-                yield ScoredPiece(**_columns(position, sent[position], piece, job))
+                yield ScoredPiece(**_columns(position, sent[position], piece, job, rate))
                 sent[position] += len(piece)
-    sums = [_sum(position, job, parts[position], states[position]) for position, job in enumerate(jobs)]
+    sums = [_sum(position, job, parts[position], states[position], rate) for position, job in enumerate(jobs)]
     yield ScoreDone(True, jobs[0].model.name, sums)
 
 
-def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob) -> dict[str, Any]:
+def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob, rate: float | None) -> dict[str, Any]:
     """The fields of `ScoredTokens`."""
     vocabulary, scores = scored.vocabulary, scored.scores
     positions = range(len(scored))
@@ -147,18 +152,27 @@ def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob) -> 
         "ranks": column(lambda scores, row: int(scores.rank[row])),
         "entropies": column(lambda scores, row: float(scores.entropy[row])),
         "confidences": column(lambda scores, row: float(confidence(scores.calibrated[row]))),
-        "tails": column(lambda scores, row: float(scores.tail[row])),
+        "tails": column(lambda scores, row: float(confidence.tail(scores.tail[row]))),
+        "alarms": None if rate is None else column(lambda scores, row: bool(confidence.tail(scores.tail[row]) <= rate)),
         "top_logprobs": column(top, 16) if job.options.scored_top else None,
     }
 
 
-def _sum(index: int, job: GenerateJob, parts: Sequence[TokenScores], state: str | None) -> ScoreSum:
+def _sum(index: int, job: GenerateJob, parts: Sequence[TokenScores], state: str | None, rate: float | None) -> ScoreSum:
     """Correctly rounded sums, which do not depend on the pieces."""
     numbers = np.concatenate([part.log_probability for part in parts]) if parts else np.zeros(0)
     read = [token for part in parts for token in part.tokens.tolist()]
-    return ScoreSum(
-        index, math.fsum(numbers), len(read), sum(len(job.model.vocabulary.bytes_of(t)) for t in read), state
-    )
+    size = sum(len(job.model.vocabulary.bytes_of(token)) for token in read)
+    return ScoreSum(index, math.fsum(numbers), len(read), size, _checks(job, parts, rate), state)
+
+
+def _checks(job: GenerateJob, parts: Sequence[TokenScores], rate: float | None) -> AlarmChecks | None:
+    if rate is None:
+        return None
+    confidence = job.model.confidence(job.mode)
+    tails = np.concatenate([np.zeros(0), *(confidence.tail(part.tail) for part in parts)])
+    checks = count_alarms(len(tails), rate * len(tails), int((tails <= rate).sum()))
+    return None if checks is None else AlarmChecks(**vars(checks))
 
 
 def _without_index(summed: ScoreSum) -> dict[str, Any]:

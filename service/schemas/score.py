@@ -8,15 +8,23 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from rfa.runtime.choices import Mode
+from rfa.runtime.uncertainty.alarms import LARGEST_RATE
 from rfa.service.neutral import NullIs
 from rfa.service.schemas.base import Reply, Request, says
 from rfa.service.schemas.fields import InitialState, ModelName, ReturnState
+from rfa.service.schemas.filter_replies import AlarmChecks
 from rfa.service.schemas.openai import ONE_OF_PROMPTS, Prompts, is_one_prompt
 from rfa.service.schemas.reply_types import Many, State
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID
 from rfa.service.schemas.text_requests import DECODE, check_state_use
 
 UNSCORED = "; null for the first token of a text without `state`"
+
+
+class TokenAlarmRequest(Request):
+    """Which tokens are alarms: those with a tail probability of at most the rate."""
+
+    rate: float = Field(gt=0, le=LARGEST_RATE, description="share of the tokens of usual texts that are alarms")
 
 
 class ScoreRequest(Request):
@@ -34,6 +42,7 @@ class ScoreRequest(Request):
         default=0, ge=0, le=20, description="return the n most probable tokens at each position"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
+    alarm: TokenAlarmRequest | None = Field(default=None, description="mark tokens as alarms; null: none")
     stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the scores as they are computed")
     state: InitialState = None
     return_state: ReturnState = False
@@ -58,8 +67,13 @@ class ScoredTokens(Reply):
     entropies: Annotated[Many[float | None], says("entropy of the model's distribution in nats" + UNSCORED)]
     confidences: Annotated[Many[float | None], says(CONFIDENCE + UNSCORED)]
     tails: Annotated[
-        Many[float | None], says("calibrated probability of a token that is at most as probable as this one" + UNSCORED)
+        Many[float | None],
+        says(
+            "calibrated probability of a token that is at most as probable as this one; with the bundle's table of "
+            "tails, the share of its held-out tokens that were" + UNSCORED
+        ),
     ]
+    alarms: Annotated[Many[bool | None] | None, says("whether a token is an alarm; null unless requested")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None] | None, says("the most probable tokens; null unless requested")
     ]
@@ -73,6 +87,7 @@ class ScoreSum(Reply):
     log_likelihood: Annotated[float, says("sum of the log probabilities")]
     scored_tokens: Annotated[int, says("number of tokens with a score")]
     scored_bytes: Annotated[int, says("bytes of those tokens")]
+    alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
     state: State
 
 
@@ -83,6 +98,7 @@ class ScoredText(ScoredTokens):
     log_likelihood: Annotated[float, says("sum of the log probabilities")]
     scored_tokens: Annotated[int, says("number of tokens with a score")]
     scored_bytes: Annotated[int, says("bytes of those tokens")]
+    alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
     state: State
 
 

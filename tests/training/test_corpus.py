@@ -27,6 +27,16 @@ def test_round_trip_is_exact(folder):
     assert tokenizer.decode(second[:-1].tolist()) == TEXT[::-1]
 
 
+def test_a_file_in_another_encoding_is_read_and_one_that_is_no_text_is_named(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes("Müller fährt über die Brücke.\n".encode("latin-1") * 40)
+    tokenizer = train_tokenizer([file], 300)
+    assert tokenizer.decode(encode_files(tokenizer, [file])[:-1].tolist()) == "Müller fährt über die Brücke.\n" * 40
+    file.write_bytes(bytes(range(256)) * 8)
+    with pytest.raises(ValueError, match=r"a\.txt: "):
+        encode_files(tokenizer, [file])
+
+
 def test_cutting_does_not_change_the_tokens(folder, monkeypatch):
     files = split_files(folder, "train")
     tokenizer = train_tokenizer(files, 300)

@@ -1,0 +1,72 @@
+"""`rfa events`: log lines as sequences of events."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rfa.cli.console import print_json
+from rfa.cli.options import JsonFlag
+
+Session = Annotated[
+    str | None, typer.Option(help="Regular expression of the session in a line, such as 'blk_-?[0-9]+'. Default: one.")
+]
+TemplateFile = Annotated[
+    Path | None, typer.Option("--templates", help="JSON file of the events' templates; kept, and added to.")
+]
+
+
+def log_events(
+    file: Annotated[str, typer.Argument(help="Log file; - is standard input.")],
+    *,
+    session: Session = None,
+    templates: TemplateFile = None,
+    counts: Annotated[
+        str | None, typer.Option(help="Count each event in steps such as 1min, as lines for rfa watch.", metavar="STEP")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the events of a log as numbers, a session a line, for rfa train lm and rfa score; or count them.
+
+    Lines that differ in numbers and names only are the same event. Lines without the session's name are left out.
+    """
+    from rfa.data.log_lines import count_events, events_of
+    from rfa.data.log_templates import Templates
+
+    has_templates = templates is not None and templates.is_file()
+    known = json.loads(templates.read_text()) if templates is not None and has_templates else []
+    if not isinstance(known, list) or not all(isinstance(text, str) for text in known):
+        raise ValueError(f"--templates {templates} is no list of texts, which this command writes")
+    if counts is not None and (session is not None or as_json):
+        raise ValueError("--counts prints lines of JSON for all sessions: leave out --session and --json")
+    miner, sessions = Templates(known), dict[str, list[int]]()
+    pattern = None if session is None else re.compile(session)
+    with sys.stdin if file == "-" else Path(file).open(encoding="utf-8", errors="replace") as stream:
+        if counts is not None:
+            for row in count_events(iter(stream), miner, _seconds(counts)):
+                typer.echo(json.dumps(row))
+        for _, message in events_of(iter(stream)):
+            name = "" if pattern is None else pattern.search(message)
+            if name is not None and (number := miner.number(message)):
+                sessions.setdefault(name if isinstance(name, str) else name[0], []).append(number)
+    if templates is not None:
+        templates.write_text(json.dumps(miner.texts, indent=1) + "\n")
+    if as_json:
+        print_json({"templates": miner.texts, "sessions": sessions})
+        return
+    for events in sessions.values():
+        typer.echo(" ".join(map(str, events)))
+
+
+def _seconds(step: str) -> float:
+    from rfa.data.durations import SECONDS, duration
+
+    found = duration(step)
+    if found is None:
+        raise ValueError(f"--counts {step} is no duration such as 10s, 1min or 1h")
+    return found[0] * SECONDS[found[1] or "s"]

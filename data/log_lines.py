@@ -1,0 +1,158 @@
+"""Log files as series: how often each kind of line is written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.json_values import Rows
+from rfa.data.log_templates import Templates
+
+# The time of a line: ISO 8601, of web servers, of syslog, and "081109 203615".
+_ISO: Final = r"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+_SYSLOG: Final = r"(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
+_SHORT: Final = r"(?P<short>\d{6} \d{6})"
+_WEB: Final = r"\S+ \S+ \S+ \[(?P<web>\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]"
+_STAMP: Final = re.compile(rf"\[?(?:{_ISO}|{_SYSLOG}|{_SHORT})\]?\s|{_WEB}\s")
+_FORMATS: Final = {"syslog": "%Y %b %d %H:%M:%S", "short": "%y%m%d %H%M%S", "web": "%d/%b/%Y:%H:%M:%S %z"}
+# What distinguishes a log from a table: a level, or the name of a program.
+_LEVEL: Final = re.compile(
+    r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE)\b|\S+(?:\[\d+\])?: ", re.I
+)
+PREVIEW: Final = 20
+LOG_SHARE: Final = 0.8
+MOST_CHARACTERS: Final = 2**28
+# Columns for the most frequent templates; the other lines have one together.
+MOST_COLUMNS: Final = 50
+OTHERS: Final = "other lines"
+NAME_CHARACTERS: Final = 80
+# The shortest step of these with at least a line in it on average is chosen.
+STEPS: Final = (1, 10, 60, 600, 3_600, 86_400)
+MOST_ROWS: Final = 100_000
+MOST_EMPTY: Final = 1_000
+NEW: Final = -1
+
+
+def read_log(text: str) -> Rows | None:
+    """Counts of each kind of line of a log by time; None for other texts.
+
+    Raises:
+        ValueError: the file is too large.
+    """
+    first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
+    if not first or sum(map(_is_log_line, first)) < LOG_SHARE * len(first):
+        return None
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("a log may have 256 MiB at most: split the file")
+    times, numbers, templates = _parsed(text)
+    step = _step(times)
+    rows = ((times - times.min()) // step).astype(int)
+    counts = Counter(numbers)
+    shown = [number for number, _ in counts.most_common(MOST_COLUMNS) if number]
+    found = np.zeros((rows.max() + 1, len(shown) + 1), int)
+    place = {number: column for column, number in enumerate(shown)}
+    np.add.at(found, (rows, [place.get(number, len(shown)) for number in numbers]), 1)
+    begin = times.min() // step * step
+    stamps = [datetime.fromtimestamp(begin + step * row, UTC).isoformat() for row in range(len(found))]
+    columns: dict[str, Any] = {"time": stamps}
+    for name, values in zip([*_names(templates, shown), OTHERS], found.T, strict=True):
+        if name != OTHERS or values.any():
+            columns[name] = values.tolist()
+    kinds = "kind" if len(counts) == 1 else "kinds"
+    result = Rows(note=f"a log: {len(numbers)} lines of {len(counts)} {kinds}, counted in steps of {step} s")
+    result.add({}, **columns)
+    return result
+
+
+def _is_log_line(line: str) -> bool:
+    stamp = _STAMP.match(line)
+    return stamp is not None and (stamp["web"] is not None or _LEVEL.search(line, stamp.end()) is not None)
+
+
+def events_of(lines: Iterator[str]) -> Iterator[tuple[float | None, str]]:
+    """The time and the text of each line; lines without a time, such as stack traces, belong to the one before."""
+    for line in lines:
+        stamp = _STAMP.match(line)
+        if stamp is not None:
+            yield _time(stamp), line[stamp.end() :] if stamp["web"] is None else line[stamp.end() :].lstrip()
+
+
+def count_events(lines: Iterator[str], templates: Templates, step: float) -> Iterator[dict[str, Any]]:
+    """Observations for `rfa watch` of a log as it is written: at the end of each step the number of lines of each
+    template, and of templates that are new; 0 for steps without lines, up to `MOST_EMPTY` together. Late lines count
+    in the present step.
+    """
+    names: dict[int, str] = {NEW: "new templates"}
+    counts: Counter[int] = Counter()
+    present: int | None = None
+    for time, message in events_of(lines):
+        if time is None:
+            continue
+        row = int(time // step)
+        if present is not None and row > present:
+            for ended in range(present, min(row, present + MOST_EMPTY)):
+                yield from _observations(names, counts, (ended + 1) * step)
+                counts.clear()
+        present = row if present is None else max(present, row)
+        number = templates.number(message)
+        if number not in names:
+            # A series keeps its name, though its template may lose words.
+            names[number] = templates.texts[number - 1][:NAME_CHARACTERS] if number else OTHERS
+            counts[NEW] += 1
+        counts[number] += 1
+    if present is not None:
+        yield from _observations(names, counts, (present + 1) * step)
+
+
+def _observations(names: dict[int, str], counts: Counter[int], time: float) -> Iterator[dict[str, Any]]:
+    for number, name in names.items():
+        event = "new" if number == NEW else str(number)
+        labels = {"__name__": "log_lines", "event": event, "template": name}
+        yield {"labels": labels, "t": time, "value": counts[number]}
+
+
+def _parsed(text: str) -> tuple[np.ndarray, list[int], Templates]:
+    """Times `[N]` in seconds, ascending as far as they are known, and templates of all lines with a time."""
+    templates, times, numbers = Templates(), [], []
+    for time, message in events_of(iter(text.splitlines())):
+        if time is not None:
+            times.append(time)
+            numbers.append(templates.number(message))
+    return np.array(times), numbers, templates
+
+
+def _time(stamp: re.Match[str]) -> float | None:
+    """Seconds since 1970; None of a date that does not exist."""
+    try:
+        if stamp["iso"] is not None:
+            moment = datetime.fromisoformat(stamp["iso"].replace(",", "."))
+        else:
+            name = str(stamp.lastgroup)
+            # Syslog has no year: this one, or the last one for days to come.
+            year = f"{datetime.now(UTC).year} " if name == "syslog" else ""
+            moment = datetime.strptime(year + stamp[name], _FORMATS[name])
+            if name == "syslog" and moment > datetime.now(UTC).replace(tzinfo=None):
+                moment = moment.replace(year=moment.year - 1)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _step(times: np.ndarray) -> int:
+    span = float(times.max() - times.min()) + 1
+    allowed = [step for step in STEPS if span / step < MOST_ROWS] or [int(span / MOST_ROWS) + 1]
+    return next((step for step in allowed if len(times) >= span / step), allowed[-1])
+
+
+def _names(templates: Templates, numbers: list[int]) -> list[str]:
+    """Texts of templates, short and each one once."""
+    names: list[str] = []
+    for number in numbers:
+        text = templates.texts[number - 1][:NAME_CHARACTERS].strip() or f"template {number}"
+        names.append(text if text not in (*names, "time", OTHERS) else f"{text} ({number})")
+    return names

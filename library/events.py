@@ -1,0 +1,114 @@
+"""Scores of sequences and streams of events, by a model that `rfa train lm` trained on sequences of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rfa.library.locate import find_bundle
+from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.errors import invalid_state
+from rfa.runtime.text.contexts import SlotContext
+from rfa.runtime.text.language import Language
+from rfa.runtime.text.loading import load_on_cpu
+from rfa.runtime.text.scores import TokenScores, score_tokens
+
+# Tokens that are read at once.
+PIECE = 1_024
+
+
+class EventScores(NamedTuple):
+    """Scores of N events.
+
+    Attributes:
+        log_probability: of each event by the model, in nats.
+        tail: calibrated probability of an event that is at most as probable. An event is an alarm at a rate if this is
+            at most the rate.
+    """
+
+    log_probability: NDArray[np.float64]
+    tail: NDArray[np.float64]
+
+
+class EventModel:
+    """An event model in this process.
+
+    Args:
+        bundle: name of a shipped bundle, or folder.
+
+    Raises:
+        ValueError: The bundle is no language model, or has no recurrent mode.
+    """
+
+    def __init__(self, bundle: str | Path = "events") -> None:
+        opened = open_bundle(find_bundle(str(bundle)))
+        if opened.kind != "lm":
+            raise ValueError(f"bundle {opened.name!r} is no language model, which `rfa train lm` makes")
+        model = load_on_cpu(opened, "auto", 2, 1)
+        if "recurrent" not in model.modes or model.vocabulary.end_of_text is None:
+            raise ValueError(f"bundle {opened.name!r} has no recurrent mode with an end of text")
+        self._model: Language = model
+        self._end: int = model.vocabulary.end_of_text
+        self._size = len(model.vocabulary)
+        self._tokens: dict[int, list[int]] = {}
+
+    def score(self, events: Sequence[int], *, is_ended: bool = True) -> EventScores:
+        """The scores of a whole sequence, from its first event on.
+
+        Args:
+            is_ended: whether the end is scored, too, as an event after the last.
+        """
+        context = cast(SlotContext, self._model.start("recurrent"))
+        try:
+            return self._read(context, self._end, events, is_ended)
+        finally:
+            context.release()
+
+    def update(self, events: Sequence[int], state: bytes | None = None) -> tuple[EventScores, bytes]:
+        """The scores of the next events of a stream, and its state after them.
+
+        Args:
+            state: after the events before; None begins a stream.
+
+        Raises:
+            InvalidInput: These bytes are no state of this model.
+        """
+        if state is None:
+            context, pending = cast(SlotContext, self._model.start("recurrent")), self._end
+        else:
+            pending = int.from_bytes(state[:4], "little")
+            if pending >= self._size:
+                raise invalid_state()
+            context = self._model.unpack(state[4:])
+        try:
+            scores = self._read(context, pending, events, is_ended=False)
+            last = self._encode(events[-1])[-1] if events else pending
+            return scores, last.to_bytes(4, "little") + self._model.pack(context)
+        finally:
+            context.release()
+
+    def _encode(self, event: int) -> list[int]:
+        """The token of an event; several of one that training did not have."""
+        if event not in self._tokens:
+            self._tokens[event] = self._model.vocabulary.encode(f" {int(event)}")
+        return self._tokens[event]
+
+    def _read(self, context: SlotContext, pending: int, events: Sequence[int], is_ended: bool) -> EventScores:
+        parts = [*map(self._encode, events), *([[self._end]] if is_ended else [])]
+        if not parts:
+            return EventScores(np.empty(0), np.empty(0))
+        tokens = [token for part in parts for token in part]
+        confidence, scores = self._model.confidence("recurrent"), []
+        for start in range(0, len(tokens), PIECE):
+            piece = tokens[start : start + PIECE]
+            logits, _ = self._model.logits_of(context, [pending, *piece[:-1]])
+            scores.append(score_tokens(logits, piece, confidence.temperature, 0))
+            pending = piece[-1]
+        joined, starts = TokenScores.joined(scores), np.cumsum([0, *map(len, parts[:-1])])
+        # The rarest of the tokens of an event that training did not have.
+        tail = np.minimum.reduceat(confidence.tail(joined.tail), starts)
+        return EventScores(np.add.reduceat(joined.log_probability, starts), tail)

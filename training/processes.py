@@ -1,0 +1,83 @@
+"""Several processes that train one model on the same steps, each on its rows of every batch (`torchrun`).
+
+    torchrun --nproc-per-node 2 -m rfa train lm …
+
+Gradients are averaged after every step, so the weights of all processes are the same. Process 0 writes the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The process `rank` of `count`."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files."""
+        return self.rank == 0
+
+    def rows(self, batch: Tensor) -> Tensor:
+        """The rows of a batch that are this process's."""
+        return batch[self.rank :: self.count]
+
+    def average(self, module: nn.Module) -> None:
+        """Replace the gradients by their mean over the processes."""
+        if self.count == 1:
+            return
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        joined = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(joined)
+        joined /= self.count
+        for gradient, part in zip(gradients, joined.split([one.numel() for one in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def mean(self, numbers: dict[str, float]) -> dict[str, float]:
+        """The mean of each number over the processes."""
+        if self.count == 1:
+            return numbers
+        values = torch.tensor(list(numbers.values()), dtype=torch.float64)
+        dist.all_reduce(values)
+        return dict(zip(numbers, (values / self.count).tolist(), strict=True))
+
+    def largest(self, number: int) -> int:
+        """The largest of a number in all processes, such as a signal that one has received."""
+        if self.count == 1:
+            return number
+        value = torch.tensor([number])
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return int(value)
+
+    def wait(self) -> None:
+        """Wait for the others."""
+        if self.count > 1:
+            dist.barrier()
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def joined_processes() -> Iterator[Processes]:
+    """The processes that torchrun has started, connected by Gloo; one without torchrun."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield ALONE
+        return
+    dist.init_process_group("gloo")
+    try:
+        yield Processes(dist.get_rank(), count)
+    finally:
+        dist.destroy_process_group()
