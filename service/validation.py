@@ -118,7 +118,7 @@ def field_path(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        else:
+        elif not part.startswith("constrained-"):  # pydantic's name of one of several types
             name = "".join(character if character.isalnum() or character in "_-" else "?" for character in part)
             path += ("." if path else "") + name[:LONGEST_FIELD_NAME]
     return path
