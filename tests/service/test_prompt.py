@@ -79,6 +79,9 @@ class Counting:
         self.cuts = vocabulary.cuts
         self._vocabulary = vocabulary
 
+    def __len__(self) -> int:
+        return len(self._vocabulary)
+
     def encode(self, text: str) -> list[int]:
         self.lengths.append(len(text))
         return self._vocabulary.encode(text)

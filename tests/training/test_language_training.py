@@ -190,7 +190,7 @@ def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tm
     path = Path(write_config(tmp_path))
     path.write_text(path.read_text().replace("270", "512"))
     with pytest.raises(
-        ValueError, match=r"tiny.json: vocab_size is 512, and the training text has (\d+) tokens"
+        ValueError, match=r"tiny: vocab_size is 512, and the training text has (\d+) tokens"
     ) as error:
         train_language(str(path), data, tmp_path / "run", device="cpu")
     enough = re.search(r"has (\d+) tokens", str(error.value))[1]
