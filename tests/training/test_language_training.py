@@ -189,9 +189,7 @@ def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
 def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tmp_path):
     path = Path(write_config(tmp_path))
     path.write_text(path.read_text().replace("270", "512"))
-    with pytest.raises(
-        ValueError, match=r"tiny: vocab_size is 512, and the training text has (\d+) tokens"
-    ) as error:
+    with pytest.raises(ValueError, match=r"tiny: vocab_size is 512, and the training text has (\d+) tokens") as error:
         train_language(str(path), data, tmp_path / "run", device="cpu")
     enough = re.search(r"has (\d+) tokens", str(error.value))[1]
     path.write_text(path.read_text().replace("512", enough))
