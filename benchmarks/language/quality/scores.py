@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -72,6 +73,13 @@ def score_text(
     return rows
 
 
+@cache
+def _tokenise(tokenizer: str, files: tuple[Path, ...]) -> tuple[Tokenizer, np.ndarray]:
+    """Return a tokenizer and the test text in its tokens. Cached, because the runs of a table share a tokenizer."""
+    loaded = Tokenizer.from_str(tokenizer)
+    return loaded, encode_files(loaded, list(files))
+
+
 def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> dict[str, Any]:
     """Return the scores of a finished run in its trained modes. Stored scores of the same settings are reused."""
     record = json.loads((run / "train.json").read_text())
@@ -88,8 +96,7 @@ def score_run(run: Path, data: Path, scoring: Scoring, device: torch.device) -> 
     found = run / SCORES_FILE
     if found.is_file() and (stored := json.loads(found.read_text()))["request"] == request:
         return dict(stored)
-    tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
-    tokens = encode_files(tokenizer, files)
+    tokenizer, tokens = _tokenise((run / "tokenizer.json").read_text(), tuple(files))
     needed = request["lengths"][-1] // 2 + scoring.tokens + 1
     if len(tokens) < needed:
         raise ValueError(f"the test text has {len(tokens):,} tokens; scoring {scoring.tokens:,} needs {needed:,}")
