@@ -119,7 +119,8 @@ class Scalars(nn.Module):
         heads, complex_dims = omega.shape
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.match = ChannelDynamics(start, complex_dims // 2, options)
-        self.value = ChannelDynamics(start, complex_dims // 2, options) if options.separate else self.match
+        if options.separate:
+            self.value = ChannelDynamics(start, complex_dims // 2, options)
         self.nu_raw = nn.Parameter(raw_from_positive(torch.full((heads,), 4.0 - 2.0 / complex_dims)))
         self.tau_raw = nn.Parameter(raw_from_positive(torch.full((heads,), config.temperature)))
         if options.floor:
@@ -148,7 +149,8 @@ class TensorMixer(PairMixer):
         )
 
     def anchor_noise(self) -> Tensor:
-        return positive(self.dynamics.value.gamma2_raw).mean(-1)
+        own = self.dynamics.value if self.options.separate else self.dynamics.match
+        return positive(own.gamma2_raw).mean(-1)
 
     def _phase(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         omega = self.dynamics.omega * self.dynamics.step[:, None].to(torch.float64)

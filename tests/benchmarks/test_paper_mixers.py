@@ -14,6 +14,7 @@ from rfa.benchmarks.papers.polar_mixer import radial_tangential_irls
 from rfa.benchmarks.papers.radial_mixer import geodesic, unit
 from rfa.benchmarks.papers.tensor_mixer import Channels, kernels, separable_distance
 from rfa.model.attention.api import robust_filter_attention
+from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
@@ -245,6 +246,15 @@ def test_estimators_of_a_known_system():
     assert found["Algorithm 4, K = 4"] > 0.95 * found["Algorithm 4, K = 1"]
     assert found["IRLS of estimates, 4 passes"] > 0.95 * found["IRLS of estimates, 1 passes"]
     assert found["magnitude and direction, 4 passes"] < 0.8 * found["magnitude and direction, 1 passes"]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_checkpoint_of_a_system_is_read_back(name, tmp_path):
+    made, tokens = model(name), torch.arange(7)[None]
+    save_checkpoint(tmp_path, "language", made)
+    again = load_run(tmp_path).double()
+    again.mode = "attention"
+    torch.testing.assert_close(again(tokens).logits, made(tokens).logits, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("confidence", ["open", "even"])
