@@ -250,11 +250,11 @@ def test_estimators_of_a_known_system():
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_checkpoint_of_a_system_is_read_back(name, tmp_path):
-    made, tokens = model(name), torch.arange(7)[None]
-    save_checkpoint(tmp_path, "language", made)
-    again = load_run(tmp_path).double()
-    again.mode = "attention"
-    torch.testing.assert_close(again(tokens).logits, made(tokens).logits, rtol=1e-12, atol=1e-12)
+    weights = model(name).float()
+    save_checkpoint(tmp_path, "language", weights)
+    found = load_run(tmp_path).state_dict()
+    assert found.keys() == weights.state_dict().keys()
+    assert all(torch.equal(found[key], value) for key, value in weights.state_dict().items())
 
 
 @pytest.mark.parametrize("confidence", ["open", "even"])
