@@ -115,7 +115,7 @@ def compare(url: str, folder: Path, died: int) -> None:
     lost = sum(key not in found for key in expected)
     wrong = sum(expected.get(key) != row for key, row in found.items())
     last.abandon()
-    result = {"killed": died, "rows": len(found), "repeated": len(rows) - len(found), "cut": cut}
+    result = {"killed": died, "rows": len(found), "repeated": len(rows) + len(last.rows) - len(found), "cut": cut}
     print(json.dumps({**result, "lost": lost, "different": different, "wrong": wrong}))
 
 
