@@ -65,9 +65,9 @@ class StatePool:
         self.capacity = capacity
         self._fields = {name: _FieldRows(capacity, field) for name, field in fields.items()}
         self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
-        self._generations = np.zeros(capacity, np.int64)
-        self._free = np.zeros(capacity, np.int64)  # a stack of released slots
-        self._free_count = 0
+        # In own pages: what numpy zeroes takes memory for slots that nobody uses.
+        self._generations, self._free = (_FieldRows(capacity, StateField((), np.int64)).array for _ in range(2))
+        self._free_count = 0  # released slots, which are a stack
         self._untouched = 0  # slots from here on never had an owner
         self._lock = threading.Lock()
 
