@@ -54,16 +54,15 @@ def read_log(text: str) -> Rows | None:
     rows = ((times - times.min()) // step).astype(int)
     counts = Counter(numbers)
     shown = [number for number, _ in counts.most_common(MOST_COLUMNS) if number]
-    names = _names(templates, shown)
-    if len(counts) == 1 and "=<*>" in "".join(names):
-        return None  # measurements, of which counts say nothing
     found = np.zeros((rows.max() + 1, len(shown) + 1), int)
     place = {number: column for column, number in enumerate(shown)}
     np.add.at(found, (rows, [place.get(number, len(shown)) for number in numbers]), 1)
+    if (found == found[0]).all():
+        return None  # each step has the same lines: if something varies, it is the numbers in them
     begin = times.min() // step * step
     stamps = [datetime.fromtimestamp(begin + step * row, UTC).isoformat() for row in range(len(found))]
     columns: dict[str, Any] = {"time": stamps}
-    for name, values in zip([*names, OTHERS], found.T, strict=True):
+    for name, values in zip([*_names(templates, shown), OTHERS], found.T, strict=True):
         if name != OTHERS or values.any():
             columns[name] = values.tolist()
     kinds = "kind" if len(counts) == 1 else "kinds"

@@ -50,11 +50,17 @@ def test_lines_are_counted_by_template_and_time(form: str, tmp_path: Path) -> No
 
 
 def test_lines_of_web_servers_and_of_syslog() -> None:
-    found = read_log(log("web"))
+    web = log("web")
+    found = read_log(web + "\n" + web.splitlines()[0])
     assert found is not None and list(found.columns[0]) == ["time", '"GET /a HTTP/<*>" <*> <*>']
-    syslog = "".join(f"Mar {day:>2} 12:00:01 host cron[{day}]: job {day} done\n" for day in range(1, 29))
+    syslog = "".join(f"Mar {day:>2} 12:00:01 host cron[{day}]: job {day} done\n" for day in range(1, 29) if day != 9)
     found = read_log(syslog)
-    assert found is not None and found.columns[0]["host cron[<*>]: job <*> done"] == [1] * 28
+    assert found is not None and found.columns[0]["host cron[<*>]: job <*> done"] == [1] * 8 + [0] + [1] * 19
+
+
+def test_counts_that_never_change_are_not_read() -> None:
+    """What varies is the number in each line, and the file is refused."""
+    assert read_log("".join(f"Mar  1 12:{m:02}:00 host app[7]: took {100 + m} ms\n" for m in range(30))) is None
 
 
 @pytest.mark.parametrize(
