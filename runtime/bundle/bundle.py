@@ -122,9 +122,7 @@ class Bundle:
         self._golden = json_object(contents[GOLDEN_FILE], GOLDEN_FILE)
         vocab_size = family.vocab_size if isinstance(family, LanguageConfig) else None
         check_golden_document(self._golden, family.golden(manifest.graphs), tensors, vocab_size)
-        self._graphs = {
-            name: check_graph(contents[spec.file], spec, tensors).model for name, spec in manifest.graphs.items()
-        }
+        self._checked: set[str] = set()  # names of graphs
         self._kernels = read_kernels({name: contents[name] for name in filter(is_kernel_file, contents)})
         self._sessions: WeakValueDictionary[tuple[str, int], ort.InferenceSession] = WeakValueDictionary()
 
@@ -215,12 +213,28 @@ class Bundle:
         found = self._sessions.get((graph_name, threads))
         if found is None:
             spec = self.manifest.graphs[graph_name]
-            found = _session(self._graphs[graph_name], spec.initializers, self._weights, threads, spec.file)
+            found = _session(self._graph(graph_name), spec.initializers, self._weights, threads, spec.file)
             self._sessions[graph_name, threads] = found
         return found
 
+    def check_graphs(self) -> None:
+        """Check every graph, also those without a session.
 
-def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bundle:
+        Raises:
+            BundleError: A graph is rejected. The message names the file and the reason.
+        """
+        for name in self.manifest.graphs:
+            self._graph(name)
+
+    def _graph(self, name: str) -> bytes:
+        spec = self.manifest.graphs[name]
+        if name not in self._checked:
+            check_graph(self._contents[spec.file], spec, {tensor.name: tensor for tensor in self.manifest.tensors})
+            self._checked.add(name)
+        return self._contents[spec.file]
+
+
+def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, with_graphs: bool = True) -> Bundle:
     """Open a bundle and check everything before use.
 
     The checks in order: the signature, if keys are given; the set of files (regular files, no links, no folders), the
@@ -229,6 +243,7 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bun
 
     Args:
         trusted_keys: One of them must have signed the manifest. If empty, signatures are ignored.
+        with_graphs: Whether to check graphs now. If not, each is checked before its first session.
 
     Raises:
         BundleError: A check failed. The message names the file and the reason.
@@ -249,7 +264,10 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> Bun
         raise BundleError(f"{name}: not listed in {MANIFEST_FILE}")
     _check_required(manifest)
     contents = {name: _read_checked(directory, name, spec) for name, spec in manifest.files.items()}
-    return Bundle(directory, manifest, sha256(data), contents)
+    bundle = Bundle(directory, manifest, sha256(data), contents)
+    if with_graphs:
+        bundle.check_graphs()
+    return bundle
 
 
 def open_session(
@@ -263,8 +281,8 @@ def open_session(
         BundleError: The graph is invalid, `weights` lacks a constant, or the runtime rejects it.
     """
     tensors = {spec.name: spec for spec in tensor_specs(weights)}
-    checked = read_graph(graph.model, file, graph.initializers, tensors)
-    return _session(checked.model, graph.initializers, weights, threads, file)
+    read_graph(graph.model, file, graph.initializers, tensors)
+    return _session(graph.model, graph.initializers, weights, threads, file)
 
 
 def _session(

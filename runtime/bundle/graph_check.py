@@ -1,4 +1,4 @@
-"""Check an ONNX graph of a bundle, and produce the graph for the runtime.
+"""Check an ONNX graph of a bundle.
 
 A graph uses the operators below, those of our exporters. None reads a file, draws random numbers, holds strings or
 calls functions. Each name is one value in the whole file, inner graphs included, and is defined before its use.
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.manifest import Dtype, GraphSpec, Initializer, TensorSpec
-from rfa.runtime.bundle.onnx_wire import Message, decode, encode
+from rfa.runtime.bundle.onnx_wire import Message, decode
 
 IR_VERSION = 10
 OPSET = 20
@@ -74,18 +74,17 @@ SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsquee
 
 
 @dataclass(frozen=True)
-class CheckedGraph:
-    """The bytes for the runtime, and their interface."""
+class GraphInterface:
+    """Inputs and outputs of a graph."""
 
-    model: bytes
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 def read_graph(
     data: bytes, file: str, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]
-) -> CheckedGraph:
-    """Decode a graph, check it, and encode what was checked.
+) -> GraphInterface:
+    """Decode a graph and check it.
 
     Args:
         initializers: Exactly the placeholders that the graph must have.
@@ -96,14 +95,15 @@ def read_graph(
     """
     if len(data) > MAX_GRAPH_BYTES:
         raise BundleError(f"{file}: {len(data)} bytes, a graph without weights has at most {MAX_GRAPH_BYTES}")
-    model = decode(data, file)
+    model = decode(data, file)  # these bytes encode it, and no others
     try:
-        return _Checker(initializers, tensors).model(model)
+        interface = _Checker(initializers, tensors).model(model)
     except ValueError as error:
         raise BundleError(f"{file}: {error}") from None
+    return interface
 
 
-def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> CheckedGraph:
+def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> GraphInterface:
     """`read_graph`, and compare the interface with the manifest.
 
     Raises:
@@ -130,7 +130,7 @@ class _Checker:
         self._sums: set[str] = set()  # sizes computed by sums only
         self._nodes = 0
 
-    def model(self, model: Message) -> CheckedGraph:
+    def model(self, model: Message) -> GraphInterface:
         if model.get("ir_version") != IR_VERSION:
             raise ValueError(f"IR version {model.get('ir_version')}, a bundle has {IR_VERSION}")
         opsets = [(entry.get("domain", ""), entry.get("version")) for entry in model.get("opset_import", [])]
@@ -149,8 +149,7 @@ class _Checker:
             differing = sorted(self._placeholders ^ set(self._supplied))
             raise ValueError(f"its constants differ from those the manifest supplies in {differing[:5]}")
         self._body(graph, is_inner=False)
-        outputs = tuple(_interface(value) for value in graph.get("output", []))
-        return CheckedGraph(encode(model), inputs, outputs)
+        return GraphInterface(inputs, tuple(_interface(value) for value in graph.get("output", [])))
 
     def _declared(self, value: Message) -> TensorSpec:
         spec = _interface(value)

@@ -274,6 +274,13 @@ def test_foreign_operator_is_refused(bundle_dir: Path) -> None:
         open_bundle(bundle_dir)
 
 
+def test_graphs_opened_unchecked_are_checked_before_their_session(bundle_dir: Path) -> None:
+    replace_file(bundle_dir, "step.onnx", accumulator(domain="com.microsoft"))
+    bundle = open_bundle(bundle_dir, with_graphs=False)
+    with pytest.raises(BundleError, match=r"step\.onnx: uses operators outside the standard set"):
+        bundle.session("step")
+
+
 def test_damaged_graph_never_reaches_the_runtime(bundle_dir: Path) -> None:
     """Random bytes with the right hash end in a BundleError, in opening or in making the session, never in a crash."""
     data = accumulator()
