@@ -70,7 +70,7 @@ def block(whole: Mapping[str, Any]) -> Block:
             drift[2 * k - 1 : 2 * k + 1, 2 * k - 1 : 2 * k + 1] = _rotation(2 * math.pi * k / whole["period"], 0.0)
         sensor = np.array([1.0, *([1.0, 0.0] * whole["harmonics"])])
         return Block(drift, np.array([noise, *[whole["season_noise"]] * count]), sensor, np.full(1 + count, wide))
-    order = 3 if name == "constant_acceleration" else 2
+    order = {"trend": 2, "constant_velocity": 2, "constant_acceleration": 3}[name]
     drift, sensor = np.eye(order, k=1), np.eye(order)[0]
     noises = np.zeros(order)
     noises[-1] = noise

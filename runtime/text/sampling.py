@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rfa.runtime.text.sampling_rules import AdjustedLogits
+from rfa.runtime.text.logit_adjustments import AdjustedLogits
 from rfa.runtime.text.scores import row_scores
 
 Draw = Literal["token", "latent"]

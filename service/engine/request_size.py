@@ -9,7 +9,7 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.late import held_bytes, packed_bytes
 from rfa.runtime.text.context_format import output_bytes
 from rfa.runtime.text.language import Language
-from rfa.runtime.text.sampling_rules import rules_bytes
+from rfa.runtime.text.logit_adjustments import rules_bytes
 from rfa.runtime.text.scores import score_bytes
 from rfa.runtime.uncertainty.alarms import NEVER
 from rfa.runtime.uncertainty.incidents import MOST_INCIDENTS

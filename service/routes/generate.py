@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from rfa.runtime.text.sampling_rules import SamplingRules
+from rfa.runtime.text.logit_adjustments import SamplingRules
 from rfa.service.access.quotas import reserve_tokens
 from rfa.service.access.record import Record, record_of
 from rfa.service.body import StrictJSONRoute

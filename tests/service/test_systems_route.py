@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rfa.runtime.filters.compiled_system import SystemRuntime
+from rfa.runtime.filters.presets import PRESETS
 from rfa.runtime.filters.system import System
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.engine import system_cache as systems
@@ -58,6 +59,11 @@ def engine_of(client: httpx.AsyncClient) -> Engine:
 
 
 # What is told.
+
+
+async def test_the_schema_names_the_presets() -> None:
+    schema = SystemRequest.model_json_schema()["properties"]["preset"]["anyOf"][0]
+    assert schema["enum"] == list(PRESETS)
 
 
 async def test_a_series_is_filtered_by_the_system_that_came_with_it() -> None:

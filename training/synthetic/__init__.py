@@ -2,7 +2,8 @@
 
 mixture         `draw`: a batch of series for a seed and an index
 clock           steps, starts and irregular times
-seasons, signals, trends, gaussian, autoregression, regimes, linear_sde, nonlinear_sde, chaos, events
+seasons, signals (pulses and waves of any shape), trends, gaussian, autoregression, regimes, linear_sde, nonlinear_sde,
+chaos, events (and sawtooth resets)
                 families: functions of a random generator and a clock
 noise, links, counts, faults
                 observation of a signal

@@ -10,7 +10,7 @@ from rfa.runtime.text.context_format import pack_output, unpack_output
 from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.incremental import TextStream
 from rfa.runtime.text.language import Language
-from rfa.runtime.text.sampling_rules import AdjustedLogits
+from rfa.runtime.text.logit_adjustments import AdjustedLogits
 from rfa.runtime.text.scores import TokenScores
 from rfa.service.engine.job import Job
 from rfa.service.engine.reply_size import cache_bytes

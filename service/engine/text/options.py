@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rfa.runtime.choices import Mode
-from rfa.runtime.text.sampling_rules import NO_RULES, SamplingRules
+from rfa.runtime.text.logit_adjustments import NO_RULES, SamplingRules
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
 

@@ -16,8 +16,8 @@ from rfa.runtime.gpu.pages import PagedContext
 from rfa.runtime.gpu.pool import DevicePool
 from rfa.runtime.pool import StaleSlot
 from rfa.runtime.text.language import Language, LanguageRuntime
+from rfa.runtime.text.logit_adjustments import AdjustedLogits, SamplingRules
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, drawn_tokens
-from rfa.runtime.text.sampling_rules import AdjustedLogits, SamplingRules
 from rfa.runtime.text.scores import score_tokens
 from tests.runtime.text.exact import (
     EPS,

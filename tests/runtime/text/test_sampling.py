@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rfa.runtime.text.logit_adjustments import AdjustedLogits, SamplingRules
 from rfa.runtime.text.sampling import (
     Choice,
     chosen_token,
@@ -17,7 +18,6 @@ from rfa.runtime.text.sampling import (
     generator,
     most_probable,
 )
-from rfa.runtime.text.sampling_rules import AdjustedLogits, SamplingRules
 
 PROBABILITIES = np.array([0.5, 0.25, 0.15, 0.1])
 
