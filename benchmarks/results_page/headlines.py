@@ -29,8 +29,8 @@ def caption(documents: Mapping[str, Document]) -> str:
     """Return the interfaces and date of the figures."""
     measured = documents["load-filter-live"]["hardware"]
     return (
-        f"The first two rows are over HTTP and WebSocket, of {measured['date']} on {measured['cores']} cores, "
-        "alarms and anomalies over HTTP; the others use the Python library.\n"
+        f"The first two rows were measured over HTTP and WebSocket on {measured['date']} with {measured['cores']} cores, "
+        "alarms and anomalies over HTTP, the others with the Python library.\n"
     )
 
 
@@ -58,7 +58,7 @@ def _tracking(document: Document) -> Headline:
     error = rows["linear"]["over_oracle"][0]
     kalman = rows["kalman"]["rmse"] / rows["oracle"]["rmse"] - 1
     return (
-        "tracking, 1 observation in 20 an outlier",
+        "tracking; 1 observation in 20 is an outlier",
         f"{percent(error)} above the best possible error",
         f"Kalman filter: {percent(kalman)}",
     )
@@ -68,8 +68,8 @@ def _zero_shot(document: Document) -> Headline:
     means = {name: over_naive(document, name) for name in ("series", "auto")}
     shown = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
     return (
-        f"WQL of `series` on series never seen, {len(document['tasks'])} tasks of GIFT-Eval",
-        f"{shown['series']} of the seasonal naive's",
+        f"WQL of `series` on series that it was not trained on, {len(document['tasks'])} GIFT-Eval tasks",
+        f"{shown['series']} of the seasonal naive forecast's",
         f"untrained: {shown['auto']}",
     )
 
@@ -80,16 +80,16 @@ def _forecast(document: Document) -> Headline:
     return (
         "ETTh1, 24 hours ahead",
         f"90 % intervals cover {percent(min(covers))} to {percent(max(covers))}",
-        f"CRPS: {ratio:.2f} of statsmodels'",
+        f"CRPS: {ratio:.2f} of the CRPS of statsmodels",
     )
 
 
 def _alarms(document: Document) -> Headline:
     found = document["rows"]["ucr"]
     return (
-        f"alarms of `{document['model']}` at a rate of one in 1,000, {found['series']} clean series of the UCR archive",
+        f"alarms of `{document['model']}` at a rate of 1 in 1,000 rows, {found['series']} clean UCR series",
         f"{found['over_nominal']['0.001']:.2f} of the expected number",
-        "exact: 1",
+        "ideal: 1",
     )
 
 
@@ -98,9 +98,9 @@ def _anomalies(document: Document) -> Headline:
     scores = {name: parts["whole"]["standard"] for name, parts in detectors.items()}
     auto, default = (scores[name]["score"] for name in ("auto", "default"))
     return (
-        f"anomalies, NAB's score on {document['files']} files",
-        f"{auto:.1f} with `auto`, {default:.1f} with `default`, at one rate of alarms",
-        f"windowed Gaussian at its best: {scores['windowed Gaussian']['best']:.1f}",
+        f"anomalies, NAB score on {document['files']} files",
+        f"{auto:.1f} with `auto`, {default:.1f} with `default`, at the same alarm rate",
+        f"windowed Gaussian with its best threshold: {scores['windowed Gaussian']['best']:.1f}",
     )
 
 
@@ -116,16 +116,16 @@ def _perplexity(document: Document) -> Headline:
     return (
         f"perplexity of `books` over {ours['length']:,} tokens",
         f"{ours['perplexity']:.1f}",
-        f"softmax with RoPE, trained alike: {theirs['perplexity']:.1f}",
+        f"softmax attention with RoPE, same training: {theirs['perplexity']:.1f}",
     )
 
 
 def _confidence(document: Document) -> Headline:
     stage = document["modes"]["recurrent"]["calibration"]["rules"]["top"]["served"]
     return (
-        "calibration error of its confidence",
+        "calibration error of the confidence of `books`",
         percent(stage["ece"], 2),
-        f"a perfect model on as many tokens: {percent(stage['floor'], 2)}",
+        f"a perfect model on the same number of tokens: {percent(stage['floor'], 2)}",
     )
 
 
@@ -135,14 +135,14 @@ def _gpu(document: Document) -> Iterator[Headline]:
     shown = (
         ("µs per token at batch 1, greedy", "a decode step, one text", "{:.0f} µs"),
         ("tokens per second at the best batch, greedy", "decoding, many texts", "{:,.0f} tokens per second"),
-        ("ms of a quantum", "1,024 tokens of prompts, the slowest kind", "{:.1f} ms"),
+        ("ms of a quantum", "1,024 prompt tokens, the slowest kind", "{:.1f} ms"),
         (
             "forward, ours / flash, 128 reals, N = 16384",
             "attention over 16,384 tokens",
-            "{:.2f} of flash's time",
+            "{:.2f} of the time of FlashAttention",
         ),
-        ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} of flash's time"),
-        ("training step", "a training step", "{:.2f} of softmax attention's time"),
+        ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} of the time of FlashAttention"),
+        ("training step", "a training step", "{:.2f} of the time with softmax attention"),
     )
     for name, what, form in shown:
         found = _bar(document, name)
