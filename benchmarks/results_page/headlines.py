@@ -29,8 +29,8 @@ def caption(documents: Mapping[str, Document]) -> str:
     """Return the interfaces and date of the figures."""
     measured = documents["load-filter-live"]["hardware"]
     return (
-        f"The first two rows were measured over HTTP and WebSocket on {measured['date']} with {measured['cores']} cores, "
-        "alarms and anomalies over HTTP, the others with the Python library.\n"
+        f"The first two rows were measured over HTTP and WebSocket on {measured['date']} with {measured['cores']} "
+        "cores, alarms and anomalies over HTTP, the others with the Python library.\n"
     )
 
 
