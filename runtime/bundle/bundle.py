@@ -1,7 +1,7 @@
-"""Open a bundle, a trained model as a folder of checked files: sessions and golden outputs.
+"""Open a bundle, a directory with the files of a trained model, and create its sessions.
 
-Uses neither torch nor pickle. Bytes are checked before they are parsed or run. Files are read once, so the hashed bytes
-are the used ones. Format: docs/reference/bundle-format.md.
+Neither torch nor pickle is used. Bytes are checked before they are parsed or run. Each file is read once, so the bytes
+that are hashed are the bytes that are used. The format is described in docs/reference/bundle-format.md.
 """
 
 from __future__ import annotations
@@ -87,20 +87,20 @@ MAX_BYTES = {
     TOKENIZER_CONFIG_FILE: 1 << 16,
 }
 REQUIRED_GRAPHS: dict[Kind, tuple[str, ...]] = {"lm": ("attention",), "filter": (), "series": ()}
-# Sessions read no files, because constants are supplied from memory.
+# Sessions do not read files, because their constants are supplied from memory.
 NO_FOLDER = os.devnull
 
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX graph without weights from `rfa.export.onnx_graphs.export_graph`, and its constants."""
+    """An ONNX graph without weights, as exported by `rfa.export.onnx_graphs.export_graph`, and its constants."""
 
     model: bytes
     initializers: tuple[Initializer, ...] = ()
 
 
 class Bundle:
-    """An opened bundle from `open_bundle`, with verified content in memory. Sessions are created on request."""
+    """An opened bundle, returned by `open_bundle`. Its content is verified and in memory."""
 
     def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
         self.path = path
@@ -136,12 +136,12 @@ class Bundle:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Configuration of the model class `manifest.family`."""
+        """Configuration of the model class that `manifest.family` names."""
         return self.manifest.config
 
     @property
     def language(self) -> LanguageConfig:
-        """Configuration of a language model: its modes, and the sizes of its state.
+        """Configuration of a language model, such as its modes and the sizes of its state.
 
         Raises:
             BundleError: The bundle is not a language model.
@@ -169,7 +169,7 @@ class Bundle:
 
     @property
     def ece_rows(self) -> int:
-        """Number of held-out tokens that check the stated calibration error, or 0."""
+        """Number of held-out tokens that verify the stated calibration error; 0 if the bundle stores none."""
         return rows_of(self._calibration)
 
     @property
@@ -178,16 +178,16 @@ class Bundle:
         return self._golden
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Tensors of model.safetensors, read-only, shared with every session of this bundle."""
+        """Return the tensors of model.safetensors. They are read-only and shared by all sessions of this bundle."""
         return dict(self._weights)
 
     def constants(self) -> dict[str, np.ndarray] | None:
-        """Arrays of decoder.safetensors, read-only, or None without that file."""
+        """Return the arrays of decoder.safetensors, read-only, or None if the bundle does not have that file."""
         return None if self._constants is None else dict(self._constants)
 
     @property
     def kernels(self) -> tuple[StoredKernel, ...]:
-        """Compiled GPU kernels, which most bundles do not have."""
+        """Compiled GPU kernels. Most bundles have none."""
         return self._kernels
 
     def read(self, name: str) -> bytes:
@@ -203,10 +203,10 @@ class Bundle:
     def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
         """Return the session of a checked graph, with constants from the weights.
 
-        It is shared while in use, so the session that passed the golden outputs serves requests.
+        Callers share the session while it is in use, so requests run the session that passed the golden outputs.
 
         Raises:
-            BundleError: There is no such graph, or the runtime rejects it.
+            BundleError: The bundle has no such graph, or the runtime rejects it.
         """
         if graph_name not in self.manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
@@ -218,7 +218,7 @@ class Bundle:
         return found
 
     def check_graphs(self) -> None:
-        """Check every graph, also those without a session.
+        """Check every graph, including graphs without a session.
 
         Raises:
             BundleError: A graph is rejected. The message names the file and the reason.
@@ -235,15 +235,16 @@ class Bundle:
 
 
 def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, with_graphs: bool = True) -> Bundle:
-    """Open a bundle and check everything before use.
+    """Open a bundle and check it completely.
 
-    The checks in order: the signature, if keys are given; the set of files (regular files, no links, no folders), the
-    manifest's hash and form, size and SHA-256 of each file; then configuration, arrays, calibration, tokenizer, golden
-    cases and graphs against the rules of the family.
+    The checks run in this order: the signature, if keys are given; the set of files, which must be regular files; the
+    hash and the form of the manifest; the size and SHA-256 of each file; then the configuration, arrays, calibration,
+    tokenizer, golden cases and graphs against the rules of the model family.
 
     Args:
-        trusted_keys: One of them must have signed the manifest. If empty, signatures are ignored.
-        with_graphs: Whether to check graphs now. If not, each is checked before its first session.
+        path: Directory of the bundle.
+        trusted_keys: Keys of which one must have signed the manifest. If empty, signatures are ignored.
+        with_graphs: Whether to check the graphs now. Otherwise, each graph is checked before its first session.
 
     Raises:
         BundleError: A check failed. The message names the file and the reason.
@@ -273,12 +274,12 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, wit
 def open_session(
     graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
 ) -> ort.InferenceSession:
-    """Return a CPU session for a graph, which is checked first, with constants from `weights`.
+    """Check a graph and return a CPU session for it, with constants from `weights`.
 
-    It has one thread by default; more would compete with other requests for cores.
+    The default is one thread, because more would compete with other requests for cores.
 
     Raises:
-        BundleError: The graph is invalid, `weights` lacks a constant, or the runtime rejects it.
+        BundleError: The graph is invalid, `weights` lacks a constant, or the runtime rejects the graph.
     """
     tensors = {spec.name: spec for spec in tensor_specs(weights)}
     read_graph(graph.model, file, graph.initializers, tensors)
@@ -292,7 +293,7 @@ def _session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    # Memory patterns are stored per input shape, and prompts have any length.
+    # Memory patterns are stored per input shape, and prompts can have any length.
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -315,16 +316,20 @@ def _session(
 
 
 def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
-    """Run the bundle's golden cases, and a language model's held-out text. Return the number of compared values.
+    """Run the golden cases of a bundle and, for a language model, the held-out text.
 
     Args:
-        sessions: By graph name. Default: the bundle's own.
+        sessions: Sessions by graph name. Default: those of the bundle.
+
+    Returns:
+        The number of compared values.
 
     Raises:
-        BundleError: An output differs by more than the tolerance in golden.json, or a confidence from calibration.json.
+        BundleError: An output differs from golden.json by more than the tolerance, or a confidence from
+            calibration.json.
     """
     if not bundle.manifest.graphs and not sessions:
-        return 0  # compiled code is compared where it is compiled
+        return 0  # compiled code is checked where it is compiled
     chosen = sessions or {name: bundle.session(name) for name in bundle.manifest.graphs}
     try:
         count = run_golden(bundle.golden, chosen, bundle.weights())
@@ -336,21 +341,21 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
 
 
 def _scan(directory: Path) -> set[str]:
-    """Return the names of the files of a bundle. Links, folders and devices are errors."""
+    """Return the names of the files of a bundle. Links, directories and devices are errors."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
-        raise BundleError(f"{directory.name}: cannot be read as a folder: {error.strerror}") from None
+        raise BundleError(f"{directory.name}: cannot be read as a directory: {error.strerror}") from None
     if len(entries) > MAX_FILES:
-        raise BundleError(f"{directory.name}: {len(entries)} files, a bundle has at most {MAX_FILES}")
+        raise BundleError(f"{directory.name}: {len(entries)} files, but a bundle has at most {MAX_FILES}")
     for entry in entries:
         if not entry.is_file(follow_symlinks=False):
-            raise BundleError(f"{entry.name}: not a regular file (links and folders are not allowed in a bundle)")
+            raise BundleError(f"{entry.name}: not a regular file (a bundle must not contain links or directories)")
     return {entry.name for entry in entries}
 
 
 def _read(directory: Path, name: str, limit: int) -> bytes:
-    """Return the bytes of a file. O_NOFOLLOW, because it may have become a link since the scan."""
+    """Return the bytes of a file. O_NOFOLLOW guards against a file that became a link after the scan."""
     try:
         descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as handle:
@@ -367,7 +372,7 @@ def _read(directory: Path, name: str, limit: int) -> bytes:
 def _read_checked(directory: Path, name: str, spec: FileSpec) -> bytes:
     data = _read(directory, name, spec.size)
     if len(data) != spec.size:
-        raise BundleError(f"{name}: {len(data)} bytes, the manifest says {spec.size} (truncated or changed)")
+        raise BundleError(f"{name}: {len(data)} bytes, but the manifest says {spec.size} (truncated or changed)")
     if sha256(data) != spec.sha256:
         raise BundleError(f"{name}: sha256 does not match the manifest (damaged or changed)")
     return data
@@ -377,12 +382,12 @@ def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_
     from rfa.runtime.bundle.signing import MAX_SIGNATURE_BYTES, verify_signature
 
     if SIGNATURE_FILE not in found:
-        raise BundleError(f"{SIGNATURE_FILE}: missing, and only signed bundles are trusted here")
+        raise BundleError(f"{SIGNATURE_FILE}: missing, but only signed bundles are trusted")
     verify_signature(manifest, _read(directory, SIGNATURE_FILE, MAX_SIGNATURE_BYTES), trusted_keys)
 
 
 def _check_required(manifest: Manifest) -> None:
-    """Require exactly the files of the kind and its graphs, none too large."""
+    """Require exactly the files of the bundle's kind and its graphs, each within its size limit."""
     for name in REQUIRED_FILES[manifest.kind]:
         if name not in manifest.files:
             raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")

@@ -1,6 +1,6 @@
 """Schema of calibration.json.
 
-Some numbers appear more than once (a summary repeats them, and so do the modes of a language model) and must agree.
+Some numbers appear more than once, in the summary or in both modes of a language model, and must agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class StateCalibration(Strict):
-    """Intervals of the state: half-widths per std at each level."""
+    """Intervals of the state: half-widths in standard deviations at each level."""
 
     source: Annotated[str, Field(max_length=100)]
     multipliers: Annotated[list[Multiplier], Table]
@@ -36,7 +36,7 @@ class StateCalibration(Strict):
 
 
 class ForecastCalibration(Strict):
-    """Intervals of forecasts: for each horizon, half-widths at each level."""
+    """Intervals of forecasts: half-widths at each level, for each horizon."""
 
     horizons: Annotated[list[Annotated[float, Field(gt=0, le=1e15)]], Table]
     multipliers: Annotated[list[Annotated[list[Multiplier], Table]], Table]
@@ -68,7 +68,7 @@ class AnomalyCalibration(Strict):
 
 
 class ConfidenceCalibration(Strict):
-    """Coverage of the next observation's 0.9 interval, by running novelty."""
+    """Coverage of the 0.9 interval of the next observation, as a function of the running novelty."""
 
     surprise: Annotated[list[Score], Table]
     inside: Annotated[list[Probability], Table]
@@ -81,7 +81,7 @@ class ConfidenceCalibration(Strict):
 
 
 class PrecisionCalibration(Strict):
-    """Ratio of calibrated to model variance: a factor by gain times a factor by running novelty."""
+    """Ratio of calibrated to model variance: a factor of the gain times a factor of the running novelty."""
 
     gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
     by_gain: Annotated[list[Factor], Table]
@@ -98,7 +98,10 @@ class PrecisionCalibration(Strict):
 
 
 class ModeCalibration(Strict):
-    """One mode of a filter. Older bundles, and those without true states, have no precision."""
+    """Calibration of one mode of a filter.
+
+    `precision` is None in older bundles and in bundles that were calibrated without true states.
+    """
 
     levels: Annotated[list[Level], Table]
     state: StateCalibration
@@ -118,7 +121,7 @@ class ModeCalibration(Strict):
 
 
 class FilterSummary(Strict):
-    """The part that the manifest repeats."""
+    """The part of the calibration that the manifest repeats."""
 
     levels: list[Level]
     horizons: list[float]
@@ -129,7 +132,7 @@ class FilterSummary(Strict):
 
 
 class FilterCalibration(Strict):
-    """calibration.json of a filter. Filters without graphs have no attention mode."""
+    """Content of calibration.json of a filter. Filters without graphs do not have an attention mode."""
 
     attention: ModeCalibration | None = None
     recurrent: ModeCalibration
@@ -160,7 +163,7 @@ def _at(found: Any, path: str) -> Any:
 
 
 class Reliability(Strict):
-    """ECE and its bins."""
+    """Expected calibration error (ECE) and its bins."""
 
     ece: Probability
     confidence: Annotated[list[Probability], Table]
@@ -174,12 +177,12 @@ class Reliability(Strict):
         bins = zip(self.count, self.confidence, self.accuracy, strict=True)
         gaps = sum(count * abs(accuracy - confidence) for count, confidence, accuracy in bins)
         if abs(gaps - self.ece * sum(self.count)) > ROUNDING * sum(self.count):
-            raise ValueError("ece must be that of the bins")
+            raise ValueError("ece must be the value that the bins give")
         return self
 
 
 class HeldOutRows(Strict):
-    """Confidence of the most likely token at some held-out positions, and whether it was right (0 or 1)."""
+    """Confidence of the most likely token at some held-out positions, and whether that token was right ("0" or "1")."""
 
     confidence: Annotated[list[Probability], Field(min_length=1, max_length=MAX_ROWS)]
     right: Annotated[str, Field(pattern=r"^[01]+$", max_length=MAX_ROWS)]
@@ -191,13 +194,13 @@ class HeldOutRows(Strict):
         return self
 
     def ece(self) -> float:
-        """Recompute the calibration error."""
+        """Compute the calibration error of these rows."""
         right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
         return float(reliability(np.array(self.confidence), right)["ece"])
 
 
 class TokenTails(Strict):
-    """Shares of held-out tokens that are at least so surprising, and the scale of the surprise beyond."""
+    """Shares of held-out tokens by minimum surprise, and the scale of the surprise beyond the table."""
 
     surprise: Annotated[list[Annotated[float, Field(gt=0, le=1e4)]], Table]
     share: Annotated[list[Level], Table]
@@ -213,7 +216,7 @@ class TokenTails(Strict):
 
 
 class LanguageMode(Strict):
-    """One decoding mode. Older bundles have no rows and no tails."""
+    """Calibration of one decoding mode. Older bundles have neither `rows` nor `tails`."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]
@@ -231,21 +234,21 @@ class LanguageMode(Strict):
             found = self.rows.ece()
             if not low <= found - self.top.ece <= high:
                 raise ValueError(
-                    f"ece of top is stated as {self.top.ece:.4f}, on the {len(self.rows.right)} stored rows it is "
-                    f"{found:.4f}: further than chance allows, {low:+.4f} to {high:+.4f}"
+                    f"ece of top is stated as {self.top.ece:.4f}, but the {len(self.rows.right)} stored rows give "
+                    f"{found:.4f}, a difference outside the range allowed by chance, {low:+.4f} to {high:+.4f}"
                 )
         return self
 
 
 class ByMode(Strict, Generic[Value]):
-    """A value for each mode. A model without slots has no recurrent mode."""
+    """A value for each mode. A model without slots does not have a recurrent mode."""
 
     attention: Value
     recurrent: Value | None = None
 
 
 class HeldOutTokens(Strict):
-    """Positions of the rows, at a fixed distance in each held-out window, and the first windows."""
+    """Distance of the rows in each held-out window, and the tokens of the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[
@@ -255,7 +258,7 @@ class HeldOutTokens(Strict):
 
 
 class LanguageData(Strict):
-    """Data of the calibration."""
+    """Data that the calibration was computed from."""
 
     split: Annotated[str, Field(max_length=100)]
     window: Annotated[int, Field(ge=1, le=1 << 31)]
@@ -281,7 +284,7 @@ class LanguageData(Strict):
 
 
 class LanguageSummary(Strict):
-    """The part that the manifest repeats."""
+    """The part of the calibration that the manifest repeats."""
 
     temperature: ByMode[Temperature]
     ece_top: ByMode[Probability]
@@ -290,7 +293,7 @@ class LanguageSummary(Strict):
 
 
 class LanguageCalibration(Strict):
-    """calibration.json of a language model."""
+    """Content of calibration.json of a language model."""
 
     method: Annotated[str, Field(max_length=200)]
     temperature: ByMode[Temperature]

@@ -1,4 +1,4 @@
-"""JSON documents of a bundle, read strictly: exactly the declared fields and types."""
+"""Strict readers for the JSON documents of a bundle: exactly the declared fields and types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BundleError(ValueError):
 
 
 class Strict(BaseModel):
-    """A model with exactly its fields and types, and finite numbers."""
+    """Base class of documents that accept exactly their fields and types, and finite numbers only."""
 
     model_config = STRICT
 
@@ -29,7 +29,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def parse_json(data: bytes, file: str) -> Any:
-    """Parse JSON without NaN, Infinity or duplicate keys.
+    """Parse JSON that contains neither NaN, Infinity nor duplicate keys.
 
     Raises:
         BundleError: The text is not such JSON.
@@ -58,7 +58,7 @@ def parse_json(data: bytes, file: str) -> Any:
 
 
 def canonical_json(document: Any) -> bytes:
-    """Return the canonical bytes of a JSON document.
+    """Return the canonical encoding of a JSON document.
 
     Raises:
         ValueError: A number is not finite.
@@ -68,12 +68,12 @@ def canonical_json(document: Any) -> bytes:
 
 
 def compact_json(document: Any) -> bytes:
-    """The same without white space, for long lists of numbers."""
+    """Return the encoding of a JSON document without white space, for long lists of numbers."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def sha256(data: bytes) -> str:
-    """Return the SHA-256 in hexadecimal."""
+    """Return the SHA-256 digest in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -81,7 +81,7 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
     """Parse a strict JSON object.
 
     Raises:
-        BundleError: The text is not one.
+        BundleError: The text is not a JSON object.
     """
     document = parse_json(data, file)
     if not isinstance(document, dict):
@@ -93,10 +93,11 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
     """Validate a document.
 
     Args:
-        where: The file, or a part of one, for the message.
+        where: File, or part of a file, to name in the message.
 
     Raises:
-        BundleError: A field is invalid. The message names the first and what was expected, without its content.
+        BundleError: A field is invalid. The message names the first invalid field and what was expected, but not its
+            content.
     """
     try:
         return kind.model_validate(document)
@@ -105,7 +106,7 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
 
 
 def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
-    """The same from JSON, for dataclasses."""
+    """Validate a dataclass from JSON, with the errors of `read_document`."""
     try:
         return kind.validate_json(data)
     except ValidationError as error:
@@ -115,12 +116,12 @@ def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
 def _bundle_error(error: ValidationError, where: str) -> BundleError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(part)[:40] for part in first["loc"])[:120]
-    # For dataclasses, pydantic reports unknown fields as arguments.
+    # For dataclasses, pydantic reports unknown fields as unexpected arguments.
     is_unknown = first["type"] == "unexpected_keyword_argument"
     expected = "Extra inputs are not permitted" if is_unknown else first["msg"][:200]
     return BundleError(f"{where}: {field + ': ' if field else ''}{expected}")
 
 
 def ascending(values: list[float], *, is_strict: bool) -> bool:
-    """Return whether values ascend, strictly or not."""
+    """Return whether the values ascend."""
     return all(one < two if is_strict else one <= two for one, two in pairwise(values))

@@ -1,18 +1,18 @@
-"""Golden outputs: small inputs and the exporter's outputs, compared at every load.
+"""Golden outputs: small inputs and the outputs that the exporter computed, compared whenever a bundle is loaded.
 
-golden.json is `{"cases": [case, …]}`. Cases run in order. A case:
+golden.json is `{"cases": [case, …]}`. Cases run in order. A case is
 
     {"graph": "step", "inputs": {name: source}, "outputs": {name: expected}, "absolute": 1e-4, "relative": 1e-4}
 
-    source     {"dtype", "shape", "values": [flat list]}        the array
+    source     {"dtype", "shape", "values": [flat list]}        an array
                {"dtype", "shape", "fill": 0}                    a constant array
                {"tensor": "initial.means"}                      a tensor of model.safetensors, as a batch of one
                {"case": 0, "output": "next_means"}              an output of an earlier case
     expected   {"shape", "indices": [flat indices], "values"}   sampled values
-               and optionally "argmax": [index of each row]     the largest along the last axis
+               and optionally "argmax": [index of each row]     index of the maximum along the last axis
 
-Floats must agree within absolute + relative · |value|, other types exactly. Tolerances are at most MAX_TOLERANCE. The
-cases include every graph with all of its outputs.
+Floats must agree within absolute + relative · |value|, and other types exactly. Tolerances are at most MAX_TOLERANCE.
+The cases include every graph with all of its outputs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ ABSOLUTE = 1e-4
 RELATIVE = 1e-4
 MAX_TOLERANCE = 1e-3
 GOLDEN_FILE = "golden.json"
-# Limits on numbers per input and on cases, which run at every load.
+# Limits on the numbers per input and on the number of cases, because cases run whenever a bundle is loaded.
 MAX_NUMBERS = 1 << 22
 MAX_CASES = 256
 Size = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
 Shape = Annotated[list[Size], Field(max_length=16)]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
-# Finite as float32, because nothing differs from infinity.
+# Numbers are finite as float32, because no difference from infinity is finite.
 Number = bool | Annotated[int | float, Field(ge=-3e38, le=3e38)]
 
 
@@ -102,7 +102,7 @@ class _Case(Strict):
 
 class _Golden(Strict):
     cases: Annotated[list[_Case], Field(min_length=1, max_length=MAX_CASES)]
-    # Notes of a language model: the prompt, and its continuation in each mode.
+    # Notes for a language model: the prompt, and its continuation in each mode.
     prompt: list[Size] | None = None
     continuation: dict[str, list[Size]] | None = None
 
@@ -113,13 +113,13 @@ def check_golden_document(
     tensors: Mapping[str, TensorSpec],
     vocab_size: int | None,
 ) -> None:
-    """Check that every case fits the interface of its graph, and that all graphs are run.
+    """Check that every case matches the interface of its graph, and that the cases run all graphs.
 
     Args:
-        vocab_size: Vocabulary size of a language model.
+        vocab_size: Vocabulary size of a language model, else None.
 
     Raises:
-        BundleError: A case does not fit, or no case runs a graph. The message names the case or the graph.
+        BundleError: A case does not match, or no case runs a graph. The message names the case or the graph.
     """
     golden = read_document(_Golden, document, GOLDEN_FILE)
     for i, case in enumerate(golden.cases):
@@ -143,34 +143,34 @@ def _check_case(
     if graph is None:
         raise ValueError("runs a graph that is not in the bundle")
     if set(case.inputs) != {spec.name for spec in graph.inputs}:
-        raise ValueError(f"inputs are not those of {case.graph}")
+        raise ValueError(f"inputs do not match the interface of {case.graph}")
     if set(case.outputs) != {spec.name for spec in graph.outputs}:
-        raise ValueError(f"outputs are not those of {case.graph}")
+        raise ValueError(f"outputs do not match the interface of {case.graph}")
     for spec in graph.inputs:
         source = case.inputs[spec.name]
         dtype, shape = _form(source, earlier, graphs, tensors)
         if dtype != spec.dtype or not _fits(shape, spec.shape):
-            raise ValueError(f"{spec.name} is {dtype}{list(shape)}, the graph expects {spec.dtype}{list(spec.shape)}")
+            raise ValueError(f"{spec.name} is {dtype}{list(shape)}, expected {spec.dtype}{list(spec.shape)}")
         if vocab_size is not None and spec.name in ("token", "tokens") and not _are_tokens(source, vocab_size):
             raise ValueError(f"{spec.name} has a token outside the vocabulary")
     for spec in graph.outputs:
         if not _fits(case.outputs[spec.name].shape, spec.shape):
-            raise ValueError(f"{spec.name} has another shape than the graph's output")
+            raise ValueError(f"{spec.name} does not have the shape of the graph's output")
 
 
 def _form(
     source: Any, earlier: list[_Case], graphs: Mapping[str, GraphSpec], tensors: Mapping[str, TensorSpec]
 ) -> tuple[str, tuple[int | str, ...]]:
-    """Return dtype and shape of an input."""
+    """Return the dtype and the shape of an input."""
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
-            raise ValueError("needs a tensor that is not in the bundle")
+            raise ValueError("refers to a tensor that is not in the bundle")
         return found.dtype, (1, *found.shape)
     if isinstance(source, _EarlierSource):
         outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
         if source.output not in outputs:
-            raise ValueError("needs an output that no earlier case has")
+            raise ValueError("refers to an output that no earlier case has")
         specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
         return specs[source.output].dtype, tuple(outputs[source.output].shape)
     return source.dtype, tuple(source.shape)
@@ -187,7 +187,7 @@ def _fits(shape: Any, declared: tuple[int | str, ...]) -> bool:
 
 
 class Session(Protocol):
-    """The used part of onnxruntime.InferenceSession."""
+    """The methods of onnxruntime.InferenceSession that are used here."""
 
     def get_outputs(self) -> Any: ...
 
@@ -195,7 +195,7 @@ class Session(Protocol):
 
 
 def loosen(golden: Mapping[str, Any], tolerance: float) -> dict[str, Any]:
-    """Return the cases with at least this absolute and relative tolerance, without argmax."""
+    """Return the cases with at least this absolute and relative tolerance, and without argmax."""
     cases = []
     for case in golden["cases"]:
         outputs = {
@@ -212,7 +212,7 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
 
     Raises:
         GoldenMismatch: An output differs by more than its tolerance, or a case cannot run. The message names the case,
-            graph and output, and the largest difference.
+            the graph, the output and the largest difference.
     """
     compared = 0
     outputs: list[dict[str, np.ndarray]] = []
@@ -232,7 +232,7 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
 
 
 def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return all outputs of a graph by name."""
+    """Run a graph and return all its outputs by name."""
     session = sessions[graph]
     names = [node.name for node in session.get_outputs()]
     try:
@@ -245,7 +245,7 @@ def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.
 def decode_source(
     source: Mapping[str, Any], weights: Mapping[str, np.ndarray], outputs: list[dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """Return the array of an input. `outputs` are those of the earlier cases."""
+    """Return the array of an input. `outputs` are the outputs of the earlier cases."""
     if "tensor" in source:
         return weights[source["tensor"]][None]
     if "case" in source:
@@ -267,5 +267,5 @@ def _compare(actual: np.ndarray, expected: Mapping[str, Any], absolute: float, r
             f"{where} differs by {np.nanmax(difference, initial=0):.3g}, allowed {np.max(allowed):.3g}"
         )
     if "argmax" in expected and actual.argmax(-1).ravel().tolist() != expected["argmax"]:
-        raise GoldenMismatch(f"{where} has another argmax than expected")
+        raise GoldenMismatch(f"{where} does not have the expected argmax")
     return len(values)

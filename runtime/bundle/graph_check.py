@@ -1,12 +1,13 @@
 """Check an ONNX graph of a bundle.
 
-A graph uses the operators below, those of our exporters. None reads a file, draws random numbers, holds strings or
-calls functions. Each name is one value in the whole file, inner graphs included, and is defined before its use.
-Constants are small and in the graph, or placeholders for tensors of the bundle, which `open_session` supplies.
+A graph uses only the operators below, which are those of the exporters of this package. None of them reads a file,
+draws random numbers, holds strings or calls functions. Each name denotes one value in the whole file, inner graphs
+included, and is defined before its use. Constants are either small and stored in the graph, or placeholders for
+tensors of the bundle, which `open_session` supplies.
 
-Sizes depend only on the shapes of the inputs. They are computed from shapes and constants, never from values, and where
-a tensor may outgrow its inputs, only by sums. So memory does not depend on values, a trial with the largest inputs
-shows the maximum, and Scan, the only loop, runs as often as its input is long.
+Sizes are computed from the shapes of the inputs and from constants, never from values. Where a tensor may be larger
+than its inputs, its size is computed by sums only. The required memory is therefore independent of values, and a run
+with the largest inputs shows the maximum. Scan, the only loop, runs as often as its input is long.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_NAME = 200
 MAX_RANK = 16
 # Constants from the configuration (frequencies, masks) are in the graph. Weights must not be.
 MAX_EMBEDDED_BYTES = 1 << 18
-# Location of the placeholders. Nothing is read from it.
+# Location of the placeholders. Nothing is read from this file.
 EXTERNAL_LOCATION = "model.safetensors"
 PLACEHOLDER = [{"key": "location", "value": EXTERNAL_LOCATION}]
 EXTERNAL = 1
@@ -41,7 +42,7 @@ ATTRIBUTE_TYPES: dict[Attribute, int] = {"f": 1, "i": 2, "s": 3, "g": 5, "ints":
 _NONE: dict[str, Attribute] = {}
 _AXIS: dict[str, Attribute] = {"axis": "i"}
 _REDUCE: dict[str, Attribute] = {"keepdims": "i", "noop_with_empty_axes": "i"}
-# Operator → its attributes.
+# Attributes of each operator.
 OPERATORS: dict[str, dict[str, Attribute]] = {
     **dict.fromkeys(
         (
@@ -66,8 +67,8 @@ OPERATORS: dict[str, dict[str, Attribute]] = {
     "Split": {"axis": "i", "num_outputs": "i"},
     "Transpose": {"perm": "ints"},
 }  # fmt: skip
-# Operator → inputs that determine the size of its output: those that may exceed its inputs (only by sums of sizes and
-# constants), and those that may not.
+# Inputs of each operator that determine the size of its output. Outputs of GROWING operators may be larger than their
+# inputs, so the sizes must be sums of sizes and constants.
 GROWING: dict[str, slice] = {"ConstantOfShape": slice(0, None), "Expand": slice(1, None), "Range": slice(0, None)}
 KEEPING: dict[str, slice] = dict.fromkeys(("Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"), slice(1, None))
 SUMMING = {"Add", "Concat", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
@@ -84,7 +85,7 @@ class GraphInterface:
 def read_graph(
     data: bytes, file: str, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]
 ) -> GraphInterface:
-    """Decode a graph and check it.
+    """Decode a graph, check it, and return its interface.
 
     Args:
         initializers: Exactly the placeholders that the graph must have.
@@ -94,8 +95,8 @@ def read_graph(
         BundleError: The graph is rejected. The message names the file and the reason.
     """
     if len(data) > MAX_GRAPH_BYTES:
-        raise BundleError(f"{file}: {len(data)} bytes, a graph without weights has at most {MAX_GRAPH_BYTES}")
-    model = decode(data, file)  # these bytes encode it, and no others
+        raise BundleError(f"{file}: {len(data)} bytes, but a graph without weights has at most {MAX_GRAPH_BYTES}")
+    model = decode(data, file)  # the bytes equal the encoding of the model
     try:
         interface = _Checker(initializers, tensors).model(model)
     except ValueError as error:
@@ -104,7 +105,7 @@ def read_graph(
 
 
 def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> GraphInterface:
-    """`read_graph`, and compare the interface with the manifest.
+    """Read a graph as `read_graph` does, and compare its interface with the manifest.
 
     Raises:
         BundleError: The graph is rejected. The message names the file and the reason.
@@ -113,21 +114,21 @@ def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec])
     for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):
         if declared != actual:
             other, stated = (_describe(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
-            raise BundleError(f"{spec.file}: {side} are {other}, the manifest says {stated}")
+            raise BundleError(f"{spec.file}: {side} are {other}, but the manifest says {stated}")
     return found
 
 
 class _Checker:
-    """One pass over a model. Errors are ValueErrors."""
+    """Checks a model in one pass. Errors are ValueErrors."""
 
     def __init__(self, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]) -> None:
         self._supplied = {entry.name: entry for entry in initializers}
         self._tensors = tensors
         self._placeholders: set[str] = set()
-        self._names: set[str] = set()  # of values, anywhere in the file
-        self._visible: set[str] = set()  # usable at this point
-        self._sizes: set[str] = set()  # computed from shapes and constants only
-        self._sums: set[str] = set()  # sizes computed by sums only
+        self._names: set[str] = set()  # names of values anywhere in the file
+        self._visible: set[str] = set()  # names that are usable at this point
+        self._sizes: set[str] = set()  # names of sizes, computed from shapes and constants only
+        self._sums: set[str] = set()  # names of sizes that are computed by sums only
         self._nodes = 0
 
     def model(self, model: Message) -> GraphInterface:
@@ -137,7 +138,7 @@ class _Checker:
         if opsets != [("", OPSET)]:
             foreign = [domain for domain, _ in opsets if domain]
             detail = f"uses operators outside the standard set: {foreign[:3]}" if foreign else f"operator sets {opsets}"
-            raise ValueError(f"{detail}; a bundle has version {OPSET} of the standard one")
+            raise ValueError(f"{detail}; a bundle uses version {OPSET} of the standard set")
         _check_empty(model, "producer_name", "producer_version", "doc_string")
         if "graph" not in model:
             raise ValueError("has no graph")
@@ -163,7 +164,7 @@ class _Checker:
             self._node(node, is_inner=is_inner)
         outputs = [value.get("name", "") for value in graph.get("output", [])]
         if not outputs or len(set(outputs)) != len(outputs):
-            raise ValueError("a graph has no outputs, or a repeated one")
+            raise ValueError("a graph has no outputs or a repeated output")
         for name in outputs:
             if name not in self._visible:
                 raise ValueError(f"output {name[:80]!r} is never computed")
@@ -205,7 +206,7 @@ class _Checker:
                     raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
-        """Check attributes and return the inner graph, if there is one."""
+        """Check the attributes and return the inner graph, or None if there is none."""
         allowed, seen, inner = OPERATORS[operator], set(), None
         for attribute in attributes:
             name = attribute.get("name", "")
@@ -225,7 +226,7 @@ class _Checker:
         return inner
 
     def _inner(self, graph: Message) -> None:
-        """Check an inner graph, which sees the names before it and has local names."""
+        """Check an inner graph. It may use the names that were defined before it."""
         if graph.get("initializer"):
             raise ValueError("a subgraph has constants")
         visible, sizes, sums = set(self._visible), set(self._sizes), set(self._sums)
@@ -256,7 +257,7 @@ class _Checker:
         size, expected = len(tensor.get("raw_data", b"")), math.prod(shape) * ITEM_BYTES[dtype]
         if size != expected or size > MAX_EMBEDDED_BYTES:
             raise ValueError(
-                f"constant {name!r} holds {size} bytes, {expected} of {MAX_EMBEDDED_BYTES} at most expected"
+                f"constant {name!r} holds {size} bytes, expected {expected} and at most {MAX_EMBEDDED_BYTES}"
             )
         self._sizes.add(name)
         self._sums.add(name)
@@ -268,7 +269,7 @@ class _Checker:
         self._placeholders.add(name)
         entry = self._supplied.get(name)
         if entry is None:
-            return  # reported with all that differ
+            return  # reported together with all constants that differ
         source = self._tensors.get(entry.tensor)
         if source is None:
             raise ValueError(f"constant {name!r} needs tensor {entry.tensor!r}, which is not in {EXTERNAL_LOCATION}")
@@ -279,7 +280,7 @@ class _Checker:
 
 
 def _interface(value: Message) -> TensorSpec:
-    """Return name, dtype and shape of an input or output. Each dimension is a size or a name."""
+    """Return the name, dtype and shape of an input or output. Each dimension is a size or a name."""
     name = _name(value.get("name"), "an input or output")
     _check_empty(value, "doc_string")
     tensor = value.get("type", {}).get("tensor_type", {})
@@ -290,7 +291,7 @@ def _interface(value: Message) -> TensorSpec:
 
 
 def _describe(specs: Collection[TensorSpec]) -> str:
-    """Describe the first few."""
+    """Describe the first few tensors."""
     named = sorted(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
     return ", ".join(named[:3])[:150] if named else "not these"
 
@@ -313,7 +314,7 @@ def _name(value: Any, what: str) -> str:
 
 
 def _check_empty(message: Message, *names: str) -> None:
-    """Documentation fields must be empty."""
+    """Require documentation fields to be empty."""
     for name in names:
         if message.get(name):
             raise ValueError(f"{name} is not empty")

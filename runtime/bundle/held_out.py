@@ -1,12 +1,13 @@
-"""Held-out tokens in a language bundle's calibration.json, which check the stated confidence.
+"""Held-out tokens in calibration.json of a language bundle, which verify the stated confidence.
 
-One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether it was
-right. `modes.<mode>.rows` has at most `MAX_ROWS` of them in order, far apart and therefore nearly independent.
+One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether that
+token was right. `modes.<mode>.rows` contains at most `MAX_ROWS` rows in order. They are far apart and therefore nearly
+independent.
 
-    at opening   the expected calibration error (ECE) of the rows agrees with that of all held-out tokens, as far as
-                 chance allows (`chance`)
-    at loading   the model reads the first windows (`data.rows.tokens`) in pieces; its confidences at their ends equal
-                 those of the rows (`check_confidences`)
+    when a bundle is opened   the expected calibration error (ECE) of the rows must agree with that of all held-out
+                              tokens, within the range that chance allows (`chance`)
+    when it is loaded         the model reads the first windows (`data.rows.tokens`) in pieces, and its confidences at
+                              the ends of the pieces must equal those of the rows (`check_confidences`)
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from rfa.runtime.bundle.token_confidence import TokenConfidence
 
 WINDOW = 512  # tokens of a held-out window
 MAX_ROWS = 1_024
-MAX_WINDOWS = 2  # read at loading
-MAX_REACH = 256  # tokens of each, a third of a second
-PIECES = 4  # of each, at most
-DIGITS = 6  # of a confidence
-# Allowed standard errors: a false alarm in one of three million correct bundles.
+MAX_WINDOWS = 2  # windows that are read when a bundle is loaded
+MAX_REACH = 256  # tokens of each window that are read, about a third of a second
+PIECES = 4  # at most, of each window
+DIGITS = 6  # decimal places of a confidence
+# Allowed deviation in standard errors. It rejects one in three million correct bundles.
 CHANCES = 5.0
 
 Windows = NDArray[np.int64]
@@ -36,13 +37,13 @@ Reals = NDArray[np.float64]
 
 
 def spacing(held_out: Windows) -> int:
-    """Return the number of tokens between rows in each window `[windows, window + 1]`."""
+    """Return the number of tokens from row to row. `held_out` is `[windows, window + 1]`."""
     count, window = held_out.shape[0], held_out.shape[1] - 1
     return min(window, -(-count * window // MAX_ROWS))
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """Return the beginnings of the first windows, up to a row."""
+    """Return the beginnings of the first windows, each up to a row."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
@@ -50,7 +51,13 @@ def kept_tokens(held_out: Windows) -> list[list[int]]:
 
 
 def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows) -> dict[str, Any]:
-    """Return the rows, from the most likely token at every position of every window, `[windows * window]`."""
+    """Return the rows of the calibration document.
+
+    Args:
+        confidence: Confidence of the most likely token at every position of every window, `[windows * window]`.
+        is_right: Whether that token was right, `[windows * window]`.
+        held_out: Tokens, `[windows, window + 1]`.
+    """
     every, shape = spacing(held_out), (len(held_out), -1)
     chosen = (confidence.reshape(shape)[:, every - 1 :: every], is_right.reshape(shape)[:, every - 1 :: every])
     rows, right = (part.ravel() for part in chosen)
@@ -61,20 +68,26 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """Return the number of rows of each mode, 0 for older bundles and filters."""
+    """Return the number of rows of each mode; 0 for filters and for bundles without rows."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
 
 
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
-    """Return how far the ECE of some rows may be below and above that of all tokens, whose bins these are.
+    """Return the allowed range of the ECE of some rows minus the ECE of all tokens.
 
     The share of right tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE of
-    the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, sqrt(2 v
-    bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
+    the
+    rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which is
+    sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
+
+    Args:
+        accuracy: Share of right tokens in each bin of all tokens.
+        count: Number of tokens in each bin.
+        rows: Number of rows.
     """
     total = sum(count)
-    # One more right and one more wrong token in each bin, because a few tokens do not prove certainty.
+    # Add one right and one wrong token to each bin, because a few tokens do not prove certainty.
     shares = ((n, (a * n + 1) / (n + 2)) for n, a in zip(count, accuracy, strict=True))
     variance = sum(n * share * (1 - share) for n, share in shares) / max(total, 1)
     deviation = CHANCES * math.sqrt(variance / rows)
@@ -87,7 +100,7 @@ def check_confidences(
     """Read the stored windows with the graphs of each mode and return the number of compared confidences.
 
     Raises:
-        BundleError: A confidence differs from its row, or whether its token is right.
+        BundleError: The model's confidence differs from a row, or its most likely token contradicts it.
     """
     stored = calibration["data"].get("rows")
     if stored is None:
@@ -95,7 +108,7 @@ def check_confidences(
     tokens, every = np.array(stored["tokens"], np.int64), int(stored["every"])
     vocab_size = weights["embedding.weight"].shape[0]
     if tokens.max() >= vocab_size:
-        raise BundleError(f"calibration.json: data.rows.tokens: the vocabulary has {vocab_size} tokens")
+        raise BundleError(f"calibration.json: data.rows.tokens: a token is outside the vocabulary of {vocab_size}")
     rows_per_window = int(calibration["data"]["window"]) // every
     positions = (tokens.shape[1] - 1) // every
     piece = every * -(-positions // PIECES)
@@ -119,12 +132,12 @@ def check_confidences(
 def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """Return how a confidence differs from the row, given the tolerance of golden outputs, or None."""
+    """Return a description of the difference from the row, or None if it is within the tolerance of golden outputs."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)
     found = float(calibration(-np.log(np.exp(scaled).sum())))
-    # d log softmax = d z_token / T minus a mean of d z / T: at most twice the error.
+    # d log softmax = d z_token / T - mean(d z) / T, which is at most twice the error.
     allowed = found * math.expm1(2 * error / float(calibration.temperature)) + 10.0**-DIGITS
     if not abs(found - stated) <= allowed:
         return f"the stated confidence is {stated:.6f}, but the model computes {found:.6f}"
@@ -135,7 +148,7 @@ def _difference(
 
 
 class ReadableGraph(Session, Protocol):
-    """A session with its inputs."""
+    """A session that describes its inputs."""
 
     def get_inputs(self) -> Any: ...
 
@@ -146,7 +159,7 @@ Read = Iterator[tuple[int, NDArray[np.float32]]]
 def _recurrent(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Yield the number of tokens read and the logits `[windows, V]` there, after each piece."""
+    """Yield the number of tokens read and their last logits, `[windows, V]`, after each piece in recurrent mode."""
     count = len(tokens)
     carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
     state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
@@ -166,7 +179,7 @@ def _recurrent(
 def _attention(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """The same with a cache."""
+    """Yield the number of tokens read and their last logits, `[windows, V]`, after each piece in attention mode."""
     sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
     _, layers, heads, _, width = sizes["keys"]
     keys = np.zeros((len(tokens), layers, heads, tokens.shape[1], width), np.float32)

@@ -1,8 +1,8 @@
 """The manifest of a bundle, read strictly and written in canonical form.
 
-The canonical form has sorted keys, two-space indent, ASCII and one newline at the end. `content_sha256` covers all
-other fields, and manifest.json must be the canonical form of its content, so any flipped bit is detected. A hash is not
-a signature: it detects damage, but not a forged manifest.
+The canonical form has sorted keys, an indent of two spaces, ASCII characters and one newline at the end.
+`content_sha256` covers all other fields, and manifest.json must be the canonical form of its content, so a changed bit
+is always detected. A hash is not a signature: it detects damage, but not forgery.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rfa.runtime.bundle.stored_kernels import MAX_KERNELS
 
 FORMAT_VERSION: Final = 1
 MANIFEST_FILE = "manifest.json"
-# Optional. The only file that the manifest does not list.
+# Optional. It is the only file that the manifest does not list.
 SIGNATURE_FILE = "manifest.json.minisig"
 Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20
-# Two per kernel, and some 20 others.
+# Two files per kernel, and about 20 other files.
 MAX_FILES = 2 * MAX_KERNELS + 64
 
 
@@ -78,7 +78,7 @@ class TensorSpec(_Part):
 
 @dataclass(frozen=True)
 class FileSpec(_Part):
-    """Size and hash of a file."""
+    """Name, size and hash of a file."""
 
     size: Size
     sha256: Sha256
@@ -86,7 +86,7 @@ class FileSpec(_Part):
 
 @dataclass(frozen=True)
 class Initializer(_Part):
-    """A constant that a graph gets at load: a tensor of model.safetensors."""
+    """A constant of a graph that is a tensor of model.safetensors, supplied when the graph is loaded."""
 
     name: TensorName
     tensor: TensorName
@@ -99,7 +99,7 @@ FixedTensors = Annotated[Tensors, AfterValidator(_fixed)]
 
 @dataclass(frozen=True)
 class GraphSpec(_Part):
-    """An ONNX graph: its file, its interface, and the constants that it gets at load."""
+    """An ONNX graph: its file, its interface, and the constants that are supplied when it is loaded."""
 
     file: FileName
     inputs: Tensors
@@ -113,8 +113,8 @@ class Manifest(_Part):
 
     Args:
         family, config: Model class (`rfa.model.checkpoint.FAMILIES`) and its configuration.
-        state: State of the recurrence. Shapes exclude the batch.
-        tensors: Content of model.safetensors.
+        state: State of the recurrence. The shapes exclude the batch.
+        tensors: Tensors of model.safetensors.
         files: Every other file of the bundle.
         calibration: Summary of calibration.json.
         metrics, provenance: Free-form JSON.
@@ -140,20 +140,20 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return canonical_json({**content, "content_sha256": sha256(canonical_json(content))})
 
 
-# Created at import, because the sandboxed check of a bundle may open no other file later.
+# Created at import, because the sandboxed check of a bundle must not open other files later.
 _READER = TypeAdapter(Manifest)
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read manifest.json and check form, hash, version and every field.
+    """Parse manifest.json and check its form, hash, version and every field.
 
     Raises:
-        BundleError: The manifest is invalid. The message has the field and the reason.
+        BundleError: The manifest is invalid. The message names the field and the reason.
     """
     document = json_object(data, MANIFEST_FILE)
     version = document.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
-        raise BundleError(f"{MANIFEST_FILE}: format_version is {version!r}, this program reads {FORMAT_VERSION}")
+        raise BundleError(f"{MANIFEST_FILE}: format_version is {version!r}, but this program reads {FORMAT_VERSION}")
     if canonical_json(document) != data:
         raise BundleError(f"{MANIFEST_FILE}: not in canonical form (damaged or edited)")
     stated = document.pop("content_sha256", None)

@@ -1,4 +1,4 @@
-"""Novelty of an observation, computed alike in calibration and runtime. NumPy only."""
+"""Novelty of an observation. Calibration and runtime share these functions, which need only NumPy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# Rate of the running novelty, and the bound on one observation.
+# Rate of the running novelty, and the bound on the contribution of one observation.
 NOVELTY_RATE = 0.2
 NOVELTY_CAP = 4.0
 
@@ -18,6 +18,6 @@ def wilson_hilferty(nis: Any, count: Any) -> Any:
 
 
 def running_novelty(previous: Any, z: Any) -> Any:
-    """Exponential mean of the bounded z of the observations."""
+    """Return the exponential mean of the bounded z-scores of the observations."""
     bounded = np.clip(z, -NOVELTY_CAP, NOVELTY_CAP)
     return (1 - NOVELTY_RATE) * np.asarray(previous) + NOVELTY_RATE * bounded

@@ -1,7 +1,8 @@
-"""ONNX Runtime without telemetry. Import it from here: `from rfa.runtime.bundle.onnx_runtime import ort`.
+"""ONNX Runtime without telemetry. Import it with `from rfa.runtime.bundle.onnx_runtime import ort`.
 
-The build from PyPI starts threads that send telemetry to mobile.events.data.microsoft.com, and stores a database under
-~/.cache/Microsoft. It reads its environment at import; a later `disable_telemetry_events()` does not stop it.
+The build on PyPI starts threads that send telemetry to mobile.events.data.microsoft.com, and stores a database in the
+directory .cache/Microsoft of the user. The setting must be in the environment before the import; a later call of
+`disable_telemetry_events()` does not stop the threads.
 """
 
 from __future__ import annotations

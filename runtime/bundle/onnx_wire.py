@@ -1,10 +1,10 @@
-"""Protocol buffers of an ONNX model: bytes → nested messages → the same bytes.
+"""Decode the protocol buffers of an ONNX model into nested messages, and encode them again.
 
-A model has one encoding. Errors are: other fields or wire types, and bytes that differ from `encode` of their content
-(fields in another order or repeated, overlong numbers, packed lists). The runtime gets the encoding of the checked
-messages, so it cannot read anything that was not checked.
+Each model has exactly one valid encoding. Other fields and wire types are errors, as are bytes that differ from the
+encoding of their content (unordered or repeated fields, padded numbers, packed lists). The runtime therefore cannot
+read anything that was not checked.
 
-Field numbers: onnx.proto (IR version 10), restricted to the fields that our exporters write.
+Field numbers follow onnx.proto (IR version 10). Only fields that our exporters write are allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 from rfa.runtime.bundle.documents import BundleError
 
 Kind = Literal["int", "float", "text", "bytes", "message"]
-# Fields by name: an int, a float, a str, bytes or another message, or a list of them if repeated.
+# Fields by name. A value is an int, a float, a str, bytes or another message, or a list of them if the field is
+# repeated.
 Message = dict[str, Any]
 
 MAX_DEPTH = 16
@@ -26,7 +27,7 @@ _TEXT: Kind = "text"
 
 
 class Field(NamedTuple):
-    """A field of a message. `message` is the type of a nested one."""
+    """A field of a message. `message` is the type of a nested message."""
 
     name: str
     kind: Kind
@@ -97,7 +98,8 @@ def decode(data: bytes, file: str) -> Message:
     """Decode the bytes of a model.
 
     Raises:
-        BundleError: Not a protocol buffer, an unsupported field, nesting beyond MAX_DEPTH, or not in canonical form.
+        BundleError: The bytes are not a protocol buffer in canonical form, a field is not supported, or messages are
+            nested deeper than MAX_DEPTH.
     """
     try:
         model = _Reader(data).message("model", 0, len(data), 0)
@@ -115,7 +117,7 @@ def encode(model: Message) -> bytes:
     return bytes(out)
 
 
-# By tag (the number and wire type that a field begins with), in the order of the encoding.
+# Fields by tag, the number and wire type before each field, in the order of the encoding.
 _BY_TAG = {
     kind: {number << 3 | _WIRE[field.kind]: field for number, field in fields.items()}
     for kind, fields in SCHEMA.items()
@@ -128,7 +130,7 @@ class _Reader:
         self._data = data
 
     def message(self, kind: str, at: int, end: int, depth: int) -> Message:
-        """Return the fields of a message in data[at:end]."""
+        """Return the fields of the message in data[at:end]."""
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         fields = _BY_TAG[kind]
@@ -142,7 +144,7 @@ class _Reader:
             if field.is_repeated:
                 found.setdefault(field.name, []).append(value)
             else:
-                found[field.name] = value  # a second one fails the comparison of bytes
+                found[field.name] = value  # a repeated field fails the comparison of the encodings
         return found
 
     def _value(self, field: Field, at: int, end: int, depth: int) -> tuple[Any, int]:
@@ -166,7 +168,7 @@ class _Reader:
             byte = self._data[at]
             at += 1
             if byte < 0x80:
-                return value | byte << shift, at  # more than 64 bits fail the comparison of bytes
+                return value | byte << shift, at  # more than 64 bits fail the comparison of the encodings
             value |= (byte & 0x7F) << shift
             shift += 7
         raise ValueError("a number is truncated or has more than 64 bits")

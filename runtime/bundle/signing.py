@@ -1,13 +1,13 @@
 """Detached signatures of bundles, in the format of minisign (https://jedisct1.github.io/minisign).
 
-The signature of manifest.json, `manifest.json.minisig`, covers every byte of a bundle, as the manifest does.
-`minisign -Vm manifest.json -P KEY` verifies what `rfa sign` writes, and vice versa.
+The signature in `manifest.json.minisig` covers every byte of a bundle, because the manifest does.
+`minisign -Vm manifest.json -P KEY` verifies signatures from `rfa sign`, and vice versa.
 
     public key    "Ed" | key id (8) | Ed25519 key (32)
-    signature     "ED" | key id (8) | Ed25519 of BLAKE2b-512 of the file (64)
-    comment       Ed25519 of the signature and the trusted comment (64)
+    signature     "ED" | key id (8) | Ed25519 signature of the file's BLAKE2b-512 (64)
+    comment       Ed25519 signature of the signature and the trusted comment (64)
 
-Older signatures ("Ed", of the file itself) are rejected. Secret keys are not encrypted, as with `minisign -G -W`.
+Older signatures ("Ed", without the hash) are rejected. Secret keys are not encrypted, as with `minisign -G -W`.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ MAX_SIGNATURE_BYTES = 4_096
 UNTRUSTED, TRUSTED = "untrusted comment: ", "trusted comment: "
 _KEY, _HASHED = b"Ed", b"ED"
 _PUBLIC_BYTES, _SIGNATURE_BYTES, _COMMENT_BYTES, _SECRET_BYTES = 42, 74, 64, 158
-# In a secret key: no encryption, and minisign's salt and cost fields without encryption.
+# Part of a secret key without encryption, with the fields that minisign uses for salt and cost.
 _NOT_ENCRYPTED = b"\0\0B2" + bytes(48)
 
 
 class KeyFormatError(ValueError):
-    """The key is invalid. The message does not contain it."""
+    """The key is invalid. The message does not reveal it."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A key that verifies signatures."""
+    """Key that verifies signatures."""
 
     key_id: bytes
     key: bytes
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Parse the line that minisign prints, `RW…`.
+        """Parse a key as minisign prints it, `RW…`.
 
         Raises:
             KeyFormatError: The text is not a public key.
         """
         data = _decode_base64(text, _PUBLIC_BYTES)
         if data is None or data[:2] != _KEY:
-            raise KeyFormatError("not a public key of minisign (RW and 54 more characters)")
+            raise KeyFormatError("not a minisign public key (RW and 54 more characters)")
         return cls(data[2:10], data[10:])
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """A key that signs."""
+    """Key that creates signatures."""
 
     key_id: bytes
     seed: bytes
@@ -84,17 +84,17 @@ class SecretKey:
         lines = text.splitlines()
         data = _decode_base64(lines[1], _SECRET_BYTES) if len(lines) == 2 and lines[0].startswith(UNTRUSTED) else None
         if data is None or data[:2] != _KEY:
-            raise KeyFormatError("not a secret key of minisign")
+            raise KeyFormatError("not a minisign secret key")
         if data[2:4] != _NOT_ENCRYPTED[:2]:
             raise KeyFormatError("the key has a password; create one without: rfa keygen, or minisign -G -W")
         found = cls(data[54:62], data[62:94])
         if data[94:126] != found.public.key:
-            raise KeyFormatError("not a secret key of minisign: its halves do not match")
+            raise KeyFormatError("not a minisign secret key: its halves do not match")
         return found
 
     @property
     def public(self) -> PublicKey:
-        """The public key."""
+        """Public key that verifies signatures of this key."""
         return PublicKey(self.key_id, self._private.public_key().public_bytes_raw())
 
     @property
@@ -110,7 +110,7 @@ class SecretKey:
         """Return the content of a signature file.
 
         Args:
-            comment: One line, which is also signed.
+            comment: One line of text, which is signed too.
         """
         signature = self._private.sign(_hash(message))
         over_comment = self._private.sign(signature + comment.encode())
@@ -124,14 +124,14 @@ class SecretKey:
 
 
 class Keys(NamedTuple):
-    """The two files of a key pair."""
+    """Paths of the two files of a key pair."""
 
     key: Path
     pub: Path
 
 
 def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
-    """Parse keys, one per line or separated by commas. Minisign's comments and those after `#` are ignored.
+    """Parse public keys, one per line or separated by commas. Comments of minisign and text after `#` are ignored.
 
     Raises:
         KeyFormatError: A key is invalid, or there is none.
@@ -144,21 +144,21 @@ def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
 
 
 def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicKey]) -> str:
-    """Verify a signature by one of these keys and return its trusted comment.
+    """Verify a signature with one of the trusted keys and return its trusted comment.
 
     Raises:
-        BundleError: The signature is missing, or of another key or message.
+        BundleError: The signature is malformed, is of an unknown key, or does not match the message.
     """
     try:
         name, signed, comment, over_comment = signature.decode().removesuffix("\n").split("\n")
     except ValueError:
-        raise BundleError(f"{SIGNATURE_FILE}: not a signature of minisign") from None
+        raise BundleError(f"{SIGNATURE_FILE}: not a minisign signature") from None
     data, last = _decode_base64(signed, _SIGNATURE_BYTES), _decode_base64(over_comment, _COMMENT_BYTES)
     is_whole = name.startswith(UNTRUSTED) and comment.startswith(TRUSTED)
     if data is None or last is None or not is_whole:
-        raise BundleError(f"{SIGNATURE_FILE}: not a signature of minisign")
+        raise BundleError(f"{SIGNATURE_FILE}: not a minisign signature")
     if data[:2] != _HASHED:
-        raise BundleError(f"{SIGNATURE_FILE}: a signature of another form than ED (minisign before 0.11, or -l)")
+        raise BundleError(f"{SIGNATURE_FILE}: not an ED signature (it is from minisign before 0.11, or from -l)")
     key = next((key for key in trusted if key.key_id == data[2:10]), None)
     if key is None:
         raise BundleError(f"{SIGNATURE_FILE}: signed by a key that is not trusted")
@@ -167,15 +167,15 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
         verifier.verify(data[10:], _hash(message))
         verifier.verify(last, data[10:] + comment.removeprefix(TRUSTED).encode())
     except InvalidSignature:
-        raise BundleError(f"{SIGNATURE_FILE}: not the signature of this manifest and comment") from None
+        raise BundleError(f"{SIGNATURE_FILE}: the signature does not match the manifest and the comment") from None
     return comment.removeprefix(TRUSTED)
 
 
 def write_keys(prefix: Path) -> Keys:
-    """Create a key pair: `PREFIX.key`, readable only by its owner and not encrypted, and `PREFIX.pub`.
+    """Create a key pair: `PREFIX.key`, unencrypted and readable only by its owner, and `PREFIX.pub`.
 
     Raises:
-        FileExistsError: One of them exists.
+        FileExistsError: One of the files exists.
     """
     key = SecretKey.generate()
     paths = Keys(prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub"))
@@ -186,13 +186,13 @@ def write_keys(prefix: Path) -> Keys:
 
 
 def sign_bundle(directory: Path, digest: str, key: SecretKey) -> Path:
-    """Sign a bundle's manifest, replacing an older signature.
+    """Sign the manifest of a bundle, and replace an existing signature.
 
     Args:
         digest: Digest of the opened bundle.
 
     Raises:
-        BundleError: The manifest has changed since.
+        BundleError: The manifest has changed since the bundle was opened.
     """
     manifest = (directory / MANIFEST_FILE).read_bytes()
     if hashlib.sha256(manifest).hexdigest() != digest:
@@ -217,7 +217,7 @@ def _hash(message: bytes) -> bytes:
 
 
 def _decode_base64(text: str, size: int) -> bytes | None:
-    """Return the bytes of canonical base64 of exactly this size, or None."""
+    """Decode canonical base64 of exactly `size` bytes. Return None for any other text."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

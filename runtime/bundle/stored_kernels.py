@@ -1,8 +1,8 @@
-"""Compiled GPU kernels in a bundle: kernels.json, and machine code (cubin) and PTX of each kernel.
+"""Compiled GPU kernels in a bundle: kernels.json, and the machine code (cubin) and PTX of each kernel.
 
-A cubin must have the header of NVIDIA GPUs; reading it executes nothing. Each kernel states its architecture, the hash
-of its source, and the type of every parameter: a constant, or a number or address that may be divisible by 16. A launch
-must match all of them.
+A cubin must have the header of code for NVIDIA GPUs; reading it executes nothing. Each entry states the architecture,
+the hash of the kernel's source, and the type of every parameter: a constant, or a number or address that may have to be
+divisible by 16. A launch must match all of them.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from rfa.runtime.bundle.documents import BundleError, Sha256, Strict, parse_json
 
 KERNELS_FILE: Final = "kernels.json"
 KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}\.(?:cubin|ptx)")
-# A model with both modes has 56, together 4 MB. A bundle holds those of six GPUs.
+# A model with both modes has 56 kernels of 4 MB in total. A bundle holds kernels for six GPUs.
 MAX_KERNELS_OF_A_GPU: Final = 80
 MAX_KERNELS: Final = 6 * MAX_KERNELS_OF_A_GPU
-# kernels.json has some 3.6 kB per kernel.
+# kernels.json has about 3.6 kB per kernel.
 MAX_KERNELS_BYTES: Final = MAX_KERNELS << 13
-# Limits on machine code or PTX of a kernel, and on all kernel files of a bundle.
+# Limits on the machine code or PTX of a kernel, and on all kernel files of a bundle.
 MAX_CODE_BYTES: Final = 4 << 20
 MAX_ALL_CODE_BYTES: Final = 256 << 20
 # Alignment that kernels may assume for numbers and addresses.
 DIVISOR: Final = 16
-# Largest shared memory of a CTA on any GPU.
+# Maximum shared memory of a CTA on any GPU.
 MAX_SHARED_BYTES: Final = 227 << 10
 ELF_HEADER: Final = struct.Struct("<4s5B7xHH")
 ELF64_LITTLE_ENDIAN: Final = (b"\x7fELF", 2, 1, 1)
 EM_CUDA: Final = 190
 TARGET: Final = re.compile(r"^\.target (sm_[0-9]+a?)\s*$", re.MULTILINE)
-# Bounded patterns: parameters contain no parentheses, and a block has at most a thousand threads.
+# The pattern is bounded: parameters do not contain parentheses, and a block has at most 1,024 threads.
 ENTRY: Final = re.compile(r"^\.visible \.entry (\w+)\(([^()]*)\)\s*\.reqntid (\d{1,4})\b", re.MULTILINE)
 
-# Names of torch's dtypes in a kernel's signature.
+# Names of torch dtypes in the signature of a kernel.
 NAMES: Final = {
     "torch.float64": "fp64", "torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16",
     "torch.int32": "i32", "torch.int64": "i64",
@@ -53,7 +53,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
 class Parameter(Strict):
-    """A parameter: Triton's type, the value of a constant, and whether the number or address is divisible by 16."""
+    """Parameter of a kernel: its Triton type, its value if it is constant, and whether it must be divisible by 16."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
     type: Annotated[str, Field(pattern=TYPE)]
@@ -61,7 +61,7 @@ class Parameter(Strict):
     is_aligned: bool = False
 
     def takes(self, value: Any) -> bool:
-        """Return whether a kernel with this parameter may be launched with a value."""
+        """Return whether a kernel with this parameter accepts a value."""
         if self.type == "constexpr":
             return type(value) is type(self.value) and bool(value == self.value)
         if self.type.startswith("*"):
@@ -82,14 +82,14 @@ class KernelEntry(Strict):
 
     Args:
         name: Name of the function in Python and in the machine code.
-        file: Name of machine code and PTX, without suffix.
-        architecture: Oldest GPU that it runs on.
-        target: Target in the PTX; sm_90a is for that GPU alone.
-        source: `rfa.model.kernel_launches.source_hash`.
+        file: Name of the files with machine code and PTX, without suffix.
+        architecture: Oldest GPU that the kernel runs on.
+        target: Target of the PTX. Code for sm_90a runs on that GPU only.
+        source: `rfa.model.kernel_launches.source_hash` of the kernel.
         options: Options of the launch.
         scratch: Number of null pointers after the arguments.
-        registers, stack_bytes: Per thread.
-        shared_bytes: Per CTA.
+        registers, stack_bytes: Use per thread.
+        shared_bytes: Use per CTA.
         triton, cuda: Versions of the compiler and its assembler.
     """
 
@@ -117,7 +117,7 @@ class KernelDocument(Strict):
     @model_validator(mode="after")
     def _has_each_once(self) -> Self:
         if len({entry.file for entry in self.kernels}) != len(self.kernels):
-            raise ValueError("two kernels have one file")
+            raise ValueError("two kernels name the same file")
         return self
 
 
@@ -130,11 +130,11 @@ class StoredKernel:
     ptx: str
 
     def fits(self, name: str, values: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-        """Return whether it matches a launch.
+        """Return whether the kernel matches a launch.
 
         Args:
-            values: By parameter: tensors, numbers, constants, None.
-            options: Warps and stages, if the launch gives them.
+            values: Arguments by parameter name: tensors, numbers, constants or None.
+            options: Numbers of warps and stages, if the launch sets them.
         """
         entry = self.entry
         if name != entry.name or dict(options) != entry.options or len(values) != len(entry.parameters):
@@ -145,7 +145,9 @@ class StoredKernel:
         )
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        """Return the C arguments of a matching launch in order, without constants, followed by the null pointers."""
+        """Return the C arguments of a matching launch in order: the arguments that are not constant, then null
+        pointers.
+        """
         packed: list[Any] = []
         for parameter in self.entry.parameters:
             value = values[parameter.name]
@@ -156,33 +158,38 @@ class StoredKernel:
         return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
 
     def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
-        """Return why it does not run with this compute capability and driver version of CUDA, or None if it does.
+        """Return why the kernel does not run on a GPU, or None if it does.
 
-        Machine code runs on GPUs of its major version from its minor version on; with a target in "a", only on that
-        version. A driver loads code of any CUDA with its major version.
+        Machine code runs on GPUs of the same major version with an equal or higher minor version. A target that ends in
+        "a"
+        runs on exactly that version. A driver loads code of every CUDA version with its major version.
+
+        Args:
+            capability: Compute capability of the GPU.
+            driver: CUDA version of the driver.
         """
         entry = self.entry
         major, minor = divmod(int(entry.architecture.removeprefix("sm_")), 10)
         is_later = capability[0] == major and capability[1] > minor and not entry.target.endswith("a")
         if capability != (major, minor) and not is_later:
-            return f"it is for {entry.architecture}, the GPU is sm_{capability[0]}{capability[1]}"
+            return f"it is for {entry.architecture}, but the GPU is sm_{capability[0]}{capability[1]}"
         if driver[0] < int(entry.cuda.split(".")[0]):
-            return f"it was assembled by CUDA {entry.cuda}, the driver is of CUDA {driver[0]}.{driver[1]}"
+            return f"it was assembled by CUDA {entry.cuda}, but the driver supports CUDA {driver[0]}.{driver[1]}"
         return None
 
 
 def is_kernel_file(name: str) -> bool:
-    """Return whether a file of a bundle belongs to its kernels."""
+    """Return whether a file of a bundle contains kernels."""
     return name == KERNELS_FILE or KERNEL_FILE.fullmatch(name) is not None
 
 
 def largest_kernel_file(name: str) -> int:
-    """Return the largest size of such a file."""
+    """Return the maximum size of a kernel file in bytes."""
     return MAX_KERNELS_BYTES if name == KERNELS_FILE else MAX_CODE_BYTES
 
 
 def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
-    """Return the kernels of a bundle, from its kernel files.
+    """Read the kernels of a bundle from its kernel files.
 
     Raises:
         BundleError: A file is missing, not listed, or differs from kernels.json.
@@ -190,7 +197,7 @@ def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
     if not files:
         return ()
     if KERNELS_FILE not in files:
-        raise BundleError(f"{min(files)}: a bundle with kernels has {KERNELS_FILE}")
+        raise BundleError(f"{min(files)}: a bundle with kernels must contain {KERNELS_FILE}")
     document = read_document(KernelDocument, parse_json(files[KERNELS_FILE], KERNELS_FILE), KERNELS_FILE)
     listed = {f"{entry.file}.{ending}" for entry in document.kernels for ending in ("cubin", "ptx")}
     for name in sorted(listed - files.keys()):
@@ -203,7 +210,7 @@ def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
 def _read(entry: KernelEntry, files: Mapping[str, bytes]) -> StoredKernel:
     cubin, ptx = f"{entry.file}.cubin", f"{entry.file}.ptx"
     if not is_kernel_file(cubin) or not entry.file.endswith(f".{entry.architecture}"):
-        raise BundleError(f"{KERNELS_FILE}: kernel {entry.name!r} must have a file named for {entry.architecture}")
+        raise BundleError(f"{KERNELS_FILE}: the file of kernel {entry.name!r} must be named for {entry.architecture}")
     _check_code(files[cubin], cubin)
     text = _check_text(files[ptx], ptx, entry)
     return StoredKernel(entry, files[cubin], text)
@@ -218,17 +225,17 @@ def _check_code(data: bytes, file: str) -> None:
 
 
 def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
-    """Check the PTX of the entry's kernel."""
+    """Check that a file is the PTX of an entry's kernel, and return its text."""
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
-        raise BundleError(f"{file}: PTX is ASCII") from None
+        raise BundleError(f"{file}: PTX must be ASCII") from None
     targets, found = TARGET.findall(text), ENTRY.findall(text)
     if targets != [entry.target] or entry.target.removesuffix("a") != entry.architecture:
         raise BundleError(f"{file}: not PTX for {entry.target}")
     if len(found) != 1 or found[0][0] != entry.name or int(found[0][2]) != 32 * entry.warps:
-        raise BundleError(f"{file}: not PTX of the kernel {entry.name!r} with {entry.warps} warps")
+        raise BundleError(f"{file}: does not contain PTX for kernel {entry.name!r} with {entry.warps} warps")
     expected = sum(parameter.type != "constexpr" for parameter in entry.parameters) + entry.scratch
     if found[0][1].count(".param") != expected:
-        raise BundleError(f"{file}: the kernel {entry.name!r} has other parameters than {KERNELS_FILE} says")
+        raise BundleError(f"{file}: the parameters of kernel {entry.name!r} do not match {KERNELS_FILE}")
     return text

@@ -1,9 +1,9 @@
-"""Confidence and tail probability of a token, computed alike in calibration and runtime. NumPy only.
+"""Confidence and tail probability of a token. Calibration and runtime share this code, which needs only NumPy.
 
     confidence = softmax(logits / temperature)[token]
-    tail       = P(surprise >= s) of held-out tokens, s = -log of the model's own tail probability
+    tail       = P(surprise >= s) over held-out tokens, s = -log of the model's own tail probability
 
-Between the points of the table log P is linear in s, and beyond the last one it falls as an exponential does.
+log P is linear in s between the points of the table, and the tail is exponential beyond the last point.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS = 15
-# Held-out tokens beyond the last point of the table of tails.
+# Number of held-out tokens beyond the last point of the tail table.
 RAREST = 10
 
 
 class TokenConfidence:
-    """The calibration of one decoding mode: the temperature of the softmax, and the table of tails.
+    """Calibration of one decoding mode: the temperature of the softmax, and the tail table.
 
     Args:
-        tails: `surprise`, `share` and `scale` of `tail_table`; None leaves tails as they are.
+        temperature: Divisor of the logits.
+        tails: `surprise`, `share` and `scale` from `tail_table`. If None, `tail` returns its argument.
     """
 
     def __init__(self, temperature: float, tails: Mapping[str, Any] | None = None) -> None:
-        # float32, like the logits.
+        # float32, as the logits are.
         self.temperature = np.float32(temperature)
         self._tails = None
         if tails is not None:
@@ -36,15 +37,15 @@ class TokenConfidence:
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any], mode: str) -> TokenConfidence:
-        """Return the confidence of a mode, from the content of calibration.json."""
+        """Return the calibration of a mode from the content of calibration.json."""
         return cls(calibration["temperature"][mode], calibration.get("modes", {}).get(mode, {}).get("tails"))
 
     def __call__(self, log_probability: Any) -> Any:
-        """Compute from log softmax(logits / temperature)[token], which rounding may put above 0."""
+        """Return the confidence, given log softmax(logits / temperature)[token], which rounding may put above 0."""
         return np.exp(np.minimum(log_probability, 0.0))
 
     def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The share of held-out tokens that are at least as surprising, from the model's own tail probability."""
+        """Return the share of held-out tokens that are at least as surprising, given the model's tail probability."""
         if self._tails is None:
             return probability
         surprise, log_share, scale = self._tails
@@ -54,10 +55,12 @@ class TokenConfidence:
 
 
 def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
-    """Shares of held-out tokens by surprise, four a halving down to the `RAREST` ones, and the scale beyond.
+    """Return the tail table: shares of held-out tokens by surprise, and the scale of the surprise beyond the table.
+
+    The shares are about a factor of 2^(1/4) apart, down to `RAREST` tokens.
 
     Args:
-        probability: the model's own tail probability of each token `[n]`.
+        probability: The model's own tail probability of each token, `[n]`.
     """
     ordered = np.sort(-np.log(np.maximum(probability, np.finfo(np.float64).tiny)))
     count = len(ordered)
@@ -74,7 +77,7 @@ def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
-    """Return ECE, and mean confidence, share correct and count of bins of equal mass, by ascending confidence."""
+    """Return the ECE, and the mean confidence, the share of right tokens and the count of bins of equal mass."""
     order = np.argsort(confidence, kind="stable")
     parts = [part for part in np.array_split(order, bins) if len(part)]
     stated = [float(confidence[part].mean()) for part in parts]

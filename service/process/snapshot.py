@@ -97,7 +97,7 @@ def _opened(bundle: Path) -> Iterator[int]:
     try:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise BundleError(f"{bundle.name}: cannot be read as a folder: {error.strerror}") from None
+        raise BundleError(f"{bundle.name}: cannot be read as a directory: {error.strerror}") from None
     try:
         yield folder
     finally:
@@ -111,7 +111,7 @@ def _sizes(folder: int, name: str) -> dict[str, int]:
             if len(sizes) == MAX_FILES:
                 raise BundleError(f"{name}: more than {MAX_FILES} files, the limit of a bundle")
             if not entry.is_file(follow_symlinks=False):
-                raise BundleError(f"{entry.name}: not a regular file (a bundle has no links and folders)")
+                raise BundleError(f"{entry.name}: not a regular file (a bundle must not contain links or directories)")
             sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
 

@@ -58,7 +58,7 @@ def better(document: Any) -> None:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(colder, r"recurrent\.rows: row \d: the stated confidence is"), (better, "further than chance allows")],
+    [(colder, r"recurrent\.rows: row \d: the stated confidence is"), (better, "outside the range allowed by chance")],
 )
 def test_a_bundle_whose_calibration_error_does_not_hold_is_refused(
     tmp_path: Path, change: Callable[[Any], None], reason: str

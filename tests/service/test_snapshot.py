@@ -66,7 +66,7 @@ def add_many(bundle: Path) -> None:
         (lambda bundle: (bundle / "folder").mkdir(), "folder: not a regular file"),
         (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json: missing"),
         (lambda bundle: (bundle / "large").write_bytes(bytes(PLENTY)), "max_bundle_bytes"),
-        (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: cannot be read as a folder"),
+        (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: cannot be read as a directory"),
         (add_many, f"more than {MAX_FILES} files"),
     ],
 )

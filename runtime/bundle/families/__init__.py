@@ -1,7 +1,7 @@
-"""Content of a bundle by family: configuration, arrays, state, graphs and calibration.
+"""Content of a bundle for each model family: configuration, arrays, state, graphs and calibration.
 
-`FAMILIES[manifest.family]` is the configuration class, whose instances have the rules. Tests compare them with the
-model classes (`rfa.model.checkpoint.FAMILIES`), which are not imported here: reading a bundle needs no torch.
+`FAMILIES[manifest.family]` is the configuration class, whose instances provide the rules. Tests compare the classes
+with the model classes (`rfa.model.checkpoint.FAMILIES`), which are not imported here because they need torch.
 """
 
 from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule

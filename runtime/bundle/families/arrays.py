@@ -1,4 +1,4 @@
-"""Rules for named arrays, checked before a runtime gets them."""
+"""Rules for named arrays, which are checked before a runtime uses the arrays."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from rfa.runtime.bundle.documents import BundleError
 
 AnyArray = NDArray[Any]
-# Relative tolerance of values recomputed in another order and with other libraries than in torch.
+# Relative tolerance for values that torch computed in another order and with other libraries.
 TOLERANCE = 1e-4
-# Rounding to float32 changes eigenvalues of a covariance by at most this share of the largest.
+# Rounding to float32 changes the eigenvalues of a covariance by at most this share of the largest eigenvalue.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ArrayRule:
-    """A rule for an array. Values must also be finite.
+    """Rule for an array. All values must be finite.
 
     Args:
-        least, above, most: Bounds of the values. `above` is exclusive.
+        least, above, most: Bounds on the values. `above` is exclusive.
         value: Expected values, within `tolerance` of the largest magnitude.
-        is_covariance: Symmetric and positive semidefinite, with a positive diagonal.
+        is_covariance: Whether the array must be symmetric and positive semidefinite with a positive diagonal.
     """
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     """Check names, dtypes and shapes, then values.
 
     Raises:
-        BundleError: An array is missing, unexpected or invalid. The message names file, array and reason.
+        BundleError: An array is missing, unexpected or invalid. The message names the file, the array and the reason.
     """
     for name in sorted(rules.keys() - found.keys())[:1]:
         raise BundleError(f"{file}: lacks {name}, which the configuration requires")
@@ -54,7 +54,7 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     for name, rule in rules.items():
         if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
             stored = f"{found[name].dtype}{list(found[name].shape)}"
-            raise BundleError(f"{file}: {name} is {stored}, the configuration requires {rule.dtype}{list(rule.shape)}")
+            raise BundleError(f"{file}: {name} is {stored}, expected {rule.dtype}{list(rule.shape)}")
     for name, rule in rules.items():
         problem = _problem(found[name], rule)
         if problem is not None:
@@ -71,7 +71,7 @@ def _problem(array: AnyArray, rule: ArrayRule) -> str | None:
     if rule.most is not None and (array > rule.most).any():
         return f"contains a value above {rule.most:g}"
     if rule.is_covariance and not _is_covariance(array.astype(np.float64)):
-        return "is no covariance"
+        return "is not a covariance matrix"
     if rule.value is not None and not _is_near(array, rule.value, rule.tolerance):
         return "does not follow from the configuration and the other arrays"
     return None

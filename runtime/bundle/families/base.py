@@ -1,4 +1,4 @@
-"""Base classes of families."""
+"""Base classes of model families."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rfa.runtime.bundle.documents import Strict
 from rfa.runtime.bundle.families.arrays import AnyArray, Rules
 from rfa.runtime.bundle.manifest import Dtype, GraphSpec, Kind, TensorSpec
 
-# Upper bound of the state of one stream, because a server holds hundreds.
+# Upper bound on the state of one stream, because a server holds hundreds of streams.
 MAX_STATE_BYTES = 64 << 20
 
 
 class GraphRule(NamedTuple):
-    """The interface of a graph, in order. Inputs in `optional` may be missing."""
+    """Interface of a graph, in order. The graph may lack inputs in `optional`."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -25,7 +25,7 @@ class GraphRule(NamedTuple):
 
 
 class FamilyConfig(Strict):
-    """The configuration of a model, and the content of its bundle."""
+    """Configuration of a model, from which the content of its bundle follows."""
 
     kind: ClassVar[Kind]
     calibration: ClassVar[type[BaseModel]]
@@ -38,7 +38,10 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """Return rules for model.safetensors. `shapes` of its arrays decide what the configuration leaves open.
+        """Return the rules for model.safetensors.
+
+        Args:
+            shapes: Shapes of the arrays. They determine sizes that the configuration leaves open.
 
         Raises:
             ValueError: The shapes are inconsistent.
@@ -46,7 +49,7 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """Return rules for values that follow from others or are bounded. `weights` have the right shapes.
+        """Return the rules for values that follow from other values or are bounded. `weights` have the right shapes.
 
         Raises:
             ValueError: The values are inconsistent.
@@ -58,29 +61,29 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:
-        """Graphs by name."""
+        """Return the rules of the graphs by name."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Interfaces that golden outputs run: the bundle's graphs, or those of compiled code."""
+        """Return the interfaces that golden outputs run: the bundle's graphs, or those of compiled code."""
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """Return rules for decoder.safetensors, or None if the family has no such file."""
+        """Return the rules for decoder.safetensors, or None if the family does not have this file."""
         return None
 
 
 def spec(name: str, *shape: int | str, dtype: Dtype = "float32") -> TensorSpec:
-    """Return the rule of a tensor, by default of floats."""
+    """Return the specification of a tensor, float32 by default."""
     return TensorSpec(name, dtype, shape)
 
 
 def batched(specs: Sequence[TensorSpec], prefix: str) -> list[TensorSpec]:
-    """Return state tensors as inputs or outputs of a graph."""
+    """Return state tensors as inputs or outputs of a graph, with a batch dimension."""
     return [TensorSpec(f"{prefix}{part.name}", part.dtype, ("batch", *part.shape)) for part in specs]
 
 
 def size(found: Sequence[TensorSpec]) -> int:
-    """Return the size of float32 tensors of fixed shape in bytes."""
+    """Return the size in bytes of float32 tensors of fixed shape."""
     total = 0
     for part in found:
         count = 4

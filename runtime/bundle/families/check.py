@@ -1,4 +1,4 @@
-"""Checks of manifest, arrays and calibration against the rules of the family."""
+"""Check the manifest, arrays and calibration of a bundle against the rules of its family."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import DTYPES, MANIFEST_FILE, Dtype, GraphSpec, Manifest, TensorSpec
 
 WEIGHTS_FILE = "model.safetensors"
-# Optional constants, computed from the weights at export for runtimes without torch.
+# Optional file of constants, computed from the weights at export for runtimes without torch.
 CONSTANTS_FILE = "decoder.safetensors"
 CALIBRATION_FILE = "calibration.json"
 RETIRED_FAMILY = "metric"
 
 
 def read_family(manifest: Manifest) -> FamilyConfig:
-    """Return the configuration. The manifest's state and graphs must follow from it.
+    """Return the configuration of a bundle, and check that the manifest's state and graphs follow from it.
 
     Raises:
-        BundleError: The manifest does not match. The message has the field and the reason.
+        BundleError: The manifest does not match. The message names the field and the reason.
     """
     kind = FAMILIES.get(manifest.family)
     if manifest.family == RETIRED_FAMILY:
         raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is retired; use the model 'auto' instead")
     if kind is None:
-        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown, not one of {sorted(FAMILIES)}")
+        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown, expected one of {sorted(FAMILIES)}")
     if kind.kind != manifest.kind:
         raise BundleError(f"{MANIFEST_FILE}: kind {manifest.kind!r}, the family {manifest.family!r} is {kind.kind!r}")
     family = read_document(kind, manifest.config, f"{MANIFEST_FILE}: config")
     if manifest.state != family.state():
-        raise BundleError(f"{MANIFEST_FILE}: state is not that of the configuration")
+        raise BundleError(f"{MANIFEST_FILE}: state does not match the configuration")
     rules = family.graphs()
     if manifest.family == "linear" and manifest.graphs:
         raise BundleError(
@@ -67,7 +67,7 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
     """Check model.safetensors against the configuration and the manifest.
 
     Raises:
-        BundleError: An array does not match. The message names it and what was expected.
+        BundleError: An array does not match. The message names the array and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
     found = tensor_specs(weights)
@@ -85,10 +85,10 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
 
 
 def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, weights: Mapping[str, AnyArray]) -> None:
-    """Check decoder.safetensors against configuration and weights.
+    """Check decoder.safetensors against the configuration and the weights.
 
     Raises:
-        BundleError: An array does not match, or the family has no such file.
+        BundleError: An array does not match, or the family does not have this file.
     """
     rules = family.constants(weights)
     if rules is None:
@@ -97,7 +97,7 @@ def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, wei
 
 
 def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifest: Manifest) -> None:
-    """Check calibration.json, and the manifest's summary of it.
+    """Check calibration.json, and the summary of it in the manifest.
 
     Raises:
         BundleError: A field is invalid, or the modes or the summary differ. The message gives the reason.

@@ -1,4 +1,4 @@
-"""Filters: linear systems and deep filters (`rfa.model.linear_filter`, `deep_filter`)."""
+"""Filter families: linear systems and deep filters (`rfa.model.linear_filter`, `rfa.model.deep_filter`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rfa.runtime.bundle.families.arrays import ROUNDING, TOLERANCE, AnyArray, Ar
 from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, batched, spec
 from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
-# Numbers of the configuration, rounded to float32.
+# Relative tolerance for numbers of the configuration that are rounded to float32.
 EXACT = 1e-6
 MAX_SIZE = 256
 MAX_TERMS, MAX_NODES = 8, 64
-NOISE_LAWS = 7  # noise factors in `rfa.model.recurrence.dense`
+NOISE_LAWS = 7  # number of noise factors in `rfa.model.recurrence.dense`
 FLOOR = 1e-6
 
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -30,7 +30,7 @@ OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
 class FilterConfig(FamilyConfig):
-    """Base class of filters: the interface, and the state in observation units."""
+    """Base class of filters, with the interface of a step and the state in observation units."""
 
     kind: ClassVar[Kind] = "filter"
     modes: ClassVar[tuple[str, ...]] = ("recurrent",)
@@ -48,7 +48,7 @@ class FilterConfig(FamilyConfig):
         raise NotImplementedError
 
     def takes_passes(self) -> bool:
-        """Whether K is an input of each observation."""
+        """Return whether K is an input of each observation."""
         return False
 
     def _token(self) -> tuple[TensorSpec, ...]:
@@ -81,7 +81,7 @@ class FilterConfig(FamilyConfig):
 
 
 class LinearConfig(FilterConfig):
-    """See `rfa.runtime.filters.linear_config.LinearFilterConfig`."""
+    """Configuration of a linear filter. See `rfa.runtime.filters.linear_config.LinearFilterConfig`."""
 
     drift: Matrix
     process_noise: Matrix
@@ -133,11 +133,11 @@ class LinearConfig(FilterConfig):
         return self.nu is not None and self.rule == "learned"
 
     def graphs(self) -> dict[str, GraphRule]:
-        """None, because the step is compiled from the configuration. See `FamilyConfig`."""
+        """Return an empty dict, because the step is compiled from the configuration. See `FamilyConfig`."""
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Single steps, and forecasts from the state after them. See `FamilyConfig`."""
+        """Return the interfaces of single steps, and of forecasts from the state after them. See `FamilyConfig`."""
         state = batched(self.state(), "state.")
         return {
             "step": GraphSpec("step", (*self._token(), *state), self._step_outputs(), ()),
@@ -145,7 +145,7 @@ class LinearConfig(FilterConfig):
         }
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """See `FamilyConfig`. A drift without an eigenbasis is stored as chains of modes."""
+        """See `FamilyConfig`. A drift matrix without an eigenbasis is stored as chains of modes."""
         p, n = self.sizes
         rules: dict[str, tuple[int, ...]] = {
             "matrix": (p, n), "offset": (p,), "noise": (p, p), "inverse_nu": (1,), "contamination": (1,),
@@ -161,7 +161,9 @@ class LinearConfig(FilterConfig):
         return {name: ArrayRule(shape) for name, shape in rules.items()}
 
     def _chain_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return shapes for the numbers of nilpotent powers and of clusters, which follow from the drift."""
+        """Return the shapes that depend on the numbers of nilpotent powers and of clusters, which follow from the
+        drift.
+        """
         n = self.sizes[1]
         nodes, table = shapes.get("nodes", ()), shapes.get("node_weights", ())
         top = table[1] if len(table) == 2 else 0
@@ -205,7 +207,7 @@ class LinearConfig(FilterConfig):
         return rules
 
     def _check_drift(self, weights: Mapping[str, AnyArray]) -> None:
-        """Check A = V (diag(rates) + nilpotent) V⁻¹ up to rounding, and for modes their noise V⁻¹ Q V⁻ᴴ."""
+        """Check A = V (diag(rates) + nilpotent) V⁻¹ up to rounding, and for modes also the noise V⁻¹ Q V⁻ᴴ."""
         parts = ("basis", "dual", "rate", "noise", *(["power"] if "member" in weights else []))
         found = {
             name: weights[f"{name}_re"].astype(np.float64) + 1j * weights[f"{name}_im"].astype(np.float64)
@@ -221,11 +223,11 @@ class LinearConfig(FilterConfig):
         allowed = TOLERANCE + ROUNDING * amplified
         scale = max(float(np.abs(drift).max()), float(np.abs(rates).max(initial=0.0)))
         if np.abs(basis @ (np.diag(rates) + inner) @ dual - drift).max() > allowed * scale:
-            raise ValueError("rates and basis are not those of the drift")
+            raise ValueError("rates and basis do not reproduce the drift matrix")
         noise = found["noise"][0] if "member" in weights else found["noise"]
         formed = dual @ process @ dual.conj().T
         if np.abs(noise - formed).max() > allowed * np.abs(formed).max(initial=0.0):
-            raise ValueError("the noise of the modes is not that of the process")
+            raise ValueError("the noise of the modes does not match the process noise")
 
 
 Span = Annotated[float, Field(gt=0, le=1e15)]
@@ -233,7 +235,7 @@ Width = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class DeepConfig(FilterConfig):
-    """See `rfa.model.deep_blocks.DeepFilterConfig`."""
+    """Configuration of a deep filter. See `rfa.model.deep_blocks.DeepFilterConfig`."""
 
     modes = ("attention", "recurrent")
 
@@ -340,7 +342,7 @@ def _robustness(nu: float | None, contamination: float, outlier_scale: float) ->
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists, or None if rows differ in length."""
+    """Return the shape of nested lists, or None if the rows differ in length."""
     if not isinstance(value[0], list):
         return (len(value),)
     return (len(value), len(value[0])) if len({len(row) for row in value}) == 1 else None

@@ -1,4 +1,4 @@
-"""Language models: Robust Filter Attention, its ablations and slots, and its baselines (`rfa.model.language`)."""
+"""Language models: Robust Filter Attention with ablations and slots, and baselines (`rfa.model.language`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, spec
 from rfa.runtime.bundle.manifest import Kind, TensorSpec
 from rfa.runtime.choices import Mode
 
-# Constants of the architecture (`rfa.model.layers`, `rfa.model.dynamics`).
+# Constant of the architecture (`rfa.model.layers`, `rfa.model.dynamics`).
 FLOOR = 1e-6
 GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
 NORM_EPS = 1e-6
 SLOWEST = 10_000.0
-# Options that only mixer 'rfa' has, and their defaults.
+# Options that only the mixer 'rfa' has, and their defaults.
 OPTIONS_OF_RFA: dict[str, object] = {
     "kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False,
     "learned_decay": False, "output_gate": False, "own_readout": False, "robust_slots": True, "confidence": "none",
@@ -30,7 +30,9 @@ Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class LanguageConfig(FamilyConfig):
-    """`rfa.runtime.text.config.LanguageModelConfig`, restricted to the options of bundles."""
+    """Configuration of a language model: `rfa.runtime.text.config.LanguageModelConfig` with the options that bundles
+    allow.
+    """
 
     kind: ClassVar[Kind] = "lm"
     calibration = LanguageCalibration
@@ -77,7 +79,7 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def gpu_refusal(self) -> str | None:
-        """What of the model the decoder of GPUs does not run, or None."""
+        """Feature of the model that the GPU decoder does not support, or None."""
         if self.mixer != "rfa":
             return f"the mixer {self.mixer!r}"
         if self.confidence != "none" or self.bias or self.horizon:
@@ -86,7 +88,9 @@ class LanguageConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:
-        """Slots require unmodified RFA; options of slots and of mixers require these."""
+        """Check that options of slots and of mixers are used only with models that have these, and slots only with
+        plain RFA.
+        """
         for name, default in OPTIONS_OF_RFA.items():
             if self.mixer != "rfa" and getattr(self, name) != default:
                 raise ValueError(f"{name} requires mixer 'rfa'")
@@ -135,7 +139,7 @@ class LanguageConfig(FamilyConfig):
         return shapes | (self._slots() if self.has_slots else {})
 
     def _scalars(self) -> list[str]:
-        """Return the parameters of a mixer of which a head has one."""
+        """Return the names of the parameters of a mixer that have one value per head."""
         if self.mixer == "softmax":
             return []
         raw = ["gamma2", "tau", *(["nu"] if self.mixer != "afa" else []), *(["mu"] if self.learned_decay else [])]
@@ -162,7 +166,7 @@ class LanguageConfig(FamilyConfig):
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return the rule of a weight and, with own_readout, of another for recurrent mode."""
+        """Return the rule of a weight and, with own_readout, the rule of its counterpart for recurrent mode."""
         own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
         return {f"{name}.weight": shape, **own}
 
@@ -186,13 +190,13 @@ class LanguageConfig(FamilyConfig):
         return rules
 
     def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
-        """Return the process noise of the slots over a token, `[L, H, S]`."""
+        """Return the process noise of the slots per token, `[L, H, S]`."""
         steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
         own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
         return own
 
     def _stacked(self, weights: Mapping[str, AnyArray], name: str) -> AnyArray:
-        """Return a parameter of the mixers, `[L, …]` float64."""
+        """Return a parameter of all mixers, `[L, …]` float64."""
         return np.stack([weights[f"blocks.{i}.mixer.{name}"] for i in range(self.n_layers)]).astype(np.float64)
 
     @property
@@ -201,7 +205,7 @@ class LanguageConfig(FamilyConfig):
         return self.has_slots and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """See `FamilyConfig`. Recomputes `rfa.model.decoder_constants`."""
+        """See `FamilyConfig`. The values of `rfa.model.decoder_constants` are computed again."""
         if not self.has_constants:
             return None
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}
@@ -280,6 +284,6 @@ class LanguageConfig(FamilyConfig):
 
 
 def _positive(raw: Any) -> AnyArray:
-    """softplus(raw) + floor, as in `rfa.model.dynamics.positive`."""
+    """Return softplus(raw) + floor, as `rfa.model.dynamics.positive` does."""
     result: AnyArray = np.logaddexp(0.0, raw) + FLOOR
     return result

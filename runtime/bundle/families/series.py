@@ -26,7 +26,7 @@ class SeriesCalibration(Strict):
 
 
 class SeriesBundleConfig(FamilyConfig):
-    """See `rfa.runtime.series.config.SeriesBundleConfig`."""
+    """Configuration of the series network. See `rfa.runtime.series.config.SeriesBundleConfig`."""
 
     kind: ClassVar[Kind] = "series"
     calibration = SeriesCalibration
@@ -40,11 +40,11 @@ class SeriesBundleConfig(FamilyConfig):
     embedding_width: Panels = 256
     head_width: Panels = 192
     head_inner: Panels = 64
-    # Inputs of version 2 can be trained, but are not served yet.
+    # Inputs of version 2 can be trained, but are not supported here yet.
     version: Literal[1] = 1
 
     def _blocks(self) -> LanguageConfig:
-        """A text model with own readouts has the same blocks."""
+        """Return the configuration of a text model with the same blocks."""
         sizes = {name: getattr(self, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio")}
         return LanguageConfig(vocab_size=1, own_readout=True, n_slots=self.n_slots, **sizes)
 
@@ -66,14 +66,16 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """The slots; the runtime adds its own state. See `FamilyConfig`."""
+        """Return the slots, to which the runtime adds its own state. See `FamilyConfig`."""
         return self._blocks().state()
 
     def graphs(self) -> dict[str, GraphRule]:
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """One stream, token by token, with some queries of each. See `FamilyConfig`."""
+        """Return the interface of one stream, processed token by token, with some queries after each. See
+        `FamilyConfig`.
+        """
         takes = (
             spec("tokens", "length", FEATURES), spec("lags", "length", dtype="int64"),
             spec("asked", "length", "leads", ASKED),

@@ -260,7 +260,7 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions contains a value"),
     ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
     ("language", {**LANGUAGE, "window": 2}, without("initial.ring"), "lacks initial.ring"),
-    ("linear", LINEAR, replaced("noise", lambda array: -array), "noise is no covariance"),
+    ("linear", LINEAR, replaced("noise", lambda array: -array), "noise is not a covariance"),
     (
         "linear",
         LINEAR,
@@ -274,7 +274,7 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "are inconsistent"),
     ("linear", CHAIN, replaced("power_re", lambda array: array * 2), "rates and basis"),
     ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale contains a value"),
-    ("deep", {"observation_size": 1}, replaced("initial.covariance", lambda array: -array), "is no covariance"),
+    ("deep", {"observation_size": 1}, replaced("initial.covariance", lambda array: -array), "is not a covariance"),
 ]
 
 

@@ -105,7 +105,7 @@ def first(contents: dict[str, bytes], ending: str) -> str:
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
-    "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels has kernels.json"),
+    "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels must contain kernels.json"),
     "a file less": (lambda c: c.pop(first(c, ".ptx")), "lists a file that is missing"),
     "a file more": (lambda c: c.update({"scan_kernel-9.sm_80.cubin": b""}), "not listed in kernels.json"),
     "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "must not have it"),
@@ -120,23 +120,23 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     ),
     "PTX with another parameter": (
         lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b"\t.param .u64", b"", 1)}),
-        "other parameters than kernels.json says",
+        "do not match kernels.json",
     ),
     "PTX with warps beyond counting": (
         lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".reqntid ", b".reqntid " + b"3" * 5000)}),
-        r"\.ptx: not PTX of the kernel",
+        r"\.ptx: does not contain PTX for kernel",
     ),
     # Each begins what only the end of the text could end.
     "PTX of entries alone": (
         lambda c: c.update({first(c, ".ptx"): b".target sm_80\n" + b".visible .entry k(\n" * (3 << 16)}),
-        r"\.ptx: not PTX of the kernel",
+        r"\.ptx: does not contain PTX for kernel",
     ),
     "a version beyond counting": (lambda c: set_entry(c, cuda="9" * 5000 + ".0"), r"kernels\.json: .*cuda: "),
     "another version beyond counting": (lambda c: set_entry(c, triton="3" + ".7" * 5000), r"kernels\.json: .*triton: "),
     "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
     "another name": (lambda c: set_entry(c, name="other_kernel"), "not PTX of the kernel 'other_kernel'"),
     "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "lists a file that is missing"),
-    "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must have a file named for sm_90"),
+    "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must be named for sm_90"),
     "much shared memory": (lambda c: set_entry(c, shared_bytes=1 << 19), "shared_bytes"),
     "a field more": (lambda c: set_entry(c, host="x"), "Extra inputs are not permitted"),
 }  # fmt: skip
@@ -220,9 +220,9 @@ def test_arguments_are_packed_as_c_has_them(bundle: Bundle) -> None:
     [
         ((8, 0), (12, 0), None),
         ((8, 9), (13, 0), None),
-        ((9, 0), (13, 0), "it is for sm_80, the GPU is sm_90"),
-        ((7, 5), (13, 0), "it is for sm_80, the GPU is sm_75"),
-        ((8, 0), (11, 8), r"assembled by CUDA 12\.\d+, the driver is of CUDA 11\.8"),
+        ((9, 0), (13, 0), "it is for sm_80, but the GPU is sm_90"),
+        ((7, 5), (13, 0), "it is for sm_80, but the GPU is sm_75"),
+        ((8, 0), (11, 8), r"assembled by CUDA 12\.\d+, but the driver supports CUDA 11\.8"),
     ],
 )
 def test_a_gpu_and_its_driver_must_fit(

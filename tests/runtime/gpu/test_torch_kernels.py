@@ -176,7 +176,7 @@ def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"capability": (9, 0)}, "it is for sm_80, the GPU is sm_90"),
+        ({"capability": (9, 0)}, "it is for sm_80, but the GPU is sm_90"),
         ({"version": 11080}, "the driver is of CUDA 11.8"),
     ],
 )
