@@ -2,5 +2,5 @@
 
 from rfa.runtime.processor import set_target
 
-# Here, so that it precedes every import of numba by a module of this package.
+# Set the target here, before any module of this package imports numba.
 set_target()

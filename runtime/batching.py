@@ -1,8 +1,8 @@
-"""Batch sizes at which the results of a row do not depend on its neighbours.
+"""Batch sizes at which the results of a row do not depend on the other rows.
 
-A matrix product picks its kernel by the number of rows, and kernels sum in different orders, so the last bits of a row
-depend on the batch size. Which sizes agree depends on the processor. They are determined when a model is loaded, and
-batches are padded to a size that agrees with the largest.
+A matrix product chooses its kernel by the number of rows, and kernels sum in different orders, so the last bits of a
+row depend on the batch size. Which sizes agree depends on the processor. They are determined when a model is loaded,
+and batches are padded to a size that agrees with the largest.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ ROTATIONS = (0, 1, 5)
 
 
 class BatchSizes:
-    """Sizes that a model's batches are padded to, ascending."""
+    """Ascending sizes to which the batches of a model are padded."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sorted(sizes))
 
     def padded(self, rows: int) -> int:
-        """Return the smallest of the sizes that holds `rows`.
+        """Return the smallest size that holds `rows`.
 
         Raises:
-            ValueError: None does.
+            ValueError: No size is large enough.
         """
         for size in self.sizes:
             if size >= rows:
@@ -37,11 +37,14 @@ class BatchSizes:
 def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes:
     """Return the candidates at which every row has the same bits as in the largest batch, at any position.
 
-    The largest is the first that holds all rows and whose positions agree: some kernels sum an odd last row in another
-    order. If there is none, all batches are padded to one size.
+    The largest size is the first candidate that holds all rows and gives the same bits at all positions. Some
+    candidates
+    do not, because some kernels sum an odd last row in another order. If no candidate qualifies, all batches are padded
+    to
+    one size.
 
     Args:
-        run: Returns the model's outputs for these rows of a fixed example input.
+        run: Returns the outputs of the model for the given rows of a fixed example input.
         candidates: Sizes to try.
         rows: Maximum number of rows per batch.
     """

@@ -1,4 +1,6 @@
-"""Long lists of a reply, produced block by block. As a whole they would hold the interpreter lock, and memory."""
+"""Long lists of a reply, produced block by block, because encoding them at once would hold the interpreter lock and
+memory.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final
 
-# Numbers per block: some 20 kB of JSON, encoded in a fraction of a millisecond.
+# Numbers per block, about 20 kB of JSON, encoded in a fraction of a millisecond.
 PIECE_NUMBERS: Final = 1_024
 
 

@@ -1,4 +1,4 @@
-"""Run the golden outputs of a bundle on a runtime that does not use its graphs."""
+"""Run the golden outputs of a bundle on a runtime that does not use the graphs of the bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 
 
 class Recurrent(Protocol):
-    """The functions of a runtime that golden cases use."""
+    """The methods of a runtime that golden cases use."""
 
     pool: StatePool
     initial: dict[str, Array]
@@ -26,7 +26,7 @@ class Recurrent(Protocol):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process a piece of a prompt of each of B streams and return the outputs of their last tokens."""
+        """Process a piece of a prompt in each of B streams and return the outputs of the last tokens."""
 
 
 def reproduce(
@@ -35,12 +35,12 @@ def reproduce(
     """Run golden cases on a runtime and return the number of compared values.
 
     Args:
-        attention: Runs the cases of the attention mode.
+        attention: Session that runs the cases of attention mode.
         where: Name of the runtime, for messages.
-        golden: The cases. Default: those of the bundle.
+        golden: Cases to run. Default: those of the bundle.
 
     Raises:
-        BundleError: An output differs by more than the tolerance of the cases.
+        BundleError: An output differs by more than the tolerance of its case.
     """
     sessions = {
         "step": RecurrentSession(runtime, "step"),
@@ -55,7 +55,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class RecurrentSession:
-    """The graph "step" or "prefill" for a batch of one. See `rfa.runtime.bundle.golden.Session`."""
+    """The graph "step" or "prefill" with a batch size of one. See `rfa.runtime.bundle.golden.Session`."""
 
     runtime: Recurrent
     graph: str
@@ -65,7 +65,7 @@ class RecurrentSession:
         return [Named(name) for name in (*StepOutput._fields, *(f"next_{name}" for name in self.runtime.initial))]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the named outputs, in that order."""
+        """Return the named outputs in the given order."""
         context = SlotContext(self.runtime.pool, int(inputs["position"][0]))
         try:
             context.write({name: inputs[name][0] for name in self.runtime.initial})

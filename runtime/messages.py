@@ -1,4 +1,4 @@
-"""Messages that all interfaces share. It must stay light, because the supervisor of a server imports it."""
+"""Messages that all interfaces share. The module must stay light, because the supervisor of a server imports it."""
 
 from __future__ import annotations
 

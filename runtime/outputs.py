@@ -1,7 +1,8 @@
-"""Results of the runtime: plain dataclasses, which orjson encodes as they are.
+"""Results of the runtime: plain dataclasses, which orjson encodes directly.
 
-`rfa.service.schemas.filter_replies` and `server_replies` describe the fields. Thousands of steps are made each second,
-so they are neither frozen, which costs more than the fields, nor have slots, which orjson encodes half as fast.
+The fields are described in `rfa.service.schemas.filter_replies` and `server_replies`. Thousands of steps are created
+each second, so the classes are not frozen, which would cost more than setting the fields, and have no slots, because
+orjson encodes slots half as fast.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 WarningCode = Literal[
     "low_coverage", "high_coverage", "many_outliers", "few_rows", "far_ahead", "many_alarms", "retired_model"
 ]
-# The rule of an alarm; "range" is a value beyond the limits.
+# Rule that raised an alarm. "range" stands for a value outside the limits.
 RaisedBy = Literal["value", "stretch", "standstill", "gap", "range"]
-Intervals = dict[str, list[list[float]]]  # by level: lower and upper end of each component
+Intervals = dict[str, list[list[float]]]  # Lower and upper end for each component, by level.
 
 
 @dataclass
@@ -33,12 +34,13 @@ class ForecastPoint:
 
 @dataclass
 class RaisedAlarm:
-    """How an observation became an alarm.
+    """Details of an observation that is an alarm.
 
     Attributes:
-        incident: the position of the first alarm of its incident.
-        component: the one that raised it, of several the rarest.
-        probability: tail probability of the observation by the rule.
+        rule: Rule that raised the alarm.
+        incident: Position of the first alarm of the incident.
+        component: Component that raised the alarm; the rarest if there are several.
+        probability: Tail probability of the observation under the rule.
     """
 
     rule: RaisedBy
@@ -49,15 +51,16 @@ class RaisedAlarm:
 
 @dataclass
 class Incident:
-    """Alarms that belong together.
+    """Alarms that belong together. The peak is the rarest alarm.
 
     Attributes:
-        index: position of its first alarm.
-        begin, end: times of its first and last alarm.
-        alarms: their number.
-        rules: by which they were raised, that of the peak first.
-        t, component, value, expected, probability, direction: of its peak, the rarest alarm; expected and direction
-            are None for standstills and gaps.
+        index: Position of the first alarm.
+        begin, end: Times of the first and the last alarm.
+        alarms: Number of alarms.
+        rules: Rules that raised the alarms. The rule of the peak comes first.
+        t, component, value, expected, probability, direction: Values of the peak. `expected` and `direction` are None
+            for
+            standstills and gaps.
     """
 
     index: int
@@ -90,20 +93,20 @@ class FilterStep:
     alarm: bool | None
     raised: RaisedAlarm | None
     interval: Intervals
-    forecast: Sequence[ForecastPoint]  # a list, or what is made block by block
+    forecast: Sequence[ForecastPoint]  # a list, or `Blocks`
     samples: np.ndarray  # [samples, P]
 
 
 @dataclass
 class WeightedStep(FilterStep):
-    """A step with the weights of the experts, by their names: of each lead, of each component."""
+    """A step with the weights of the experts by name, for each horizon and each component."""
 
     weights: dict[str, list[list[float]]] | None
 
 
 @dataclass
 class LateStep(WeightedStep):
-    """The step of a late row, as in the stream in the order of time."""
+    """The step of a late row, as if all rows had been processed in the order of time."""
 
     late: bool
     recomputed: int
@@ -111,7 +114,7 @@ class LateStep(WeightedStep):
 
 @dataclass(frozen=True)
 class SmoothedStep:
-    """The state at an observation, given later ones."""
+    """The state at an observation, given later observations too."""
 
     index: int
     t: float
@@ -121,7 +124,7 @@ class SmoothedStep:
 
 @dataclass(frozen=True)
 class AlarmChecks:
-    """The alarms that were raised, against the requested rate."""
+    """Number of raised alarms, compared with the requested rate."""
 
     observations: int
     raised: int
@@ -150,7 +153,7 @@ class ComponentChecks:
 
 @dataclass(frozen=True)
 class ForecastChecks:
-    """Coverage and calibration of the one-step forecasts of a stream, and of each horizon."""
+    """Coverage and calibration of the one-step forecasts of a stream, and coverage at each horizon."""
 
     scored: int
     coverage: dict[str, float | None]
@@ -177,7 +180,7 @@ class FilterWarning:
 
 @dataclass(frozen=True)
 class GpuKernels:
-    """Where the kernels came from that a language model launched on a GPU while it was loaded."""
+    """Origin of the kernels that a language model launched on a GPU while it was loaded."""
 
     stored: tuple[str, ...]
     compiled: tuple[str, ...]
@@ -186,7 +189,7 @@ class GpuKernels:
 
 @dataclass(frozen=True)
 class LongSeries:
-    """Where a filter computes long pieces of a series, on a machine with a GPU."""
+    """Device on which a filter computes long pieces of a series, on a machine with a GPU."""
 
     device: str
     tokens: int | None

@@ -1,7 +1,7 @@
-"""Reweighting passes K of a filter, as requests may choose them.
+"""Number of reweighting passes K of a filter, as requests may choose it.
 
-The robust weight of an observation is found in K passes (docs/MATH.md §4). Requests may choose fewer passes for
-linear filters with the capped rule. The deep filter was trained with a fixed number, and the other rules have one.
+The robust weight of an observation is found in K passes (docs/MATH.md §4). Requests may choose fewer passes for linear
+filters with the capped rule. The deep filter was trained with a fixed number, and the other rules use one pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rfa.runtime.errors import InvalidInput
 
 
 class PassesRange(NamedTuple):
-    """The smallest and the largest number. The largest is the model's default."""
+    """Smallest and largest number of passes. The largest is the default of the model."""
 
     least: int
     most: int
@@ -25,11 +25,14 @@ class PassesRange(NamedTuple):
 
     @property
     def are_chosen(self) -> bool:
-        """Whether there is a choice."""
+        """Whether requests may choose the number."""
         return self.least < self.most
 
     def checked(self, passes: int | None, name: str) -> int:
-        """Return the passes of a request to this model. None selects the default.
+        """Return the number of passes for a request. None selects the default of the model.
+
+        Args:
+            name: Name of the model, for the message.
 
         Raises:
             InvalidInput: The number is not allowed. The message names the field.

@@ -1,11 +1,11 @@
 """Slots of model state for many streams: one array per field, whose rows are reused.
 
-A slot is a row of every array. Its owner has a handle, (row, generation). The generation changes on acquire and on
-release, so a handle that outlives its slot raises an error and cannot read another stream's state. Rows are zeroed on
-both occasions. Pages that nobody wrote to cost no memory, and those of a large released slot are returned to the
-system. Small slots are reused last in, first out.
+A slot is one row of every array. Its owner has a handle, (row, generation). The generation changes when a slot is
+acquired or released, so a handle of a released slot raises an error and cannot read the state of another stream. Rows
+are zeroed both times. Pages that were never written take no memory, and the pages of a large released slot are returned
+to the system. Small slots are reused last in, first out.
 
-`acquire` and `release` may be called from any thread. Reading and writing rows takes no lock, because a slot has one
+`acquire` and `release` may be called from any thread. Rows are read and written without a lock, because a slot has one
 owner.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 Array = np.ndarray
-# From this size of a row on its pages are returned to the system. The call takes some microseconds.
+# Rows of at least this size return their pages to the system. The call takes some microseconds.
 RETURN_PAGES_BYTES = 65_536
 IS_LINUX = sys.platform == "linux"  # elsewhere the pages would not read as zeros
 BOOKKEEPING_BYTES = 16  # per slot: its generation and its entry in the free list
@@ -44,15 +44,15 @@ class PoolSlot(NamedTuple):
 
 
 class PoolFull(RuntimeError):
-    """Every slot has an owner."""
+    """All slots are in use."""
 
 
 class StaleSlot(RuntimeError):
-    """The slot of a handle was released."""
+    """The slot of this handle was released."""
 
 
 class StatePool:
-    """Slots of state.
+    """Slots for the state of streams.
 
     Args:
         fields: Fields of a slot.
@@ -65,32 +65,32 @@ class StatePool:
         self.capacity = capacity
         self._fields = {name: _FieldRows(capacity, field) for name, field in fields.items()}
         self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
-        # In own pages: what numpy zeroes takes memory for slots that nobody uses.
+        # In separate pages, because zeroing with NumPy would take memory for unused slots.
         self._generations, self._free = (_FieldRows(capacity, StateField((), np.int64)).array for _ in range(2))
-        self._free_count = 0  # released slots, which are a stack
-        self._untouched = 0  # slots from here on never had an owner
+        self._free_count = 0  # number of released slots, which form a stack
+        self._untouched = 0  # first slot that was never acquired
         self._lock = threading.Lock()
 
     @property
     def in_use(self) -> int:
-        """Number of slots that have an owner."""
+        """Number of slots in use."""
         return self._untouched - self._free_count
 
     @property
     def host_bytes_per_slot(self) -> int:
-        """Exact main memory of a used slot in bytes."""
+        """Main memory of a used slot in bytes."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
     @property
     def touched_bytes(self) -> int:
-        """Upper bound of the main memory of slots that ever had an owner."""
+        """Upper bound on the main memory of all slots that were ever used, in bytes."""
         return self._untouched * self.host_bytes_per_slot
 
     def acquire(self) -> PoolSlot:
         """Return a zeroed slot.
 
         Raises:
-            PoolFull: Every slot has an owner.
+            PoolFull: All slots are in use.
         """
         with self._lock:
             if self._free_count:
@@ -109,7 +109,7 @@ class StatePool:
         """Zero a slot and free it.
 
         Raises:
-            StaleSlot: It was released before.
+            StaleSlot: The slot was already released.
         """
         with self._lock:
             self._check(slot)
@@ -119,11 +119,11 @@ class StatePool:
             self._free_count += 1
 
     def rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return row numbers of these slots, to index `arrays` with.
+        """Return the row numbers of these slots, which index `arrays`.
 
         Raises:
-            StaleSlot: One was released.
-            ValueError: One occurs twice, so its rows would overwrite each other.
+            StaleSlot: A slot was released.
+            ValueError: A slot occurs twice. Its results would overwrite each other.
         """
         handles = np.fromiter(itertools.chain.from_iterable(slots), np.int64, 2 * len(slots)).reshape(-1, 2)
         rows = np.ascontiguousarray(handles[:, 0])
@@ -135,16 +135,16 @@ class StatePool:
         return rows
 
     def are_current(self, rows: Array, generations: Array) -> Array:
-        """Return whether each handle, given as row and generation, has its slot."""
+        """Return whether each handle, given as row and generation, is valid."""
         is_row = (rows >= 0) & (rows < self.capacity)
         found: Array = is_row & (self._generations[np.where(is_row, rows, 0)] == generations)
         return found
 
     def read(self, slot: PoolSlot) -> dict[str, Array]:
-        """Return copies of a slot's fields.
+        """Return copies of the fields of a slot.
 
         Raises:
-            StaleSlot: It was released.
+            StaleSlot: The slot was released.
         """
         self._check(slot)
         return {name: array[slot.row].copy() for name, array in self.arrays.items()}
@@ -153,17 +153,17 @@ class StatePool:
         """Set some fields of a slot.
 
         Raises:
-            StaleSlot: It was released.
+            StaleSlot: The slot was released.
         """
         self._check(slot)
         for name, value in values.items():
             self.arrays[name][slot.row] = value
 
     def copy(self, source: PoolSlot, target: PoolSlot) -> None:
-        """Copy a slot to another.
+        """Copy the fields of a slot to another slot.
 
         Raises:
-            StaleSlot: One was released.
+            StaleSlot: A slot was released.
         """
         self._check(source)
         self._check(target)
@@ -180,22 +180,23 @@ class StatePool:
 
 
 class _FieldRows:
-    """The array of a field, in its own pages.
+    """Array of a field, in separate pages.
 
     Args:
         capacity: Number of rows.
+        field: Shape and dtype of a row.
     """
 
     def __init__(self, capacity: int, field: StateField) -> None:
         dtype = np.dtype(field.dtype)
         size = capacity * math.prod(field.shape) * dtype.itemsize
-        # Private, because pages of a shared map would not be released.
+        # A private map, because pages of a shared map would not be released.
         self._pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.array = np.frombuffer(self._pages, dtype, size // dtype.itemsize).reshape(capacity, *field.shape)
         self._stride = self.array.strides[0] if capacity else 0
 
     def clear(self, row: int) -> None:
-        """Zero a row, and return its whole pages to the system where that pays off."""
+        """Zero a row, and return its whole pages to the system if the row is large."""
         begin, end = row * self._stride, (row + 1) * self._stride
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if not IS_LINUX or last - first < RETURN_PAGES_BYTES:
@@ -207,32 +208,33 @@ class _FieldRows:
 
 
 class DoubleBufferedPool(StatePool):
-    """Slots of two rows each, in arrays of a subclass. One row holds the state; the next state is written to the other.
+    """Slots of two rows each: one holds the state, and the next state is written to the other. Subclasses own the
+    arrays.
 
-    `swap` makes the next state current. A state that is dropped, because it is not finite or its batch failed, has
-    therefore overwritten nothing.
+    `swap` makes the next state the current one. A next state that is discarded, because it is not finite or its batch
+    failed, has therefore not overwritten the state.
 
     Args:
         capacity: Number of slots. Slot i has the rows 2i and 2i + 1.
-        fields: Fields of a slot, without the one for the index of the current row.
+        fields: Fields of a slot, without the index of its current row.
     """
 
     def __init__(self, capacity: int, fields: Mapping[str, StateField] | None = None) -> None:
         super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
 
     def current_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return rows that hold the states of these slots. Raises the errors of `rows`."""
+        """Return the rows that hold the states of these slots. Raises the errors of `rows`."""
         rows = self.rows(slots)
         current: Array = 2 * rows + self.arrays["half"][rows]
         return current
 
     def next_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return rows that the next states are written to. Raises the errors of `rows`."""
+        """Return the rows for the next states of these slots. Raises the errors of `rows`."""
         following: Array = self.current_rows(slots) ^ 1
         return following
 
     def swap(self, slot: PoolSlot) -> None:
-        """Make the next state current.
+        """Make the next state of a slot the current one.
 
         Raises:
             StaleSlot: The slot was released.

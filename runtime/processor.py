@@ -1,8 +1,8 @@
-"""The instruction set that CPU kernels are compiled for, the same on every machine.
+"""Instruction set for which CPU kernels are compiled, the same on every machine.
 
-x86-64-v3 (AVX2 and FMA, processors from 2013 on) on x86, `generic` elsewhere. A fixed target gives the same bits, and a
-valid kernel cache, on all machines. It costs no measurable speed: loops over few lanes gain nothing from AVX-512. An
-x86 processor without these instructions uses `generic`, whose last bits may differ.
+The target is x86-64-v3 (AVX2 and FMA, processors since 2013) on x86, and `generic` elsewhere. With a fixed target, all
+machines compute the same bits and can share a kernel cache. It costs no measurable speed, because loops over few lanes
+do not benefit from AVX-512. An x86 processor without these instructions uses `generic`, whose last bits may differ.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 
 X86_64_V3: Final = "x86-64-v3"
 GENERIC: Final = "generic"
-# What x86-64-v3 adds to the x86-64 baseline, by the names of /proc/cpuinfo.
+# Extensions of x86-64-v3 over the x86-64 baseline, with the names of /proc/cpuinfo.
 FLAGS: Final = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO) -> str:
-    """Return the name of LLVM's processor to compile for.
+    """Return the name of LLVM's target processor.
 
     Args:
-        machine: Architecture, as in `platform.machine()`.
-        cpuinfo: The kernel's list of processor flags. A system without one is assumed to have x86-64-v3.
+        machine: Architecture, as returned by `platform.machine()`.
+        cpuinfo: File with the processor flags. A system without it is assumed to support x86-64-v3.
     """
     if machine.lower() not in ("x86_64", "amd64"):
         return GENERIC
@@ -38,12 +38,12 @@ def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO)
 
 
 def set_target() -> None:
-    """Make numba compile for `target_processor()`, unless NUMBA_CPU_NAME says otherwise. Call before compiling."""
+    """Set numba's target to `target_processor()`, unless NUMBA_CPU_NAME is set. Call it before anything is compiled."""
     if "NUMBA_CPU_NAME" in os.environ:
         return
     os.environ["NUMBA_CPU_NAME"] = target_processor()
-    os.environ["NUMBA_CPU_FEATURES"] = ""  # those of the target and no others
-    if "numba" in sys.modules:  # it has read its environment
+    os.environ["NUMBA_CPU_FEATURES"] = ""  # use the features of the target only
+    if "numba" in sys.modules:  # numba has already read its environment
         from numba.core import config
 
         config.reload_config()

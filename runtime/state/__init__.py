@@ -1,1 +1,1 @@
-"""State between requests: keys, sealed tokens, names of sessions."""
+"""State between requests: keys, sealed tokens and session names."""

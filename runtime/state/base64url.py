@@ -6,13 +6,17 @@ import base64
 
 
 def encode(data: bytes) -> str:
-    """Encode to canonical base64url."""
+    """Encode bytes as canonical base64url without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def decode(text: str) -> bytes:
-    """Invert `encode`. Raises ValueError for padding, other alphabets, whitespace and stray last bits."""
-    # No decoder of the standard library rejects stray last bits, so the encoding is compared.
+    """Decode canonical base64url.
+
+    Raises:
+        ValueError: The text has padding, other characters, white space or nonzero unused bits.
+    """
+    # The decoders of the standard library ignore unused bits, so the encoding is compared.
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if encode(data) != text:
         raise ValueError("not canonical base64url")

@@ -1,14 +1,14 @@
 """Keys that seal states.
 
-A key is the base64 of 32 random bytes (`openssl rand -base64 32`). The first key seals, all of them open. To rotate
-keys without losing states, deploy each phase to every replica before the next:
+A key is the base64 encoding of 32 random bytes (`openssl rand -base64 32`). The first key seals states, and all keys
+open them. To rotate keys without losing states, deploy each of these lists to every replica before the next:
 
     old
     old,new          every replica can open states of the new key
     new,old          the new key seals
     new              after `state_seconds` (and `session_seconds`) no live state needs the old key
 
-Remove an exposed key at once, which invalidates its states.
+Remove an exposed key at once. Its states become invalid.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ from pathlib import Path
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
-# 32 random bytes have 30 distinct values on average, and fewer than 18 once in 10^13 keys.
+# 32 random bytes have 30 distinct values on average; one key in 10^13 has fewer than 18.
 _FEWEST_DISTINCT = 18
 _ID_LABEL = b"rfa state key id v1"
 _ADVICE = "make one with: openssl rand -base64 32"
 
 
 def ephemeral_key() -> str:
-    """Return a random key, in the form of `state_keys`. Its states end with the servers that have it."""
+    """Return a random key in the form of `state_keys`. Its states are lost when the servers with this key stop."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
-    """Return the configured keys, the sealing one first.
+    """Return the configured keys. The first one seals.
 
     Args:
         listed: Keys separated by commas.
-        file: File with one key per line, instead of `listed`.
+        file: File with one key per line. Exclusive with `listed`.
 
     Raises:
-        ValueError: A key is invalid, weak or repeated, or both arguments are given. Messages show no key.
+        ValueError: A key is invalid, weak or repeated, or both arguments are given. The message does not reveal a key.
         OSError: The key file cannot be read.
     """
     if listed is not None and file is not None:
-        raise ValueError("state keys: give state_keys or state_keys_file, not both: only one key can be the first")
+        raise ValueError(
+            "state keys: give state_keys or state_keys_file, not both, because only one key can be the first"
+        )
     if file is not None:
         lines = file.read_bytes().decode("utf-8", "replace").splitlines()
         texts = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
@@ -62,13 +64,13 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
 
 
 def decode_key(text: str, name: str) -> bytes:
-    """Return the bytes of a key. `name` is for messages, which do not show the key.
+    """Return the bytes of a key. `name` identifies the key in messages, which do not reveal it.
 
     Raises:
-        ValueError: It is not base64 of 32 bytes, or weak.
+        ValueError: The text is not the base64 encoding of 32 bytes, or the key is weak.
     """
     try:
-        # Keys come in both alphabets.
+        # Both alphabets of base64 are accepted.
         key = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"{name} is not base64; {_ADVICE}") from None
@@ -80,13 +82,13 @@ def decode_key(text: str, name: str) -> bytes:
 
 
 def _is_weak(key: bytes) -> bool:
-    """Return whether 32 bytes are a constant, a sequence, a short pattern or text."""
+    """Return whether the 32 bytes are a constant, a sequence, a short pattern or text."""
     steps = {(after - before) % 256 for before, after in pairwise(key)}
     return len(set(key)) < _FEWEST_DISTINCT or len(steps) < _FEWEST_DISTINCT or all(32 <= byte < 127 for byte in key)
 
 
 class StateKeys:
-    """Master keys by key id, which is derived from the key, so that replicas agree on it."""
+    """Master keys by key id. The id is derived from the key, so all replicas use the same id."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
@@ -102,5 +104,5 @@ class StateKeys:
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """Return the key of this id, or None."""
+        """Return the key with this id, or None."""
         return self._keys.get(key_id)

@@ -2,7 +2,7 @@
 
 state = "v1.…"                 a sealed token, stored by the client
 state = "session:NAME"         a named session, stored by the server
-state = "session:NAME@STEP"    the same, only at that step
+state = "session:NAME@STEP"    the session NAME, only if it is at that step
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from rfa.runtime.errors import InvalidInput
 
 SESSION_PREFIX = "session:"
 _TENANT_DIGITS = 16
-# A step is a 64-bit count without leading zeros, so references are unique.
+# The step is a 64-bit count without leading zeros, so that each reference has one spelling.
 _REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1-9][0-9]{0,18}))?")
 
 
 @dataclass(frozen=True)
 class StateScope:
-    """The scope of a state, which opens only in an equal scope.
+    """Scope of a state, which can be opened only within an equal scope.
 
     Attributes:
         model: SHA-256 digest of the bundle's manifest (`Bundle.digest`).
         kind: "lm" or "filter".
-        tenant: Stable id of the API key, "" without one.
+        tenant: Stable id of the API key, or "" without a key.
     """
 
     model: str
@@ -36,12 +36,12 @@ class StateScope:
 
 
 def tenant_of_key(api_key: str) -> str:
-    """Return a stable id of an API key for `StateScope.tenant`, which does not reveal the key."""
+    """Return a stable id of an API key for `StateScope.tenant`. It does not reveal the key."""
     return f"key-{sha256(api_key.encode()).hexdigest()[:_TENANT_DIGITS]}"
 
 
 class Opened(NamedTuple):
-    """A packed state, and its number of steps."""
+    """A packed state and its number of steps."""
 
     payload: bytes
     step: int
@@ -49,35 +49,35 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class SessionName:
-    """The NAME of `session:NAME`: 1 to 64 letters, digits, `_` and `-`."""
+    """NAME of `session:NAME`: 1 to 64 letters, digits, `_` and `-`."""
 
     value: str
 
     @classmethod
     def parse(cls, text: str, *, param: str) -> SessionName:
-        """Parse `session:NAME`, the form of `return_state` that creates a session.
+        """Parse `session:NAME`, the value of `return_state` that creates a session.
 
         Raises:
-            InvalidInput: The text has another form. `param` is the field.
+            InvalidInput: The text has another form. `param` names the field.
         """
         reference = SessionReference.parse(text, param=param)
         if reference.step is not None:
             raise InvalidInput(
-                f"{param}: a new session has no step; use session:NAME.", param=param, code="session_name"
+                f"{param}: a new session must not have a step; use session:NAME.", param=param, code="session_name"
             )
         return reference.name
 
 
 @dataclass(frozen=True)
 class SessionReference:
-    """A session that a request continues, and its expected step (None: any)."""
+    """A session that a request continues, and its expected step, or None if any step is accepted."""
 
     name: SessionName
     step: int | None
 
     @staticmethod
     def is_one(reference: str) -> bool:
-        """Return whether a request's `state` is a session reference, not a token."""
+        """Return whether the `state` of a request is a session reference rather than a token."""
         return reference.startswith(SESSION_PREFIX)
 
     @classmethod

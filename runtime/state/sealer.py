@@ -4,8 +4,8 @@
     subkey | nonce = HKDF-SHA256(master key, salt)
 
 A random 16-byte salt gives every seal its own key, so the limit of 2^32 messages under one GCM key with random nonces
-(NIST SP 800-38D) does not apply: at 2^48 seals two salts agree with probability 2^-33. The binding is not stored:
-reader and writer must state the same scope.
+(NIST SP 800-38D) does not apply. Among 2^48 seals, two salts are equal with probability 2^-33. The binding is not
+stored, so reader and writer must specify the same scope.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMAT = b"rfa state v1"
 
 
 class SealBroken(Exception):
-    """The bytes were not sealed by these keys for this binding. The reason is for the log, not for clients."""
+    """The bytes were not sealed with these keys and this binding. The reason is for the log, not for clients."""
 
 
 class Sealer:
@@ -39,16 +39,18 @@ class Sealer:
         self._audience = audience
 
     def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Return the sealed plaintext, `OVERHEAD_BYTES` longer. `purpose` separates kinds of data in a scope."""
+        """Return the sealed plaintext, which is `OVERHEAD_BYTES` longer. `purpose` separates kinds of data within a
+        scope.
+        """
         key_id, salt = self._ring.sealing_id, secrets.token_bytes(SALT_BYTES)
         subkey, nonce = _derive(self._ring.sealing_key, salt)
         return key_id + salt + AESGCM(subkey).encrypt(nonce, plaintext, self._binding(key_id, scope, purpose))
 
     def open(self, sealed: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Return the plaintext that `seal` got for the same scope and purpose.
+        """Return the plaintext that was sealed for the same scope and purpose.
 
         Raises:
-            SealBroken: The bytes were altered, or sealed by other keys or for another scope.
+            SealBroken: The bytes were altered, or sealed with other keys or for another scope.
         """
         if len(sealed) < OVERHEAD_BYTES:
             raise SealBroken("too short")
@@ -64,17 +66,17 @@ class Sealer:
         try:
             return AESGCM(subkey).decrypt(nonce, ciphertext, binding)
         except InvalidTag:
-            raise SealBroken("altered, or of another scope") from None
+            raise SealBroken("altered, or sealed for another scope") from None
 
     def _binding(self, key_id: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Return fields prefixed by their lengths, so that bindings of different scopes differ."""
+        """Return the fields of the binding, each after its length, so that the bindings of different scopes differ."""
         texts = (self._audience, scope.tenant, scope.model, scope.kind, purpose)
         fields = (_FORMAT, key_id, *(text.encode() for text in texts))
         return b"".join(len(field).to_bytes(4, "little") + field for field in fields)
 
 
 def _derive(master: bytes, salt: bytes) -> tuple[bytes, bytes]:
-    """Return subkey and nonce of one seal."""
+    """Return the subkey and the nonce of a seal."""
     hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=salt, info=_FORMAT)
     material = hkdf.derive(master)
     return material[:KEY_BYTES], material[KEY_BYTES:]

@@ -1,9 +1,9 @@
-"""State tokens: a sealed state as text that a client sends back, to any replica with the same keys.
+"""State tokens: a sealed state as text, which a client sends back to any replica with the same keys.
 
     token = "v1." + base64url(sealed), unpadded
     sealed plaintext = issued | expires | step | length (little-endian u64, u64, u64, u32; seconds since 1970) | payload
 
-Only canonical base64url is accepted, so a state has one text. The client gets the same error for any defect.
+Only canonical base64url is accepted, so a token has one valid spelling. The client gets the same error for any defect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rfa.runtime.state.names import Opened, StateScope
 from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 
 PREFIX = "v1."
-# Allowed lead of the clock of the replica that issued a token. Expiry uses the reader's clock.
+# Seconds by which the clock of the issuing replica may be ahead. Expiry is checked with the reader's clock.
 CLOCK_SKEW_SECONDS = 60
 _HEADER = struct.Struct("<QQQI")
 _PURPOSE = "token"
@@ -28,7 +28,7 @@ logger = logging.getLogger("rfa.state")
 
 
 def longest_token(max_bytes: int) -> int:
-    """Return the length of the token for a payload of `max_bytes`."""
+    """Return the length of a token with a payload of `max_bytes`."""
     sealed = OVERHEAD_BYTES + _HEADER.size + max_bytes
     return len(PREFIX) + (4 * sealed + 2) // 3
 
@@ -37,9 +37,9 @@ class Tokens:
     """Issues and opens tokens.
 
     Args:
-        sealer: The keys and the audience.
+        sealer: Seals with the keys and the audience.
         seconds: Lifetime of a token.
-        clock: Returns seconds since 1970. Replicas must agree on it up to `CLOCK_SKEW_SECONDS`.
+        clock: Returns seconds since 1970. The clocks of replicas must agree within `CLOCK_SKEW_SECONDS`.
     """
 
     def __init__(self, sealer: Sealer, seconds: int, clock: Callable[[], float] = time.time) -> None:
@@ -48,16 +48,16 @@ class Tokens:
         self._clock = clock
 
     def seal(self, state: Opened, scope: StateScope) -> str:
-        """Return a token of this state, valid for `seconds`."""
+        """Return a token for this state, valid for `seconds`."""
         issued = int(self._clock())
         header = _HEADER.pack(issued, issued + self._seconds, state.step, len(state.payload))
         return PREFIX + base64url.encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))
 
     def open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
-        """Return the state of a token of an equal scope that has not expired.
+        """Return the state of a token that was issued for an equal scope and has not expired.
 
         Raises:
-            InvalidInput: The token is invalid (`state_invalid`, with a constant message).
+            InvalidInput: The token is invalid (code `state_invalid`, with a constant message).
         """
         try:
             return self._open(token, scope, max_bytes)
@@ -66,7 +66,7 @@ class Tokens:
         raise invalid_state()
 
     def _open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
-        # Length first, so that an oversized text is not decoded.
+        # Check the length first, so that an oversized text is not decoded.
         if len(token) > longest_token(max_bytes):
             raise SealBroken("longer than any state of this model")
         if not token.startswith(PREFIX):
@@ -89,6 +89,6 @@ class Tokens:
         now = self._clock()
         if issued > now + CLOCK_SKEW_SECONDS:
             raise SealBroken("issued in the future")
-        # The age counts too, so that a shorter `state_seconds` applies to earlier tokens.
+        # Check the age too, so that a shorter `state_seconds` applies to existing tokens.
         if now >= expires or now - issued >= self._seconds:
             raise SealBroken("expired")

@@ -260,7 +260,7 @@ async def test_states_that_are_none_of_this_filter_are_refused_by_the_field_that
         for bad in (tampered, other["state"], foreign, "v1.AAAA", second[:-1]):
             status, param, code, message = await refused(client, {"states": [good, bad]})
             assert (status, param, code) == (422, "states[1]", "state_invalid")
-            assert message.startswith("states[1]: not a state that this server gave out")
+            assert message.startswith("states[1]: not a state that this server issued")
             assert (await refused(client, {"states": [bad, good]}))[1] == "states[0]"
         more = {"method": "precision", "prior": tampered}
         assert (await refused(client, {"states": [good, second], **more}))[:3] == (422, "prior", "state_invalid")

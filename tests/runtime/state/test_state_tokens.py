@@ -35,7 +35,7 @@ LIMIT = 1_000
 
 ONE_ANSWER = {
     "error": {
-        "message": "state: not a state that this server gave out for this model and API key, or it has expired.",
+        "message": "state: not a state that this server issued for this model and API key, or it has expired.",
         "type": "invalid_request",
         "param": "state",
         "code": "state_invalid",
