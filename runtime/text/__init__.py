@@ -1,1 +1,1 @@
-"""The language model, one token at a time; sampling; detokenising."""
+"""The language model, one token at a time: state, sampling and detokenisation."""

@@ -1,4 +1,4 @@
-"""The recurrent mode of a language model on one CPU core, without torch: weights in panels, layer after layer."""
+"""Recurrent mode of a language model on one CPU core, in compiled code without torch."""
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
 # mypy: disable-error-code="no-untyped-call"
@@ -40,10 +40,10 @@ class Slots(NamedTuple):
 
 @dataclass(frozen=True)
 class _PackedLayer:
-    """One block."""
+    """Weights and constants of one block, packed for the kernels."""
 
     mixer_norm: Array
-    mix_in: Matrix  # query, key, value, gates, output gates if there are any: [d, 3 · H · 2D + 2 · H · S (+ H)]
+    mix_in: Matrix  # query, key, value, gates and, if present, output gates: [d, 3 · H · 2D + 2 · H · S (+ H)]
     gate_bias: Array
     output_gate_bias: Array | None  # [H]
     mix_out: Matrix
@@ -51,7 +51,7 @@ class _PackedLayer:
     up: Matrix
     down: Matrix
     table: Array  # [H, 8]
-    decay: Array  # [1, H, S]: tokens of a text are one apart
+    decay: Array  # [1, H, S], for the lag 1 between tokens of a text
     own_process: Array  # [1, H, S]
 
     @classmethod
@@ -82,18 +82,19 @@ class _PackedLayer:
 
 
 def _weight(weights: Mapping[str, Array], module: str) -> Array:
-    """The weight of a module in the recurrent mode: its own where the modes do not share it."""
+    """Return the weight of a module in recurrent mode: its recurrent weight if there is one, else the shared weight."""
     own = weights.get(f"{module}.recurrent_weight")
     return weights[f"{module}.weight"] if own is None else own
 
 
 class CompiledDecoder:
-    """The recurrent mode of a trained model.
+    """Recurrent mode of a trained model.
 
     Args:
-        weights: of the model, by the names of its modules.
-        constants: of `decoder_constants`. The kernels check no bounds: opening a bundle compares the shapes of both to
-            its configuration.
+        weights: Weights of the model by module name.
+        constants: Output of `decoder_constants`. The kernels do not check bounds. The shapes of weights and constants
+            are
+            compared with the configuration when a bundle is opened.
     """
 
     def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
@@ -110,15 +111,16 @@ class CompiledDecoder:
     def step(
         self, tokens: Rows, positions: Rows, noise: Array, slots: Slots, sources: Rows, targets: Rows
     ) -> tuple[StepOutput, NDArray[np.bool_]]:
-        """One token of B streams.
+        """Process one token in each of B streams.
 
         Args:
-            tokens, positions, sources, targets: `[B]`; slots are read from rows `sources` and written to `targets`, all
-                different.
-            noise: `[B, H, 2D]` scaled standard normal for the latent sample, zeros for the mean.
+            tokens, positions: `[B]`.
+            noise: `[B, H, 2D]` scaled standard normal noise for the latent sample, or zeros for the mean.
+            slots: Slots of all streams.
+            sources, targets: `[B]` rows from which slots are read and to which they are written. All rows must differ.
 
         Returns:
-            the output, and for each stream whether all numbers of its new slots are finite.
+            The output, and whether all numbers of the new slots are finite, `[B]`.
         """
         run = _Run(self, tokens, positions, 1)
         for index in range(len(self._layers)):
@@ -132,13 +134,16 @@ class CompiledDecoder:
     def prefill(
         self, tokens: Rows, position: int, slots: Slots, source: int, target: int, *, outputs: int = 0
     ) -> tuple[StepOutput | None, bool]:
-        """N tokens `[N]` of one stream at once, from the slots in row `source` to those in row `target`.
+        """Process N tokens of one stream at once.
 
         Args:
-            outputs: number of the last tokens whose output is returned.
+            tokens: `[N]`.
+            position: Position of the first token.
+            slots: Slots of all streams, read from row `source` and written to row `target`.
+            outputs: Number of last tokens whose outputs are returned.
 
         Returns:
-            the outputs `[outputs, …]`, None without any, and whether the slots are finite.
+            The outputs `[outputs, …]`, or None if `outputs` is 0, and whether the new slots are finite.
         """
         run = _Run(self, tokens, np.arange(position, position + len(tokens)), len(tokens))
         last = len(self._layers) - 1
@@ -146,7 +151,7 @@ class CompiledDecoder:
         for index in range(last):
             run.mix(index, slots, *rows)
             run.finish(index)
-        # Behind the slots of the last layer, all is for the output only.
+        # After the slots of the last layer, only the returned outputs are computed.
         evidence = run.mix(last, slots, *rows)
         if not outputs:
             return None, bool(run.finite[0])
@@ -161,7 +166,7 @@ class CompiledDecoder:
 
 
 class _Run:
-    """The rows of one call, `n_tokens` of each stream, and the arrays that a layer works in."""
+    """Rows of one call, `n_tokens` for each stream, and the work arrays of a layer."""
 
     def __init__(self, decoder: CompiledDecoder, tokens: Rows, positions: Rows, n_tokens: int) -> None:
         self._decoder, self._n_tokens = decoder, n_tokens
@@ -177,7 +182,7 @@ class _Run:
         self._cos, self._sin = np.cos(wrapped), np.sin(wrapped)
 
     def mix(self, index: int, slots: Slots, sources: Rows, targets: Rows) -> Array:
-        """Update the slots of a layer and read them into `latent`; returns the evidence `[B · N, H]`."""
+        """Update the slots of a layer, read them into `latent`, and return the evidence `[B · N, H]`."""
         layer, decoder = self._decoder._layers[index], self._decoder
         normed(self.x, layer.mixer_norm, decoder._eps, self.normed)
         joint = layer.mix_in.times(self.normed)
@@ -193,12 +198,12 @@ class _Run:
         return evidence
 
     def keep_last(self, count: int) -> None:
-        """Drop all rows but the last ones."""
+        """Keep only the last `count` rows."""
         self.x, self.normed, self.latent = (part[-count:].copy() for part in (self.x, self.normed, self.latent))
         self._gates = None if self._gates is None else self._gates[-count:]
 
     def finish(self, index: int) -> None:
-        """The residual stream after the block."""
+        """Add the output of the mixer and of the MLP to the residual stream."""
         layer, decoder = self._decoder._layers[index], self._decoder
         mixed = layer.mix_out.times(self._gated())
         add_normed(self.x, mixed, layer.feed_forward_norm, decoder._eps, self.normed)
@@ -207,7 +212,7 @@ class _Run:
         self.x += layer.down.times(inner)
 
     def _gated(self) -> Array:
-        """`latent`, each head scaled by its output gate."""
+        """Return `latent` with each head scaled by its output gate."""
         if self._gates is None:
             return self.latent
         heads = self._gates.shape

@@ -1,8 +1,8 @@
-"""A language bundle on a CPU core in compiled code, several times as fast as on ONNX Runtime.
+"""A language bundle in compiled code on one CPU core, several times as fast as on ONNX Runtime.
 
-Recurrent streams run on `compiled_decoder.py`, where a row has the same bits in a batch of any size; attention streams
-run on the bundle's ONNX graph. States are the same bytes as on the other runtimes. Constants that torch computes from
-the weights come with the bundle (decoder.safetensors).
+Recurrent streams run on `compiled_decoder.py`, where the bits of a row do not depend on the batch size. Attention
+streams run on the ONNX graph of the bundle. Packed states have the same bytes as on the other runtimes. Constants that
+torch computes from the weights are part of the bundle (decoder.safetensors).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", 
 
 
 class HostPool(DoubleBufferedPool):
-    """Recurrent contexts in this process's memory.
+    """Recurrent contexts in the memory of this process.
 
     Args:
-        means: shape `[L, H, S, 4D]`.
-        precisions: shape `[L, H, S]`.
-        capacity: number of slots.
+        means: Shape `[L, H, S, 4D]`.
+        precisions: Shape `[L, H, S]`.
+        capacity: Number of slots.
     """
 
     def __init__(self, means: tuple[int, ...], precisions: tuple[int, ...], capacity: int) -> None:
@@ -38,30 +38,30 @@ class HostPool(DoubleBufferedPool):
         self.slots = Slots(*(self.arrays[name].reshape(-1, *shape) for name, shape in shapes.items()))
 
     def read(self, slot: PoolSlot) -> dict[str, NDArray[np.float32]]:
-        """Copies of a slot's means and precisions."""
+        """Return copies of the means and precisions of a slot."""
         row = self.current_rows([slot])[0]
         return {name: part[row].copy() for name, part in self.slots._asdict().items()}
 
     def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set means and precisions of a slot."""
+        """Set the means and precisions of a slot."""
         row = self.current_rows([slot])[0]
         for name, value in values.items():
             getattr(self.slots, name)[row] = value
 
     def copy(self, source: PoolSlot, target: PoolSlot) -> None:
-        """Copy a slot to another."""
+        """Copy a slot to another slot."""
         self.write(target, self.read(source))
 
 
 class CompiledLanguageRuntime(CpuLanguage):
-    """A language bundle in compiled code, one thread per call.
+    """A language bundle in compiled code. Each call uses one thread.
 
     Args:
-        bundle: of kind "lm".
-        streams: recurrent contexts that exist at the same time, at most.
+        bundle: Bundle of kind "lm".
+        streams: Maximum number of recurrent contexts that exist at the same time.
 
     Raises:
-        ValueError: compiled code cannot run the bundle (`refusal`).
+        ValueError: Compiled code does not support the bundle (`refusal`).
     """
 
     runtime = "compiled"
@@ -79,15 +79,16 @@ class CompiledLanguageRuntime(CpuLanguage):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """A piece of a prompt in each of B recurrent streams, and the outputs of their last tokens, which `prefill`
-        leaves out."""
+        """Process a piece of a prompt in each of B recurrent streams, and return the outputs of the last tokens as
+        well.
+        """
         found = [self._read(*one, outputs=1) for one in zip(contexts, pieces, strict=True)]
         outputs = [output for output, _ in found if output is not None]
         joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
         return joined, [advance for _, advance in found]
 
     def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
-        """See `Language`; one pass over recurrent streams, with the bits of steps."""
+        """See `Language`. Recurrent streams take one pass and give the same bits as `step`."""
         if not isinstance(context, SlotContext):
             return super().logits_of(context, tokens)
         output, advance = self._read(context, tokens, outputs=len(tokens))
@@ -128,20 +129,20 @@ class CompiledLanguageRuntime(CpuLanguage):
 
 
 def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = None) -> int:
-    """Run the golden cases of a bundle in compiled code; returns how many values were compared.
+    """Run the golden cases of a bundle in compiled code and return the number of compared values.
 
     Args:
-        runtime: of this bundle; made here, for one stream, if not given.
+        runtime: Runtime of this bundle. Default: a new one for one stream.
 
     Raises:
-        BundleError: an output differs by more than the tolerance of the cases.
+        BundleError: An output differs by more than the tolerance of its case.
     """
     chosen = runtime or CompiledLanguageRuntime(bundle, streams=1)
     return reproduce(chosen, bundle, chosen.attention, where="the compiled runtime")
 
 
 def refusal(bundle: Bundle) -> str | None:
-    """Why a bundle cannot run in compiled code, or None."""
+    """Return why compiled code does not support a bundle, or None if it does."""
     if (reason := model_refusal(bundle.language)) is not None:
         return reason
     if bundle.constants() is None:
@@ -150,13 +151,13 @@ def refusal(bundle: Bundle) -> str | None:
 
 
 def model_refusal(config: LanguageConfig) -> str | None:
-    """Why a model cannot run in compiled code, or None."""
+    """Return why compiled code does not support a model, or None if it does."""
     if not config.has_slots:
-        return "it has no slots, which are what is compiled: attention runs on the graph"
+        return "it has no slots, and attention runs on the graph"
     if config.window:
-        return f"it has window={config.window}, and no ring of exact tokens is compiled"
+        return f"it has window={config.window}, but only window=0 is supported"
     if config.innovation != "key":
-        return f"it has innovation={config.innovation!r}, and only that of the key is compiled"
+        return f"it has innovation={config.innovation!r}, but only 'key' is supported"
     if config.inner != 1:
-        return f"it has inner={config.inner}, and only inner=1 is compiled"
+        return f"it has inner={config.inner}, but only inner=1 is supported"
     return None

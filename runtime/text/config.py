@@ -1,4 +1,4 @@
-"""The configuration of a language model: frozen, self-checking, strict about its keys."""
+"""Configuration of a language model: frozen, validated on construction, and strict about its keys."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ DistanceBias = Literal["none", "alibi", "decay"]
 Innovation = Literal["key", "value"]
 Confidence = Literal["none", "open", "balanced", "linear"]
 
-# Added to softplus where a parameter must be positive.
+# Added to softplus so that parameters are positive.
 POSITIVE_FLOOR = 1e-6
-# Range of the input-driven log gains of slots: e^-12 is "ignore this token", e^8 is "overwrite the slot".
+# Range of the input-dependent log gains of slots: e^-12 ignores a token, e^8 overwrites the slot.
 GATE_RANGE = (-12.0, 8.0)
-# Added process noise of a slot per unit of its input gate.
+# Process noise added to a slot per unit of its input gate.
 PROCESS_GATE_SCALE = 0.1
 MIXERS: tuple[Mixer, ...] = get_args(Mixer)
-# Ablations that only RFA supports, and the values without ablation.
+# Ablations that only RFA supports, with the values of the complete model.
 ABLATIONS = {"kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False}
-# Extensions of RFA as attention, and the values without them.
+# Extensions of RFA as attention, with the values that disable them.
 EXTENSIONS = {"confidence": "none", "bias": False, "horizon": 0.0}
 MODES: tuple[Mode, ...] = ("attention", "recurrent")
 KERNELS = ("student_t", "gaussian")
@@ -42,7 +42,7 @@ CONFIDENCES = ("none", "open", "balanced", "linear")
 
 @contextmanager
 def in_mode(model: Any, mode: Mode) -> Iterator[None]:
-    """A model of two modes in one of them, and as it was afterwards, however that ends."""
+    """Run a model in one of its two modes, and restore the previous mode afterwards."""
     previous, model.mode = model.mode, mode
     try:
         yield
@@ -52,11 +52,15 @@ def in_mode(model: Any, mode: Mode) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StrictConfig:
-    """A frozen dataclass that refuses unknown keys, with the way to and from JSON."""
+    """Frozen dataclass that rejects unknown keys and converts to and from JSON."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build from a JSON object; a missing or unknown key is a ValueError that names it."""
+        """Create a configuration from a JSON object.
+
+        Raises:
+            ValueError: A key is missing or unknown. The message names it.
+        """
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
@@ -71,10 +75,10 @@ class StrictConfig:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value of a field that is none of its choices.
+    """Check that the value of a field is one of its choices.
 
     Raises:
-        ValueError: If it is none of them; the message names the field and the choices.
+        ValueError: It is not. The message names the field and the choices.
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {choices}, got {value!r}")
@@ -82,37 +86,43 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class LanguageModelConfig(StrictConfig):
-    """A decoder: RFA with its recurrent twin, one of the ablations of RFA, softmax attention, AFA, or the
-    RT-Transformer ("radial_tangential"), or another system of `benchmarks/papers`.
+    """A decoder with one of these mixers: RFA, with or without its recurrent mode, an ablation of RFA, softmax
+    attention, AFA, the RT-Transformer ("radial_tangential"), or another system of `benchmarks/papers`.
 
     Args:
-        head_dim: complex dims D, so a head has 2D reals.
-        frequencies: "banded" over the heads (SC-RFA), the "full" bank in every head, or "none": no rotation.
-        damping, zero_decay_fraction: the fixed decay mu_h = b · max omega_h of the banded bank, zero for the slowest.
-            AFA learns its decay from b · max omega_h on, in every head.
-        kernel: influence function of RFA.
-        prior: how the precision P(lag) acts in RFA: in bias and residual ("lyapunov"), not over the lag ("constant"),
-            or in the bias alone ("additive").
-        noise: "anchor" keeps gamma² alone, so that sigma = eta = 0.
-        rotate_values: values are summed in the rotating frame; otherwise as they are.
-        unit_norm: queries and keys are scaled to unit length.
-        temperature: tau at the start (the gain of query and key).
-        distance_bias: of softmax attention: none, ALiBi's slopes, or scores that decay with the lag.
-        n_slots: slots of a head; 0 is a model without the recurrent mode.
-        inner: reweighting passes K of the slots.
-        innovation: which innovation drives the robust weight of the slots, that of the key or of the value.
-        robust_slots: without, every token has the weight one, and the slots are Kalman filters with noises from the
-            input.
-        window: exact tokens W that are read together with the slots, which a token enters when it leaves the window.
-        learned_decay: mu is learned from the fixed decay on; the heads without decay stay without.
-        output_gate: a sigmoid of the block's normalised input scales each head before the output projection.
-        confidence: RFA's output is fused with the token's own value by its evidence p: by a gate of log p that starts
-            "open", as printed, or "balanced", at p / (p + 1), or by AFA's gate, "linear" in p.
-        bias: RFA's projections have biases, which a constant drift and measurement bias are (RFA C.2).
-        horizon: tokens ahead for which RFA's estimate is made (RFA C.6).
-        mixer_options: options of a mixer of `benchmarks/papers`, which checks them.
-        own_readout: each mode has separate queries, output projections and norms; else the modes share all but the
-            gates of the slots.
+        head_dim: Number of complex dimensions D. A head has 2D reals.
+        frequencies: "banded" over the heads (SC-RFA), "full" for all frequencies in every head, or "none" for no
+            rotation.
+        damping, zero_decay_fraction: Fixed decay mu_h = b · max omega_h of the banded frequencies, which is zero for
+            the
+            slowest heads. AFA learns its decay from the initial value b · max omega_h in every head.
+        kernel: Influence function of RFA.
+        prior: Use of the precision P(lag) in RFA: in the bias and the residual ("lyapunov"), independent of the lag
+            ("constant"), or in the bias only ("additive").
+        noise: "anchor" uses gamma² alone, with sigma = eta = 0.
+        rotate_values: Whether values are summed in the rotating frame.
+        unit_norm: Whether queries and keys are scaled to unit length.
+        temperature: Initial tau, the gain of query and key.
+        distance_bias: Bias of softmax attention: none, the slopes of ALiBi, or scores that decay with the lag.
+        n_slots: Number of slots per head. 0 stands for a model without recurrent mode.
+        inner: Number of reweighting passes K of the slots.
+        innovation: Innovation that determines the robust weight of the slots, of the key or of the value.
+        robust_slots: Whether the slots use robust weights. If false, every weight is one, and the slots are Kalman
+            filters
+            whose noise depends on the input.
+        window: Number of exact tokens W that are read together with the slots. A token enters the slots when it leaves
+            the
+            window.
+        learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain so.
+        output_gate: Whether a sigmoid of the block's normalised input scales each head before the output projection.
+        confidence: Gate that combines RFA's output with the token's own value, given the evidence p: a gate of log p
+            that
+            starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p.
+        bias: Whether RFA's projections have biases, which represent a constant drift and measurement bias (RFA C.2).
+        horizon: Number of tokens ahead that RFA estimates (RFA C.6).
+        mixer_options: Options of a mixer of `benchmarks/papers`, which validates them.
+        own_readout: Whether each mode has separate queries, output projections and norms. If false, the modes share
+            everything but the gates of the slots.
     """
 
     vocab_size: int
@@ -169,31 +179,31 @@ class LanguageModelConfig(StrictConfig):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
             if self.mixer != "rfa" and getattr(self, name) != (name == "robust_slots"):
-                raise ValueError(f"{name} is of the mixer 'rfa', got {self.mixer!r}")
+                raise ValueError(f"{name} requires the mixer 'rfa', got {self.mixer!r}")
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
             raise ValueError(
-                "inner and innovation are of the robust weight: without robust_slots they must be 1 and 'key', "
+                "inner and innovation must be 1 and 'key' without robust_slots, "
                 f"got {self.inner} and {self.innovation!r}"
             )
         if self.window and ("recurrent" not in self.modes or self.kernel != "student_t"):
             raise ValueError(
-                "a window is read with slots in one Student-t softmax, "
+                "a window requires mixer 'rfa', slots and kernel 'student_t', "
                 f"got mixer {self.mixer!r}, n_slots {self.n_slots} and kernel {self.kernel!r}"
             )
         if self.own_readout and "recurrent" not in self.modes:
-            raise ValueError("own_readout is of a model of both modes: with n_slots 0 there is one")
+            raise ValueError("own_readout requires mixer 'rfa' and n_slots > 0")
         if self.distance_bias != "none" and self.mixer != "softmax":
-            raise ValueError(f"distance_bias {self.distance_bias!r} is of the mixer 'softmax', got {self.mixer!r}")
+            raise ValueError(f"distance_bias {self.distance_bias!r} requires the mixer 'softmax', got {self.mixer!r}")
         for name, whole in ABLATIONS.items():
             if self.mixer != "rfa" and getattr(self, name) != whole:
-                raise ValueError(f"{name} {getattr(self, name)!r} is of the mixer 'rfa', got {self.mixer!r}")
+                raise ValueError(f"{name} {getattr(self, name)!r} requires the mixer 'rfa', got {self.mixer!r}")
         self._check_extensions()
         if self.mixer == "afa" and self.damping == 0:
-            raise ValueError("damping must be > 0 for the mixer 'afa', whose decay is learned from there on")
+            raise ValueError("damping must be > 0 for the mixer 'afa', because it is the initial value of the decay")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
             raise ValueError(
-                "slots run with prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "
-                "for another model give n_slots 0"
+                "slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "
+                "use n_slots 0 for other models"
             )
 
     def _check_extensions(self) -> None:
@@ -202,9 +212,9 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError(f"horizon must be a finite number >= 0, got {self.horizon}")
         extended = [name for name, whole in EXTENSIONS.items() if getattr(self, name) != whole]
         if extended and (self.mixer != "rfa" or self.n_slots):
-            raise ValueError(f"{extended[0]} is of the mixer 'rfa' with n_slots 0")
+            raise ValueError(f"{extended[0]} requires the mixer 'rfa' with n_slots 0")
         if self.mixer_options and self.mixer in ("rfa", "softmax"):
-            raise ValueError(f"mixer_options are of a mixer of benchmarks/papers, got {self.mixer!r}")
+            raise ValueError(f"mixer_options require a mixer of benchmarks/papers, got {self.mixer!r}")
 
     def _check_count(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -213,10 +223,10 @@ class LanguageModelConfig(StrictConfig):
 
     @property
     def _slots_fit(self) -> bool:
-        """Slots are the recurrent form of RFA, not of its ablations."""
+        """Whether the configuration is plain RFA, which slots require. Ablations do not have a recurrent form."""
         return self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Softmax attention, and RFA without slots, have no recurrent twin."""
+        """Decoding modes. Softmax attention, and RFA without slots, do not have a recurrent mode."""
         return ("attention", "recurrent") if self.mixer == "rfa" and self.n_slots else ("attention",)

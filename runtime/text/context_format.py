@@ -1,8 +1,8 @@
-"""The recurrent context of a text as bytes, the same for all runtimes.
+"""Binary format of a recurrent text context, the same for all runtimes.
 
-    position u64 | the parts of the model's state, float32
+    position u64 | arrays of the model's state, float32
 
-Little-endian, no padding.
+Numbers are little-endian and not padded.
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ from numpy.typing import NDArray
 from rfa.runtime.errors import invalid_state
 from rfa.runtime.text.contexts import StepOutput
 
-LONGEST_STREAM = 1 << 53  # positions are exact in float64 up to here
+LONGEST_STREAM = 1 << 53  # float64 represents positions up to here exactly
 _POSITION = np.dtype("<u8")
 _FLOAT = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
 class ContextFormat:
-    """Packs and unpacks the contexts of one model.
+    """Packs and unpacks the contexts of a model.
 
     Args:
-        shapes: of the parts, by name: "means", "precisions", and what else the bundle's manifest lists, in its order.
+        shapes: Shapes of the arrays by name: "means", "precisions" and further state in the order of the manifest.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     @property
     def size(self) -> int:
-        """Bytes of every context."""
+        """Size of every packed context in bytes."""
         return _POSITION.itemsize + _FLOAT.itemsize * sum(map(math.prod, self.shapes.values()))
 
     def pack(self, position: int, state: Mapping[str, NDArray[np.float32]]) -> bytes:
-        """The layout above, little-endian."""
+        """Return the context in the format of this module."""
         numbers = b"".join(state[name].astype(_FLOAT).tobytes() for name in self.shapes)
         return np.array(position, dtype=_POSITION).tobytes() + numbers
 
     def unpack(self, data: bytes) -> tuple[int, dict[str, NDArray[np.float32]]]:
-        """Inverse of `pack`.
+        """Parse a packed context.
+
+        Returns:
+            The position and the arrays of the state.
 
         Raises:
-            InvalidInput: these bytes are no context of this shape (`state_invalid`).
+            InvalidInput: The bytes are not a context of this shape (code `state_invalid`).
         """
         if len(data) != self.size:
             raise invalid_state()
@@ -61,15 +64,15 @@ class ContextFormat:
 
 
 def pack_output(output: StepOutput) -> bytes:
-    """The output of one row: logits, log precision and latent, float32, little-endian."""
+    """Return the output of one row as bytes: logits, log precision and latent, float32, little-endian."""
     return b"".join(np.asarray(part[0], _FLOAT).tobytes() for part in output)
 
 
 def unpack_output(data: bytes, vocabulary: int, latent_shape: tuple[int, int]) -> StepOutput:
-    """Inverse of `pack_output`.
+    """Parse the bytes of `pack_output`.
 
     Raises:
-        InvalidInput: these bytes are no output of this shape (`state_invalid`).
+        InvalidInput: The bytes are not an output of this shape (code `state_invalid`).
     """
     if len(data) != output_bytes(vocabulary, latent_shape):
         raise invalid_state()
@@ -80,5 +83,5 @@ def unpack_output(data: bytes, vocabulary: int, latent_shape: tuple[int, int]) -
 
 
 def output_bytes(vocabulary: int, latent_shape: tuple[int, int]) -> int:
-    """Bytes of `pack_output`."""
+    """Return the size of a packed output in bytes."""
     return _FLOAT.itemsize * (vocabulary + 1 + math.prod(latent_shape))

@@ -1,7 +1,7 @@
-"""Contexts of streams: the state of a model after a stream's tokens, and its advance by more tokens.
+"""Contexts of streams: the state of a model after the tokens of a stream, and its update with more tokens.
 
-The recurrent context is a few filter slots per head, of constant size, in a pool. The attention context is a cache of
-rotated keys and values with a capacity in tokens; the graph reads only its valid part.
+A recurrent context is a few filter slots per head, of constant size, in a pool. An attention context is a cache of
+rotated keys and values with a capacity in tokens. The graph reads only its valid part.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ class StepOutput(NamedTuple):
 
 
 class Context(Protocol):
-    """State of a model after a stream's tokens. Its owner releases it once."""
+    """State of a model after the tokens of a stream. Its owner must release it exactly once."""
 
-    position: int  # number of its tokens
+    position: int  # number of processed tokens
 
     def fork(self) -> Context:
-        """An independent continuation from here."""
+        """Return an independent copy, which can be continued separately."""
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory of the context."""
 
 
 class Advance(Protocol):
-    """A context after some more tokens, which takes effect with `commit`."""
+    """The update of a context with more tokens. It takes effect when it is committed."""
 
     def is_finite(self) -> bool:
-        """False when a number of it is not finite."""
+        """Return whether all its numbers are finite."""
 
     def commit(self) -> None:
         """Update the context."""
 
 
 class SlotContext:
-    """Recurrent context of one stream: a few filter slots per head, in a slot of the model's pool."""
+    """Recurrent context of one stream: a few filter slots per head, stored in a slot of the model's pool."""
 
     def __init__(self, pool: StatePool, position: int = 0) -> None:
         self.pool = pool
@@ -57,7 +57,7 @@ class SlotContext:
         self.position = position
 
     def fork(self) -> SlotContext:
-        """An independent continuation from here."""
+        """Return an independent copy."""
         twin = SlotContext(self.pool, self.position)
         self.pool.copy(self.slot, twin.slot)
         return twin
@@ -67,11 +67,11 @@ class SlotContext:
         self.pool.release(self.slot)
 
     def read(self) -> dict[str, Array]:
-        """Means `[L, H, S, 4D]`, precisions `[L, H, S]`, and with a window its ring `[L, W, H, 4D + 2S]`."""
+        """Return means `[L, H, S, 4D]`, precisions `[L, H, S]` and, with a window, its ring `[L, W, H, 4D + 2S]`."""
         return self.pool.read(self.slot)
 
     def write(self, state: Mapping[str, Array]) -> None:
-        """Inverse of `read`."""
+        """Set the arrays that `read` returns."""
         self.pool.write(self.slot, state)
 
 
@@ -84,18 +84,18 @@ class SlotAdvance:
     tokens: int
 
     def is_finite(self) -> bool:
-        """False when a slot has a number that is not finite."""
+        """Return whether all numbers of the slots are finite."""
         return all(bool(np.isfinite(part).all()) for part in self.state.values())
 
     def commit(self) -> None:
-        """Write the slots."""
+        """Write the slots to the context."""
         self.context.write(self.state)
         self.context.position += self.tokens
 
 
 @dataclass(frozen=True)
 class BufferedAdvance:
-    """New filter slots in the spare row of a pool slot; valid until the next step of the context."""
+    """New filter slots in the spare row of a pool slot. They are valid until the next step of the context."""
 
     context: SlotContext
     pool: DoubleBufferedPool
@@ -103,18 +103,18 @@ class BufferedAdvance:
     tokens: int
 
     def is_finite(self) -> bool:
-        """False when a slot has a number that is not finite."""
+        """Return whether all numbers of the slots are finite."""
         return self.finite
 
     def commit(self) -> None:
-        """Swap the rows."""
+        """Make the spare row the current one."""
         self.pool.swap(self.context.slot)
         self.context.position += self.tokens
 
 
 @dataclass
 class CacheContext:
-    """Attention context of one stream; rows beyond `position` are free."""
+    """Attention context of one stream. Rows from `position` on are free."""
 
     keys: Array  # [L, H, C, 2D]
     values: Array  # [L, H, C, 2D]
@@ -122,19 +122,19 @@ class CacheContext:
 
     @staticmethod
     def grown(rows: Array, capacity: int) -> Array:
-        """A copy with a number of rows; free rows are zero and never read."""
+        """Return a copy with `capacity` rows. Free rows are zero and never read."""
         larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
         larger[:, :, : rows.shape[2]] = rows
         return larger
 
     def fork(self) -> CacheContext:
-        """An independent continuation from here."""
+        """Return an independent copy."""
         capacity, rows = self.keys.shape[2], slice(self.position)
         keys, values = (self.grown(part[:, :, rows], capacity) for part in (self.keys, self.values))
         return CacheContext(keys, values, self.position)
 
     def release(self) -> None:
-        """Drop the cache."""
+        """Free the cache."""
         del self.keys, self.values
 
     def extend(self, new_keys: Array, new_values: Array) -> None:
@@ -150,7 +150,7 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CacheAdvance:
-    """New rows of a cache; `finite`: whether all of their numbers are."""
+    """New rows of a cache. `finite` states whether all their numbers are finite."""
 
     context: CacheContext
     keys: Array  # [L, H, n, 2D]
@@ -158,9 +158,9 @@ class CacheAdvance:
     finite: bool
 
     def is_finite(self) -> bool:
-        """False when a row has a number that is not finite."""
+        """Return whether all numbers of the rows are finite."""
         return self.finite
 
     def commit(self) -> None:
-        """Append the rows."""
+        """Append the rows to the cache."""
         self.context.extend(self.keys, self.values)

@@ -1,19 +1,19 @@
-r"""Where a text may be cut in two without a change of its tokens.
+r"""Positions where a text can be cut in two without changing its tokens.
 
-A byte-level BPE splits a text into words by GPT-2's expression
+A byte-level BPE splits a text into words with GPT-2's regular expression
 
     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 
-and merges pairs of bytes within each word. A cut changes nothing
+and merges pairs of bytes within each word. A cut does not change the tokens in these places:
 
-    before a space or line break that follows something else: no word reaches across from the left, and what begins
-        there begins so whatever lies to the left
-    within a run of letters, of digits, of signs or of whitespace, at least four characters after its beginning (a
-        contraction takes three), where no token holds the two bytes at the cut side by side: words end and begin
-        there as they go on without it, and no merge reaches across
+    before a space or line break that follows another kind of character: no word extends across it from the left, and
+        the words on its right do not depend on the text on its left
+    within a run of letters, digits, signs or white space, at least four characters after its beginning (a contraction
+        has three), where no token contains the two bytes next to the cut: words on both sides are the same as without
+        the cut, and no merge extends across it
 
-and in neither case within a special token, which is found before the words are. Where it is not certain what the
-expression takes a character for, there is no cut.
+Special tokens are found before words, so a cut must not be within a special token. There is also no cut where the kind
+of a character is uncertain.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def check_splitting(tokenizer: Mapping[str, Any]) -> None:
     """Check that a tokenizer splits texts as this module assumes.
 
     Args:
-        tokenizer: content of tokenizer.json.
+        tokenizer: Content of tokenizer.json.
 
     Raises:
-        ValueError: it splits or changes texts in another way.
+        ValueError: The tokenizer splits or normalises texts in another way.
     """
     split = tokenizer.get("pre_tokenizer") or {}
     added = tokenizer.get("added_tokens") or []
@@ -56,11 +56,11 @@ def check_splitting(tokenizer: Mapping[str, Any]) -> None:
 
 
 class Cuts:
-    """Positions where texts of one vocabulary may be cut.
+    """Positions where texts of a vocabulary can be cut.
 
     Args:
-        tokens: bytes of the ordinary tokens.
-        special: texts of the special ones.
+        tokens: Bytes of the ordinary tokens.
+        special: Texts of the special tokens.
     """
 
     def __init__(self, tokens: Iterable[bytes], special: Sequence[str]) -> None:
@@ -72,11 +72,15 @@ class Cuts:
             self._joined[values[:-1], values[1:]] = True
 
     def first(self, text: str, begin: int, end: int) -> int | None:
-        """The first position in [begin, end), begin > 0, before a space if there is one."""
+        """Return the first position in [begin, end), where begin > 0, or None. Positions before a space are
+        preferred.
+        """
         return next(self._places(text, begin, end, 1), None)
 
     def last(self, text: str, begin: int, end: int) -> int | None:
-        """The last position in [begin, end), begin > 0, before a space if there is one."""
+        """Return the last position in [begin, end), where begin > 0, or None. Positions before a space are
+        preferred.
+        """
         return next(self._places(text, begin, end, -1), None)
 
     def _places(self, text: str, begin: int, end: int, step: int) -> Iterator[int]:
@@ -91,7 +95,7 @@ class Cuts:
         if run != run[0] * len(run) and (kind is None or any(_kind(character) != kind for character in run[1:])):
             return False
         if run[0].isspace():
-            # One character of the whitespace belongs to the word behind it: neither side may consist of that alone.
+            # The last white space character belongs to the next word, so neither side may consist of it alone.
             if kind != "space" or text[place + 1 : place + 2] not in tuple(_SPACES):
                 return False
         elif run[-1] == "'":
@@ -105,7 +109,9 @@ class Cuts:
 
 @lru_cache(maxsize=4_096)
 def _kind(character: str) -> Kind | None:
-    """The kind of a character in the expression; None if uncertain, as for characters of a newer Unicode."""
+    """Return the kind of a character in the expression, or None if it is uncertain, as for recent Unicode
+    characters.
+    """
     if character in _SPACES:
         return "space"
     now, once = unicodedata.category(character)[0], unicodedata.ucd_3_2_0.category(character)[0]

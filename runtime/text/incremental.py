@@ -1,6 +1,6 @@
-"""From tokens to text, one token at a time, without broken characters or parts of a stop sequence.
+"""Convert tokens to text one at a time, without broken characters or parts of a stop sequence.
 
-A byte-level BPE token is a run of bytes, not of characters: bytes are collected until they form a character.
+A byte-level BPE token is a run of bytes, not of characters. Bytes are collected until they form a character.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from rfa.runtime.text.cuts import Cuts, check_splitting
 
 
 class Vocabulary:
-    """Tokens of a byte-level BPE tokenizer as text, as bytes, and back.
+    """Conversion between text, bytes and tokens of a byte-level BPE tokenizer.
 
     Args:
-        tokenizer_json: content of the bundle's tokenizer.json.
+        tokenizer_json: Content of the bundle's tokenizer.json.
 
     Raises:
-        ValueError: for a tokenizer that is not byte-level, or splits texts otherwise than GPT-2's.
+        ValueError: The tokenizer is not byte-level, or does not split texts as GPT-2 does.
     """
 
     def __init__(self, tokenizer_json: str) -> None:
         document = json.loads(tokenizer_json)
         decoder = document.get("decoder") or {}
         if decoder.get("type") != "ByteLevel":
-            raise ValueError(f"the tokenizer must have a ByteLevel decoder, has {decoder.get('type')}")
+            raise ValueError(f"the tokenizer must have a ByteLevel decoder, got {decoder.get('type')}")
         check_splitting(document)
         self._tokenizer = Tokenizer.from_str(tokenizer_json)
         added = self._tokenizer.get_added_tokens_decoder()
@@ -51,41 +51,41 @@ class Vocabulary:
 
     @property
     def end_of_text(self) -> int | None:
-        """The special token that ends a text; generation stops at it."""
+        """Special token that ends a text and stops generation, or None."""
         return min(self._special, default=None)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text. Takes a second and 300 MB for 2 MB: `PromptReader` is for prompts of any length."""
+        """Return the token ids of a text. 2 MB take a second and 300 MB of memory; `PromptReader` has no such limit."""
         return list(self._tokenizer.encode(text).ids)
 
     def is_special(self, token: int) -> bool:
-        """Special tokens have no text."""
+        """Return whether a token is special. Special tokens have no text."""
         return token in self._special
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that a token adds to the text."""
+        """Return the bytes that a token adds to the text."""
         return b"" if token in self._special else self._bytes[token]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a token sequence, broken characters replaced."""
+        """Return the text of a sequence of tokens. Broken characters are replaced."""
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
     def label(self, token: int) -> str:
-        """A token on its own, for display: its name if special, broken characters replaced."""
+        """Return a token for display: its name if it is special, else its text with broken characters replaced."""
         return self._names[token] if token in self._special else self._bytes[token].decode(errors="replace")
 
 
 class TextStream:
-    """Text of a growing token sequence, cut before the first stop sequence.
+    """Text of a growing sequence of tokens, cut before the first stop sequence.
 
-    Text that may become part of a stop sequence, and bytes that do not form a character yet, are held back. The
-    released text does not depend on token borders.
+    Text that may be the beginning of a stop sequence is held back, as are bytes that do not form a character yet. The
+    released text does not depend on the boundaries of tokens.
 
     Args:
-        vocabulary: bytes of the tokens.
-        stops: stop sequences.
-        undecoded: bytes of a character that an earlier request left unfinished.
-        tail: text that an earlier request released although a stop sequence may begin in it.
+        vocabulary: Provides the bytes of tokens.
+        stops: Stop sequences.
+        undecoded: Bytes of an incomplete character at the end of an earlier request.
+        tail: Text that an earlier request released although a stop sequence may begin in it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.setstate((undecoded, 0))
         self._held = tail
-        self._released = len(tail)  # characters at the start of the held text that were released before
+        self._released = len(tail)  # characters at the start of the held text that were already released
         self.stopped = False
 
     @property
@@ -106,15 +106,15 @@ class TextStream:
 
     @property
     def held(self) -> str:
-        """Text at the end that may begin a stop sequence."""
+        """Text at the end that may be the beginning of a stop sequence."""
         return self._held
 
     def push(self, token: int) -> str:
-        """Add a token; returns the text that became final, up to a stop sequence if one is complete."""
+        """Add a token and return the text that became final, up to a stop sequence if one is complete."""
         return self._add(self._decoder.decode(self._vocabulary.bytes_of(token)))
 
     def flush(self) -> str:
-        """End the sequence; returns the held text. Bytes that form no character are dropped."""
+        """End the sequence and return the held text. Bytes that do not form a character are dropped."""
         return self._give(len(self._held))
 
     def _add(self, text: str) -> str:
@@ -128,13 +128,13 @@ class TextStream:
         return self._give(len(self._held) - self._longest_stop_prefix())
 
     def _give(self, count: int) -> str:
-        """Drop the first `count` held characters; returns those that were not released before."""
+        """Drop the first `count` held characters and return those that were not released before."""
         released, self._held = self._held[self._released : count], self._held[count:]
         self._released = max(0, self._released - count)
         return released
 
     def _longest_stop_prefix(self) -> int:
-        """Length of the longest end of the held text that begins some stop sequence."""
+        """Return the length of the longest suffix of the held text that is a prefix of a stop sequence."""
         longest = max((len(stop) - 1 for stop in self._stops), default=0)
         for length in range(min(longest, len(self._held)), 0, -1):
             if self._held.endswith(tuple(stop[:length] for stop in self._stops if len(stop) > length)):

@@ -1,4 +1,4 @@
-"""A language bundle as functions on numpy arrays: start, prefill, step, in the decoding modes that it has."""
+"""A language bundle as functions on NumPy arrays, in all of its decoding modes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rfa.runtime.text.sampling import DrawnToken, Draws, drawn_tokens
 from rfa.runtime.text.scores_numba import compile_kernels
 
 SMALLEST_CACHE = 64
-# A batch whose rows are a multiple of this has no remainder that the kernels of a product sum in another order.
+# Batches of a multiple of this size have no remaining rows, which some kernels sum in another order.
 EVEN_ROWS = 8
 
 
@@ -42,28 +42,30 @@ class ExampleRows(NamedTuple):
     tokens: NDArray[np.int64]  # [B]
     positions: NDArray[np.int64]  # [B]
     noise: Array  # [B, H, 2D]
-    state: dict[str, Array]  # [B, …] each
+    state: dict[str, Array]  # arrays `[B, …]`
 
 
 class Language(ABC):
-    """A language bundle, on whatever computes it.
+    """A language bundle on any runtime.
 
     Args:
-        bundle: of kind "lm".
+        bundle: Bundle of kind "lm".
 
     Attributes:
-        runtime: what computes it: "onnx", "compiled" or "torch".
-        modes: how it decodes; the last one is the default.
-        pool: of recurrent contexts; unused without the recurrent mode.
-        initial: the state of a recurrent context before its first token, by name.
-        context_bytes: largest size of a packed context.
-        cache_bytes: main memory for a token of an attention context.
-        prefill_tokens: tokens of a prompt, and of all prompts, that are read at once: enough to be efficient, and few
-            enough not to stall running streams.
-        prefill_rows: prompts that are read at once.
-        scores_in_one_pass: whether `logits_of` reads recurrent streams as fast as `prefill`, not token by token.
-        kernels: where its GPU kernels came from.
-        golden_values: golden output values that it reproduced when it was loaded.
+        runtime: Name of the runtime: "onnx", "compiled" or "torch".
+        modes: Decoding modes. The last one is the default.
+        pool: Pool of recurrent contexts. Unused without recurrent mode.
+        initial: State of a recurrent context before its first token, by name.
+        context_bytes: Maximum size of a packed context.
+        cache_bytes: Main memory per token of an attention context.
+        prefill_tokens: Maximum number of prompt tokens, of all prompts together, that are processed at once. It is
+            large
+            enough to be efficient and small enough not to stall running streams.
+        prefill_rows: Maximum number of prompts that are processed at once.
+        scores_in_one_pass: Whether `logits_of` processes recurrent streams as fast as `prefill` rather than token by
+            token.
+        kernels: Origin of the GPU kernels.
+        golden_values: Number of golden output values that were reproduced at loading.
     """
 
     runtime: str
@@ -93,20 +95,20 @@ class Language(ABC):
 
     @property
     def default_mode(self) -> Mode:
-        """The mode of requests that name none: recurrent if the bundle has it."""
+        """Mode of requests that do not name one: recurrent if the bundle supports it."""
         return self.modes[-1]
 
     def start(self, mode: Mode, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Context:
-        """Context of a stream without tokens.
+        """Return the context of a stream without tokens.
 
         Args:
-            capacity: tokens that an attention stream reserves memory for; it grows when it has more.
-            forks: continuations that will be made of it.
-            common: tokens that it will have then.
+            capacity: Number of tokens for which an attention stream reserves memory. It grows beyond that.
+            forks: Number of continuations that will be forked from it.
+            common: Number of tokens that it will have when it is forked.
 
         Raises:
-            ValueError: the bundle has no such mode.
-            CapacityError: the memory to reserve is not free.
+            ValueError: The bundle does not have this mode.
+            CapacityError: There is not enough free memory.
         """
         if mode not in self.modes:
             raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
@@ -117,12 +119,15 @@ class Language(ABC):
         return context
 
     def fits(self, capacity: int, streams: int, common: int) -> bool:
-        """Whether attention streams of this capacity, continuations of one of `common` tokens, fit into memory when
-        there are no others."""
+        """Return whether attention streams of this capacity fit into otherwise empty memory.
+
+        Args:
+            streams: Number of streams, which continue one stream of `common` tokens.
+        """
         return True
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Read some tokens in each of B streams of one decoding mode."""
+        """Process some tokens in each of B streams of one decoding mode."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._prefill_slots(slots, pieces)
@@ -132,14 +137,16 @@ class Language(ABC):
     def step(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """One token in each of B streams of one decoding mode. noise: `[B, H, 2D]`, zeros for the mean."""
+        """Process one token in each of B streams of one decoding mode. noise: `[B, H, 2D]`, zeros for the mean."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)
         return self.extend(contexts, [[token] for token in tokens], noise)
 
     def peek(self, context: Context, token: int) -> tuple[StepOutput, Advance]:
-        """The output after a token of one stream, without noise, and the advance, which may be dropped."""
+        """Return the output after a token of one stream, without noise, and the advance, which need not be
+        committed.
+        """
         output, (advance,) = self.step([context], [token], np.zeros((1, *self.latent_shape), np.float32))
         return output, advance
 
@@ -147,7 +154,7 @@ class Language(ABC):
         """Advance one stream by some tokens.
 
         Returns:
-            The logits `[N, V]` after each token, with the bits of `step`, and whether the new context is finite.
+            The logits `[N, V]` after each token, with the same bits as `step`, and whether the new context is finite.
         """
         rows, is_finite = [], True
         for token in tokens:
@@ -160,7 +167,7 @@ class Language(ABC):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """`step`, and the choice of the next tokens from its logits."""
+        """Process one token in each stream, as `step` does, and choose the next tokens from the logits."""
         output, advances = self.step(contexts, tokens, noise)
         return drawn_tokens(*output, draws), advances
 
@@ -168,24 +175,26 @@ class Language(ABC):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Tokens in each of B attention streams; `noise` `[B, H, 2D]`. The outputs are those of the last tokens."""
+        """Process tokens in each of B attention streams and return the outputs of the last tokens. noise: `[B, H,
+        2D]`.
+        """
 
     @abstractmethod
     def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
-        """An empty attention context."""
+        """Return an empty attention context."""
 
     @abstractmethod
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """`prefill` of recurrent streams."""
+        """Process some tokens in each recurrent stream. See `prefill`."""
 
     @abstractmethod
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """`step` of recurrent streams."""
+        """Process one token in each recurrent stream. See `step`."""
 
     def example(self, rows: int) -> ExampleRows:
-        """Rows that all differ, for `agreeing_sizes`; always the same."""
+        """Return fixed example inputs for `agreeing_sizes`, whose rows all differ."""
         draw = np.random.Generator(np.random.Philox(0))
         tokens = draw.integers(0, len(self.vocabulary), rows)
         positions = draw.integers(0, 1000, rows)
@@ -195,20 +204,20 @@ class Language(ABC):
         return ExampleRows(tokens, positions, noise, state)
 
     def confidence(self, mode: Mode) -> TokenConfidence:
-        """Calibration of the probability that a token is the right next one."""
+        """Return the calibration of token probabilities in a mode."""
         return self._confidence[mode]
 
     def pack(self, context: Context) -> bytes:
-        """A recurrent context in the format that every runtime of this bundle reads, the same for equal contexts."""
+        """Return a recurrent context in the format of `context_format`. Equal contexts give equal bytes."""
         if not isinstance(context, SlotContext):
             raise TypeError("only a recurrent context can be packed")
         return self._format.pack(context.position, context.read())
 
     def unpack(self, data: bytes) -> SlotContext:
-        """Inverse of `pack`.
+        """Return the context that was packed.
 
         Raises:
-            InvalidInput: these bytes are no context of this model (`state_invalid`).
+            InvalidInput: The bytes are not a context of this model (code `state_invalid`).
         """
         position, state = self._format.unpack(data)
         context = SlotContext(self.pool, position)
@@ -217,7 +226,7 @@ class Language(ABC):
 
 
 class CpuLanguage(Language):
-    """A language bundle on a CPU: attention streams run on the bundle's graph, recurrent ones in a subclass."""
+    """A language bundle on a CPU. Attention streams run on the bundle's graph, and recurrent streams in a subclass."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
@@ -226,14 +235,14 @@ class CpuLanguage(Language):
 
     def _start_attention(self, capacity: int, forks: int, common: int) -> CacheContext:
         heads, width = self.latent_shape
-        # Zeros take no memory until they are written.
+        # Zeros take no memory until they are overwritten.
         shape = self._layers, heads, max(capacity, SMALLEST_CACHE), width
         return CacheContext(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
 
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[CacheAdvance]]:
-        """See `Language`; caches differ in size, so streams run one by one."""
+        """See `Language`. Streams run one by one, because their caches differ in size."""
         results = [
             self._extend_cache(context, piece, noise[row : row + 1])
             for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
@@ -260,15 +269,15 @@ class CpuLanguage(Language):
 
 
 class LanguageRuntime(CpuLanguage):
-    """A language bundle on ONNX Runtime, one thread per call.
+    """A language bundle on ONNX Runtime. Each call uses one thread.
 
     Args:
-        bundle: of kind "lm".
-        streams: recurrent contexts that exist at the same time, at most.
-        max_rows: rows of a step, at most.
+        bundle: Bundle of kind "lm".
+        streams: Maximum number of recurrent contexts that exist at the same time.
+        max_rows: Maximum number of rows of a step.
 
     Raises:
-        ValueError: when the bundle's parts do not fit each other.
+        ValueError: Parts of the bundle are inconsistent.
     """
 
     runtime = "onnx"
@@ -303,7 +312,7 @@ class LanguageRuntime(CpuLanguage):
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, list[SlotAdvance]]:
         count = len(contexts)
-        # Padding rows repeat the first stream; their results are dropped.
+        # Padding rows repeat the first stream. Their results are discarded.
         order = np.arange(self.batch_sizes.padded(count))
         order[count:] = 0
         rows = self.pool.rows([context.slot for context in contexts])[order]

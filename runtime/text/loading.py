@@ -1,4 +1,4 @@
-"""A language bundle on a CPU: in compiled code where that can run it, else on ONNX Runtime."""
+"""Load a language bundle on a CPU, in compiled code if that supports the bundle, else on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ logger = logging.getLogger("rfa.engine")
 
 
 def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int) -> Language:
-    """Load a language bundle and compare it to its golden outputs.
+    """Load a language bundle and compare it with its golden outputs.
 
-    For compiled code only the graph of the attention mode is loaded: the others take 80 MB.
+    For compiled code, only the graph of attention mode is loaded, because the other graphs take 80 MB.
 
     Args:
-        choice: "auto" is compiled code if it can run the bundle, else ONNX Runtime, with the reason in the log.
+        choice: "auto" selects compiled code if it supports the bundle, else ONNX Runtime and logs the reason.
+        streams: Maximum number of recurrent contexts that exist at the same time.
+        max_rows: Maximum number of rows of a step.
 
     Raises:
-        UnsupportedError: "compiled" cannot run the bundle.
-        BundleError: golden outputs differ, or constants do not fit.
+        UnsupportedError: `choice` is "compiled", which does not support the bundle.
+        BundleError: Golden outputs differ, or constants do not match.
     """
     reason = None if choice == "onnx" else compiled_refusal(bundle)
     if reason is not None and choice == "compiled":
@@ -30,7 +32,7 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
     if reason is not None:
         logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
     if reason is not None or choice == "onnx":
-        graphs = LanguageRuntime(bundle, streams=streams, max_rows=max_rows)  # holds the sessions that are checked
+        graphs = LanguageRuntime(bundle, streams=streams, max_rows=max_rows)  # keeps the sessions that are checked
         graphs.golden_values = check_golden(bundle)
         return graphs
     from rfa.runtime.text.compiled_language import CompiledLanguageRuntime, reproduce_golden
@@ -41,9 +43,9 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
 
 
 def compiled_refusal(bundle: Bundle) -> str | None:
-    """Why this bundle cannot run in compiled code here, or None."""
+    """Return why this process cannot run a bundle in compiled code, or None if it can."""
     try:
         from rfa.runtime.text.compiled_language import refusal
-    except RuntimeError as error:  # no writable folder for the cache of kernels
+    except RuntimeError as error:  # no writable directory for the kernel cache
         return str(error)
     return refusal(bundle)

@@ -1,9 +1,9 @@
-"""Changes of the logits that a request asks for: penalties of repeated tokens, a bias of tokens, and a least length.
+"""Changes to the logits that a request specifies: penalties for repeated tokens, biases and a minimum length.
 
-Applied in this order, c(i) the number of times that token i was generated:
+They are applied in this order, where c(i) is the number of times that token i was generated:
 
     logit_i += bias_i
-    logit_i  = -inf                              ends of the text, before `min_tokens`
+    logit_i  = -inf                                            end-of-text tokens, before `min_tokens`
     logit_i  = logit_i / r if logit_i > 0 else logit_i r       r: repetition penalty; i in the prompt or generated
     logit_i -= frequency c(i) + presence [c(i) > 0]
 """
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SamplingRules:
-    """Changes of the logits before a token is chosen; the defaults change nothing.
+    """Changes to the logits before a token is chosen. The defaults change nothing.
 
     Args:
-        repetition_penalty: > 0; above 1 makes tokens of the prompt and the text less likely.
-        presence_penalty: subtracted from the logits of generated tokens.
-        frequency_penalty: subtracted for each time that a token was generated.
-        logit_bias: added, by token.
-        min_tokens: generated tokens before which `ends` are not chosen.
-        ends: tokens that end the text.
+        repetition_penalty: > 0. Values above 1 make tokens of the prompt and the generated text less likely.
+        presence_penalty: Subtracted from the logits of generated tokens.
+        frequency_penalty: Subtracted once for each time that a token was generated.
+        logit_bias: Added to the logits, by token.
+        min_tokens: Number of generated tokens before which `ends` are not chosen.
+        ends: Tokens that end the text.
     """
 
     repetition_penalty: float = 1.0
@@ -39,7 +39,7 @@ class SamplingRules:
 
     @property
     def are_neutral(self) -> bool:
-        """Whether they change nothing."""
+        """Whether the rules change nothing."""
         penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
         return penalties == (1, 0, 0) and not any(self.logit_bias.values()) and not self.min_tokens
 
@@ -48,11 +48,12 @@ NO_RULES = SamplingRules()
 
 
 class AdjustedLogits:
-    """The rules of one continuation, with the tokens that it has so far.
+    """Rules of one continuation, and the tokens that it has so far.
 
     Args:
-        vocabulary: number of tokens.
-        prompt: tokens before the continuation.
+        rules: Rules to apply.
+        vocabulary: Number of tokens of the vocabulary.
+        prompt: Tokens before the continuation.
     """
 
     def __init__(self, rules: SamplingRules, vocabulary: int, prompt: Sequence[int]) -> None:
@@ -71,7 +72,7 @@ class AdjustedLogits:
         self._generated += 1
 
     def of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The changed logits `[V]`."""
+        """Return the changed logits `[V]`."""
         rules, changed = self._rules, logits.copy()
         changed[self._biased] += self._bias
         if self._generated < rules.min_tokens:
@@ -86,5 +87,5 @@ class AdjustedLogits:
 
 
 def rules_bytes(vocabulary: int) -> int:
-    """Memory of a continuation's `AdjustedLogits`, with the changed logits of a step."""
+    """Return the memory in bytes of a continuation's `AdjustedLogits`, including the changed logits of a step."""
     return 16 * vocabulary

@@ -1,9 +1,9 @@
-"""Choose the next token reproducibly: every draw is a function of (seed, sample, step) alone.
+"""Choose the next token reproducibly. Every draw is a function of (seed, sample, step) only.
 
-The generator is counter-based (Philox: Salmon et al., Parallel random numbers: as easy as 1, 2, 3). So a draw does not
-depend on the rest of the batch, on earlier draws, or on where a stream was interrupted.
+The random generator is counter-based (Philox; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). A draw
+therefore does not depend on the rest of the batch, on earlier draws, or on where a stream was interrupted.
 
-A runtime with logits on a device does the same there (`rfa.runtime.gpu.draw`) with the uniforms drawn here.
+Runtimes whose logits are on a device choose there (`rfa.runtime.gpu.draw`), with the uniform numbers drawn here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Sampling options of the next token of a row, and the requested outputs.
+    """Sampling options for the next token of a row, and the requested outputs.
 
     Args:
-        temperature: > 0, or None for the most probable token, the first of several.
-        top_k, top_p, min_p, typical_p: of `filtered_probabilities`.
-        uniform: in [0, 1), for `draw_index`.
-        top: number of the most probable tokens to return.
-        with_latent: whether the latent is returned.
-        adjusted: changes the logits before the choice, not the log probabilities of the result.
+        temperature: > 0, or None for the most probable token, the first of equals.
+        top_k, top_p, min_p, typical_p: See `filtered_probabilities`.
+        uniform: Number in [0, 1) for `draw_index`.
+        top: Number of most probable tokens to return.
+        with_latent: Whether to return the latent.
+        adjusted: Changes the logits before the choice. The returned log probabilities ignore it.
     """
 
     temperature: float | None = None
@@ -50,25 +50,25 @@ class Choice:
 
     @property
     def needs_host(self) -> bool:
-        """Whether only `chosen_token` supports it, not a draw on a device."""
+        """Whether the options require `chosen_token` and cannot be drawn on a device."""
         return not (self.min_p is None and self.typical_p is None and self.adjusted is None)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The choices of the rows of a step, and the temperature at which their confidence is calibrated."""
+    """Choices for the rows of a step, and the temperature at which the confidence is calibrated."""
 
     choices: Sequence[Choice]
     calibration: np.float32
 
     @property
     def are_ranked(self) -> bool:
-        """Whether a row returns its most probable tokens."""
+        """Whether any row returns its most probable tokens."""
         return any(choice.top > 0 for choice in self.choices)
 
     @property
     def are_filtered(self) -> bool:
-        """Whether a row is drawn with `top_k` or `top_p`."""
+        """Whether any row is drawn with `top_k` or `top_p`."""
         return any(
             choice.temperature is not None and not (choice.top_k is None and choice.top_p is None)
             for choice in self.choices
@@ -77,22 +77,22 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
-    """The most probable tokens `[n]` of a row, best first, ties by index, and their log probabilities."""
+    """Most probable tokens `[n]` of a row, best first and ties by index, with their log probabilities."""
 
     tokens: NDArray[np.int64]
     log_probabilities: NDArray[np.float64]
 
 
 class DrawnToken(NamedTuple):
-    """The result of one row of a step.
+    """Result of one row of a step.
 
     Attributes:
-        token: the one chosen; 0 of a row that is broken.
-        log_probability: of it, under the model without temperature and filters.
-        calibrated: its log probability at the temperature of the calibration.
-        is_finite: whether all numbers of the row's output are.
-        top: the most probable tokens, if requested.
-        latent: `[H, 2D]`, maybe a view of the whole batch's, if requested.
+        token: Chosen token; 0 if the row is not finite.
+        log_probability: Its log probability under the model, without temperature and filters.
+        calibrated: Its log probability at the calibrated temperature.
+        is_finite: Whether all numbers of the row's output are finite.
+        top: Most probable tokens, if requested.
+        latent: `[H, 2D]`, if requested. It may be a view into the array of the batch.
     """
 
     token: int
@@ -112,9 +112,10 @@ def drawn_tokens(
         logits: `[B, V]`.
         log_precision: `[B]`.
         latent: `[B, H, 2D]`.
+        draws: Choices for the rows.
     """
     normaliser, calibrated = row_scores(logits, np.zeros(len(logits), np.int64), draws.calibration).T[:2]
-    with np.errstate(all="ignore"):  # `is_finite` reports broken rows
+    with np.errstate(all="ignore"):  # `is_finite` reports rows that are not finite
         finite = np.isfinite(logits).all(-1) & np.isfinite(normaliser + calibrated + log_precision)
         finite &= np.isfinite(latent).all((1, 2))
     drawn = []
@@ -138,7 +139,7 @@ def drawn_tokens(
 
 
 def chosen_token(logits: NDArray[np.float32], choice: Choice) -> int:
-    """The token chosen from logits `[V]`."""
+    """Return the token that is chosen from logits `[V]`."""
     if choice.adjusted is not None:
         logits = choice.adjusted.of(logits)
     if choice.temperature is None:
@@ -148,7 +149,7 @@ def chosen_token(logits: NDArray[np.float32], choice: Choice) -> int:
 
 
 def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Generator:
-    """The random numbers of one draw at one step of one sample."""
+    """Return the random generator for one draw at one step of one sample."""
     key = np.array([seed, sample], dtype=np.uint64)
     counter = np.array([0, _DRAWS[draw], step, 0], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
@@ -162,20 +163,27 @@ def filtered_probabilities(
     min_p: float | None = None,
     typical_p: float | None = None,
 ) -> Reals:
-    """Probabilities `[V]` to draw from: temperature, then the k best, then the smallest set with mass top_p.
+    """Return the probabilities `[V]` to draw from.
 
-    `min_p` drops tokens with less than this share of the largest probability, before the others. `typical_p` keeps,
-    after them, the smallest set with this mass of the tokens whose surprise -log p is nearest to the entropy.
+    The temperature is applied first, then `min_p`, `top_k`, `top_p` and `typical_p`. `top_k` retains the k best tokens,
+    and
+    `top_p` the smallest set of best tokens with this mass. `min_p` drops tokens with less than this share of the
+    largest
+    probability. `typical_p` retains the smallest set with this mass, preferring tokens whose surprise -log p is closest
+    to
+    the entropy.
 
-    Ties at the k-th place are all kept, so that the result does not depend on the order of tokens; those of the nucleus
-    go by index. Its order is that of the scores, which is the same on every processor: their exponentials are not, and
-    those of different scores may round to one number.
+    All ties at the k-th position are retained, so that the result does not depend on the order of tokens. Ties in the
+    other
+    sets are broken by index. Tokens are ordered by score, which is equal on all processors; their exponentials are not,
+    and
+    different scores may have equal exponentials.
 
     Args:
-        scores: log probabilities, or logits; the result has their precision.
+        scores: Log probabilities or logits. The result has the same precision.
     """
     with np.errstate(over="ignore", under="ignore"):
-        # A temperature below the smallest number of this precision is as good as that: only the best are left.
+        # A temperature below the smallest number of this precision has the same effect: only the best tokens remain.
         scaled = (scores - scores.max()) / max(temperature, float(np.finfo(scores.dtype).tiny))
         if min_p is not None:
             scaled = np.where(scaled >= math.log(min_p), scaled, -np.inf)
@@ -191,14 +199,16 @@ def filtered_probabilities(
 
 
 def _only(weights: Reals, kept: NDArray[np.int64]) -> Reals:
-    """The probabilities of some tokens, normalised; 0 for the others."""
+    """Return the normalised probabilities of the tokens `kept`, and 0 for the others."""
     few = np.zeros_like(weights)
     few[kept] = weights[kept]
     return few / few.sum()
 
 
 def _typical(weights: Reals, typical_p: float) -> NDArray[np.int64]:
-    """Indices of the smallest set with mass `typical_p`, surprise nearest to the entropy first, ties by index."""
+    """Return the indices of the smallest set with mass `typical_p`: surprise closest to the entropy first, ties by
+    index.
+    """
     possible = np.flatnonzero(weights)
     surprise = -np.log(weights[possible].astype(np.float64))
     distance = np.abs(surprise - (weights[possible] * surprise).sum())
@@ -208,9 +218,9 @@ def _typical(weights: Reals, typical_p: float) -> NDArray[np.int64]:
 
 
 def _nucleus(weights: Reals, scores: Reals, top_p: float) -> NDArray[np.int64]:
-    """Indices of the smallest set with mass `top_p`, best scores first, ties by index.
+    """Return the indices of the smallest set with mass `top_p`, best scores first, ties by index.
 
-    Most of a vocabulary has next to no weight, so the best few are sorted first, and all only where those fall short.
+    Most tokens have almost no weight, so the few best are sorted first. All are sorted only if those do not suffice.
     """
     for count in (SORTED_FIRST, weights.size):
         least = np.partition(scores, -count)[-count] if count < scores.size else -np.inf
@@ -224,16 +234,16 @@ def _nucleus(weights: Reals, scores: Reals, top_p: float) -> NDArray[np.int64]:
 
 
 def draw_index(weights: Reals, uniform: float) -> int:
-    """Index whose interval of the cumulative distribution holds `uniform` in [0, 1)."""
+    """Return the index whose interval of the cumulative distribution contains `uniform`, a number in [0, 1)."""
     cumulative = np.cumsum(weights, dtype=np.float64)
     index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
     if index < weights.size and weights[index] > 0:
         return index
-    return int(np.flatnonzero(weights)[-1])  # the product was rounded up to the last sum
+    return int(np.flatnonzero(weights)[-1])  # the product was rounded up to the total
 
 
 def most_probable(scores: Reals, count: int) -> NDArray[np.int64]:
-    """Indices of the `count` largest, best first, ties by index."""
+    """Return the indices of the `count` largest scores, best first, ties by index."""
     return np.argsort(-scores, kind="stable")[:count]
 
 

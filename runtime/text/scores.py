@@ -1,12 +1,12 @@
-"""How surprising the tokens of a text are: scores of given tokens under the model, from the logits before each.
+"""Scores of the tokens of a text under the model, computed from the logits before each token.
 
     log_probability = log softmax(logits)[token]
     calibrated      = log softmax(logits / temperature)[token]
-    rank            = 1 + tokens that are more probable, ties by index
-    entropy         = -Σ p log p                                      in nats, p = softmax(logits)
-    tail            = Σ q over the tokens not more probable than it   q = softmax(logits / temperature)
+    rank            = 1 + number of more probable tokens, ties by index
+    entropy         = -Σ p log p                                        in nats, p = softmax(logits)
+    tail            = Σ q over the tokens that are not more probable    q = softmax(logits / temperature)
 
-The first two have the bits of `sampling.drawn_tokens`. Every number of a row depends on that row only.
+The first two have the same bits as in `sampling.drawn_tokens`. The numbers of a row depend on that row only.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class TokenScores(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The parts in order; at least one."""
+        """Return the concatenation of at least one part."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def is_finite(self) -> bool:
-        """Whether all scores are."""
+        """Return whether all scores are finite."""
         return bool(np.isfinite(self.log_probability).all() and np.isfinite(self.calibrated).all())
 
 
 def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature: np.float32, top: int) -> TokenScores:
-    """Scores of tokens `[N]` given the logits `[N, V]` before each.
+    """Score tokens `[N]`, given the logits `[N, V]` before each token.
 
     Args:
-        temperature: of the calibration.
-        top: number of the most probable tokens to return.
+        temperature: Calibrated temperature.
+        top: Number of most probable tokens to return.
     """
     chosen = np.asarray(tokens, np.int64)
     normaliser, calibrated, entropy, tail, rank = row_scores(logits, chosen, temperature).T
@@ -65,7 +65,7 @@ def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature
 
 
 def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperature: np.float32) -> NDArray[np.float64]:
-    """The columns of `score_rows` `[N, 5]`; the normalisers do not depend on the tokens."""
+    """Return the columns of `score_rows`, `[N, 5]`. The normalisers do not depend on the tokens."""
     compile_kernels()
     out = np.empty((len(logits), 5))
     score_rows(np.ascontiguousarray(logits), tokens, np.float32(temperature), out)
@@ -73,7 +73,7 @@ def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperatu
 
 
 def _best_tokens(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The `count` most probable tokens of each row, best first, ties by index."""
+    """Return the `count` most probable tokens of each row, best first, ties by index."""
     if not count:
         return np.empty((len(logits), 0), np.int64)
     left, rows = logits.copy(), np.arange(len(logits))
@@ -85,5 +85,5 @@ def _best_tokens(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 
 def score_bytes(top: int) -> int:
-    """Memory of a token's scores."""
+    """Return the memory of the scores of a token in bytes."""
     return 64 + 32 * top

@@ -317,7 +317,7 @@ def test_a_horizon_predicts_the_trajectory_with_less_precision():
         ("unrolled-K1", {"passes": 0}, "passes must be >= 1"),
         ("stack-K1", {"passes": 0}, "passes must be >= 1"),
         ("AFA", {"passes": 2}, "afa has no options"),
-        ("M2", {"passes": 2}, "mixer_options are of a mixer of benchmarks/papers"),
+        ("M2", {"passes": 2}, "mixer_options require a mixer of benchmarks/papers"),
     ],
 )
 def test_wrong_options_are_refused(name, options, message):

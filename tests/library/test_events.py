@@ -80,7 +80,7 @@ def test_the_command_names_lines_and_places(bundle: Path, tmp_path: Path) -> Non
     assert "line 3, place 3: event 7777, probability" in shown and "of 3 sequences" in shown
     file.write_text("5 x\n")
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1 and "line 1: 'x' is no event" in result.output
+    assert result.exit_code == 1 and "line 1: 'x' is not an event" in result.output
 
 
 @pytest.fixture(scope="module")

@@ -158,10 +158,10 @@ def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None
         ({"robust_slots": 1}, "robust_slots must be true or false, got 1"),
         ({"robust_slots": False, "inner": 2}, "without robust_slots they must be 1 and 'key', got 2 and 'key'"),
         ({"robust_slots": False, "innovation": "value"}, "got 1 and 'value'"),
-        ({"mixer": "softmax", "output_gate": True}, "output_gate is of the mixer 'rfa', got 'softmax'"),
-        ({"mixer": "softmax", "own_readout": True}, "own_readout is of the mixer 'rfa', got 'softmax'"),
-        ({"own_readout": True, "n_slots": 0}, "own_readout is of a model of both modes: with n_slots 0 there is one"),
-        ({"mixer": "softmax", "learned_decay": True}, "learned_decay is of the mixer 'rfa', got 'softmax'"),
+        ({"mixer": "softmax", "output_gate": True}, "output_gate requires the mixer 'rfa', got 'softmax'"),
+        ({"mixer": "softmax", "own_readout": True}, "own_readout requires the mixer 'rfa', got 'softmax'"),
+        ({"own_readout": True, "n_slots": 0}, "own_readout requires mixer 'rfa' and n_slots > 0"),
+        ({"mixer": "softmax", "learned_decay": True}, "learned_decay requires the mixer 'rfa', got 'softmax'"),
     ],
 )
 def test_config_refuses_what_has_no_meaning(given: dict[str, Any], reason: str) -> None:

@@ -186,5 +186,5 @@ def test_the_block_of_the_rt_transformer():
     ids=lambda change: next(iter(change)),
 )
 def test_ablations_of_rfa_are_refused_elsewhere(name, change):
-    with pytest.raises(ValueError, match=rf"{next(iter(change))} .* is of the mixer 'rfa'"):
+    with pytest.raises(ValueError, match=rf"{next(iter(change))} .* requires the mixer 'rfa'"):
         config(name, **change)

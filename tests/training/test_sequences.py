@@ -48,5 +48,5 @@ def test_files_of_numbers_only_are_sequences(text: str, expected: bool, tmp_path
 
 def test_a_number_that_is_too_long_names_its_line(tmp_path: Path) -> None:
     file = written(tmp_path, "a.txt", "1\n2 1234567890\n")
-    with pytest.raises(ValueError, match=r"a\.txt, line 2: '1234567890' is no event"):
+    with pytest.raises(ValueError, match=r"a\.txt, line 2: '1234567890' is not an event"):
         list(lines_of(file))
