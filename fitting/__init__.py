@@ -1,1 +1,1 @@
-"""Structural models fitted to a series by maximum likelihood, without torch."""
+"""Fit structural models to series by maximum likelihood, without torch."""

@@ -1,13 +1,13 @@
-"""The weekly pattern of a series: least squares with a smooth prior, robust against unusual days.
+"""Fit the weekly pattern of a series by least squares with a smooth prior, robust against unusual days.
 
     y = X β + z              X: interpolation between nodes of the week (`Days.nodes`)
     β ~ N(0, K)              K = a_day K_day + a_week K_week, and a_holiday for holidays
 
-The prior makes the pattern smooth over the day (the part common to all days) and over the week (differences between
-days). A holiday is a Sunday with a smooth difference. The scales a maximise the marginal likelihood.
+The prior makes the pattern smooth over the day (the part common to all days) and over the week (the differences between
+days). A holiday is modelled as a Sunday plus a smooth difference. The scales a maximise the marginal likelihood.
 
 Residuals are correlated within a day. A day therefore counts as a few observations, however many rows it has, and has
-one Student-t weight from its mean squared residual. The structural model is then fitted to the residuals.
+one Student-t weight computed from its mean squared residual. The structural model is then fitted to the residuals.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rfa.runtime.filters.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes, is_
 MOST_NODES, SCALE_NODES = 48, 24
 # Minimum number of days in the training part.
 LEAST_DAYS = 3 * WEEKDAYS
-# Correlation lengths in hours: of the common pattern, of differences between days (short and long), and of the
-# difference of a holiday from a Sunday.
+# Correlation lengths in hours: of the common pattern, of the differences between days (short and long), and of the
+# difference between a holiday and a Sunday.
 DAY_HOURS, WEEK_HOURS, HOLIDAY_HOURS = 2.0, (3.0, 24.0), 6.0
-# Scales a: initial values (in squared spreads), and the range of their logs around them.
+# Scales a: initial values in squared spreads, and the half-width of the range of their logs.
 SCALES, SCALE_RANGE = (0.5, 0.1, 0.1), 7.0
 # Added to the diagonal so that the prior covariance is invertible.
 JITTER = 1e-6
@@ -50,10 +50,10 @@ class Prior:
     def __init__(self, days: Days) -> None:
         slots, week = days.slots, WEEKDAYS * days.slots
         hours = np.arange(week) * (24.0 / slots)
-        # A holiday has the effect of a Sunday, and a separate one.
+        # A holiday has the pattern of a Sunday plus its own difference.
         of_week = np.concatenate([np.arange(week), SUNDAY * slots + np.arange(slots)])[: days.types * slots]
         apart = np.abs(hours[:, None] - hours)
-        # Chords of the circles of a day and a week, because arc lengths give no valid correlation.
+        # Use chords of the circles of a day and a week, because arc lengths do not give a valid covariance.
         around_day, around_week = (
             span / np.pi * np.abs(np.sin(np.pi * apart / span)) for span in (24.0, 24.0 * WEEKDAYS)
         )
@@ -66,7 +66,7 @@ class Prior:
         self.count = 2 + bool(days.holidays)
 
     def covariance(self, scales: np.ndarray) -> np.ndarray:
-        """Return the covariance at the log scales."""
+        """Return the covariance, given the logs of the scales."""
         found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
         found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
         return found
@@ -79,11 +79,12 @@ def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
 
 
 def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
-    """Fit β `[K]`, concatenated by type of day.
+    """Fit β `[K]`, the concatenation of the patterns of the types of day.
 
     Args:
         times: Seconds since 1970, `[N]`.
         y: Values `[N]` with median about 0 and spread about 1, NaN where missing.
+        days: Types of day and nodes.
     """
     seen = np.isfinite(y)
     nodes, y = days.nodes(times[seen]), y[seen]
@@ -107,7 +108,9 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
 
 
 def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
-    """Return the initial pattern: the median of the values nearest to each node, or of all values if there are none."""
+    """Return the initial pattern: the median of the values nearest to each node, or of all values where a node has
+    none.
+    """
     nearest = np.where(nodes.share < 0.5, nodes.before, nodes.after)
     order = np.argsort(nearest, kind="stable")
     bounds = np.searchsorted(nearest[order], np.arange(size + 1))
@@ -131,7 +134,7 @@ def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple
 def _posterior(
     prior: Prior, information: np.ndarray, evidence: np.ndarray, scales: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence with K = L Lᵀ, and minus twice the log marginal likelihood."""
+    """Return β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence with K = L Lᵀ, and -2 times the log marginal likelihood."""
     root = np.linalg.cholesky(prior.covariance(scales))
     inner = root.T @ information @ root
     inner[np.diag_indices_from(inner)] += 1.0
@@ -142,7 +145,9 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """Estimate the scales by marginal likelihood of an hourly pattern. Half-hours would cost eight times as much."""
+    """Estimate the scales by the marginal likelihood of an hourly pattern. Half-hours would cost eight times as
+    much.
+    """
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)
@@ -155,10 +160,10 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """Return the calendar days of a series in seconds since 1970.
+    """Return the calendar days of a series with times in seconds since 1970.
 
     Returns None if the rows are more than a day apart, a time is outside the range of calendars, or the first `fitted`
-    rows have too few days. Holidays are used if these rows include one.
+    rows cover too few days. Holidays are used if these rows include a holiday.
     """
     lags = np.diff(times)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else math.inf

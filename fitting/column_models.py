@@ -1,9 +1,9 @@
 """Fit structural models to the columns of a series and join them into one linear filter.
 
-Each column gets its own modes (`maximum_likelihood`); the state of the filter concatenates them. Shared noise is then
-estimated from the correlation of the columns' one-step innovations in the training part: as measurement noise (dense
-R), or as measurement and level noise. It is kept if it improves the validation likelihood of the joint filter. Columns
-are fitted in parallel threads.
+Each column gets its own modes (`maximum_likelihood`), and the state of the filter concatenates them. Shared noise is
+then estimated from the correlation of the columns' one-step innovations in the training part, either as measurement
+noise (a dense R), or as measurement and level noise. It is used if it improves the validation likelihood of the joint
+filter. Columns are fitted in parallel threads.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rfa.runtime.text.config import StrictConfig
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 
-# Progress without a unit of work.
+# Format of progress that has no unit of work.
 SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
-# Columns with at most this many common values have correlation 0.
+# Two columns with at most this many common values are treated as uncorrelated.
 MIN_COMMON = 20
-# Innovations are clipped at this many standard deviations before correlating.
+# Innovations are clipped at this many standard deviations before they are correlated.
 CLIP = 3.0
 
 
@@ -72,7 +72,7 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """The filter, the seasons in steps, and a record of the search per column and for the joint noise."""
+    """The filter, the seasons in steps, and a record of the search for each column and for the shared noise."""
 
     config: LinearFilterConfig
     seasons: tuple[float, ...]
@@ -88,16 +88,18 @@ def fit_structural(
     report: Report | None = None,
     saved: SavedFits | None = None,
 ) -> StructuralFit:
-    """Fit every column, then their shared noise.
+    """Fit every column, then the noise that columns share.
 
     Args:
-        train, validation: Consecutive parts of one series. Parameters are fitted on the first. Modes are chosen by the
-            likelihood of the second.
+        train, validation: Consecutive parts of one series. Parameters are fitted to the first part, and modes are
+            chosen by
+            the likelihood of the second part.
+        config: Settings of the fit.
         report: Called after every fit with a progress message and the completed share of a column's work.
         saved: Store of finished columns, which are not fitted again.
 
     Raises:
-        ValueError: A column is constant or (nearly) empty.
+        ValueError: A column is constant or has too few values.
     """
     times = np.concatenate([train.times, validation.times])
     values = np.concatenate([train.values, validation.values])
@@ -184,7 +186,7 @@ def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFil
 
 
 def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
-    """Return the robustness of the row: the medians of the columns' nu, contamination and outlier scale."""
+    """Return the robustness of the joint filter: the medians of the columns' nu, contamination and outlier scale."""
     found = [robustness(fit.structure, fit.raw) for fit in fits]
     inverse = float(np.median([0.0 if one["nu"] is None else 1 / one["nu"] for one in found]))
     middle = {name: float(np.median([one[name] for one in found])) for name in ("contamination", "outlier_scale")}
@@ -192,10 +194,8 @@ def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
 
 
 def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -> np.ndarray:
-    """Return the correlation `[P, P]` of standardised one-step innovations of the training part, made positive
-    definite.
-
-    Each pair of columns uses the rows that have both.
+    """Return the correlation `[P, P]` of the standardised one-step innovations of the training part, made positive
+    definite. Each pair of columns uses the rows in which both have a value.
     """
     standard = np.full((columns[0].fitted, len(columns)), np.nan)
     for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
@@ -208,7 +208,7 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
             both = np.isfinite(standard[:, i]) & np.isfinite(standard[:, j])
             if both.sum() > MIN_COMMON:
                 found[i, j] = found[j, i] = np.corrcoef(standard[both, i], standard[both, j])[0, 1]
-    # Pairs observed in different rows may be inconsistent, and R must be well conditioned in float32.
+    # Pairs observed in different rows may be inconsistent, and R must be well-conditioned in float32.
     rates, basis = np.linalg.eigh(found)
     repaired = (basis * np.maximum(rates, 1e-3)) @ basis.T
     scale = np.sqrt(np.diag(repaired))
@@ -218,7 +218,9 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
 def joint_config(
     systems: list[Matrices], correlation: np.ndarray, shared: Shared, robust: dict[str, Any], inner: int
 ) -> LinearFilterConfig:
-    """Return block-diagonal dynamics with correlated R and, for "measurement and level", correlated level noise."""
+    """Return a filter with block-diagonal dynamics, correlated R and, for "measurement and level", correlated level
+    noise.
+    """
     deviation = np.sqrt([system.variance for system in systems])
     rho = np.eye(len(systems)) if shared == "nothing" else correlation
     process = block_diag(*(system.process for system in systems))

@@ -1,8 +1,8 @@
 """Fit structural models to many series (`rfa fit`).
 
-Series of at least three weeks with dates may get a calendar: a weekly pattern in local time with holidays, and a
-structural model of the rest. The calendar is used if it predicts the last quarter better than seasons do. Then both are
-fitted again to the whole series.
+A series with dates that covers at least three weeks may get a calendar: a weekly pattern in local time with holidays,
+and a structural model of the residuals. The calendar is used if it predicts the last quarter of the series better than
+seasons do. The chosen model is then fitted to the whole series.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from rfa.runtime.filters.calendar import DAY_SECONDS, Calendar, Days
 from rfa.runtime.filters.fitted import Models, series_label
 from rfa.runtime.filters.system import System
 
-# The first part of a series is fitted and the rest chooses the modes. Then the whole series is fitted.
+# Share of a series to which models are fitted first. The rest chooses the modes; then the whole series is fitted.
 FITTED_SHARE = 0.75
-# Maximum number of harmonics per season without and with a calendar. A system has up to 64 states.
+# Maximum number of harmonics per season, without and with a calendar. A system can have up to 64 states.
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
 # Holidays are listed for this many years after the last row.
 YEARS_AHEAD = 10
-# Suffix of the file of finished series.
+# Suffix of the file that stores finished series.
 FITTED = ".fitted"
 
 
@@ -63,11 +63,12 @@ def fit_series(
     Args:
         series: Series by key, as returned by `rfa.data.read_frame`. The key of a single series is ().
         zone: Time zone of calendar days.
-        country: Country whose holidays get their own pattern, such as US, or DE-BY for a region. Requires `holidays`.
+        country: Country whose holidays get their own pattern, such as US, or DE-BY for a region. Requires the package
+            `holidays`.
         holidays: Additional holidays, such as 2026-12-24.
         config: Settings of the fits.
         report: Called after every step with a progress message and the completed share of a series' work.
-        keep: File of finished series, so that the same call continues after an interruption.
+        keep: File for finished series, with which the same call continues after an interruption.
 
     Raises:
         ValueError: An argument is invalid, or no series could be fitted.
@@ -101,17 +102,18 @@ def fit_series(
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
-    """Fit and write the models. After an interruption, the same call continues.
+    """Fit models and write them to a file. After an interruption, the same call continues.
 
     Args:
         out: JSON file to write.
+        series: Series by key. See `fit_series`.
         how: Keyword arguments of `fit_series`.
 
     Raises:
-        ValueError: See `fit_series`; also if the file cannot be written, before fitting.
+        ValueError: See `fit_series`. Also raised, before fitting, if the file cannot be written.
     """
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise ValueError(f"{str(out)!r} cannot be written: its folder must exist and be writable")
+        raise ValueError(f"{str(out)!r} cannot be written: its directory must exist and be writable")
     keep = out.with_name(out.name + FITTED)
     models = fit_series(series, keep=keep, **how)
     models.save(out)
@@ -125,11 +127,11 @@ def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]
         return tuple(more)
     dated = [one for one in series if one.is_dated and len(one.times)]
     if not dated:
-        raise ValueError("country selects holidays and needs a series with dates")
+        raise ValueError("country requires a series with dates, because it selects holidays")
     try:
         import holidays
     except ImportError:
-        raise ValueError("country needs the package holidays: pip install 'rfa-server[fit]'") from None
+        raise ValueError("country requires the package holidays: pip install 'rfa-server[fit]'") from None
     first, last = min(one.times[0] for one in dated), max(one.times[-1] for one in dated)
     years = range(datetime.fromtimestamp(first, UTC).year, datetime.fromtimestamp(last, UTC).year + YEARS_AHEAD + 1)
     name, _, part = country.partition("-")
@@ -141,7 +143,7 @@ def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]
 
 
 def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Report) -> dict[str, Any]:
-    """Return system and record of a series with one column."""
+    """Return the system and the fit record of a series with one column."""
     start = time.monotonic()
     times, values, name = series.times, series.values[:, 0], series.names[0]
     fitted = int(FITTED_SHARE * len(times))
@@ -162,7 +164,8 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Repo
     if days is not None:
         pattern = fit_pattern(times, whole.y, days)
         whole = replace(whole, y=whole.y - pattern_at(pattern, days.nodes(times)))
-    # The spread of the whole series differs a little from that of the part. It only affects the start of the search.
+    # The spread of the whole series differs slightly from that of its first part, but only affects the start of the
+    # search.
     final = fit_structure(whole, search.structure, limits, search.values())
     errors = standard_errors(whole, final, limits.inner)
     report("all of it", 0.2)

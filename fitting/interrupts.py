@@ -15,9 +15,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the training after a step, which is saved.
+    """A signal ended the training after a step, whose result is saved.
 
-    Not an Exception, so that handlers which continue after failures do not catch it.
+    This is not an Exception, so that handlers which continue after failures do not catch it.
     """
 
     def __init__(self, received: int, step: int, steps: int) -> None:
@@ -31,14 +31,14 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal number, as in shells."""
+        """Exit code of the process: 128 plus the signal number, as in shells."""
         return 128 + self.received
 
 
 class StopSignals:
     """Context manager that records the first stop signal. Later signals have no effect.
 
-    Only the main thread receives signals. Ignored signals (`nohup`) stay ignored.
+    Only the main thread receives signals. Signals that are ignored, as with `nohup`, remain ignored.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self, step: int, steps: int, save: Callable[[], None]) -> None:
-        """Save and raise if a signal has arrived and steps remain.
+        """Save and raise an exception if a signal has arrived and steps remain.
 
         Raises:
             Stopped: A signal has arrived.

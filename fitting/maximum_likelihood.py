@@ -1,10 +1,11 @@
-"""Maximum likelihood of a structural model of one series, with modes chosen by validation likelihood.
+"""Maximum likelihood of a structural model of one series, whose modes are chosen by validation likelihood.
 
-The likelihood is that of the served filter (capped Student-t weights, contaminated normal density). nu and the
-contamination are fitted too, so outliers do not bias the noises. The optimiser is L-BFGS on the raw parameters with
-exact gradients. Modes are added one kind at a time, starting from the best parameters so far (a cycle from the
-strongest frequency in the innovations), and kept if the validation log likelihood gains more than `MIN_GAIN`. The
-chosen modes are fitted further while it improves. Standard errors are from the inverse observed information.
+The likelihood is that of the linear filter, with capped Student-t weights and a contaminated normal density. nu and the
+contamination are fitted too, so that outliers do not bias the noise parameters. The optimiser is L-BFGS on the raw
+parameters with exact gradients. Modes are added one kind at a time, starting from the best parameters so far, and a
+cycle starts at the strongest frequency of the innovations. A mode is retained if the validation log likelihood gains
+more than `MIN_GAIN`. The chosen modes are fitted further while that improves. Standard errors are computed from the
+inverse observed information.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from rfa.fitting.scan import Scan, gradient, scan_series
 from rfa.fitting.seasons import strongest_rate
 from rfa.fitting.structural_model import Standing, Structure, constrain, parameters, raw_bounds, raw_start
 
-# Minimum gain in nats over the whole validation part. Smaller gains are noise.
+# Minimum gain in nats over the whole validation part. Smaller gains may be noise.
 MIN_GAIN = 2.0
-# Maximum number of further fits of the chosen modes.
+# Maximum number of additional fits of the chosen modes.
 MORE_FITS = 4
-# A fit stops at this relative change of the mean log likelihood.
+# A fit stops when the mean log likelihood changes by less than this relative amount.
 TOLERANCE = 1e-8
 
 # Called after every fit with a progress message and the completed share of a column's work.
 Report = Callable[[str, float], None]
-# Step of the raw parameters for the Hessian, and the largest standard error of a determined parameter.
+# Step of the raw parameters for the Hessian, and the standard error above which a parameter counts as undetermined.
 HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
 
 
@@ -41,9 +42,9 @@ class Column:
 
     Attributes:
         y: Values `[N]` with median 0 and interquartile range 1.349 in the training part, NaN where missing.
-        step: Index `[N]` of each lag in `lags`.
+        step: Index in `lags` of the lag before each value, `[N]`.
         lags: Distinct lags `[U]` in median steps.
-        fitted: Number of leading values for training.
+        fitted: Number of leading values that are used for training.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Limits:
-    """Search limits: harmonics per season, free modes, L-BFGS iterations per fit, and filter passes K."""
+    """Limits of the search: harmonics per season, free modes, L-BFGS iterations per fit, and filter passes K."""
 
     harmonics: int
     free_modes: int
@@ -68,8 +69,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Fit:
-    """A structure at its maximum likelihood: raw parameters, log likelihoods of both parts, a log of the search, and
-    standard errors (None where the data do not determine a parameter, or it is at a bound).
+    """A structure at its maximum likelihood.
+
+    It contains the raw parameters, the log likelihoods of both parts, a log of the search, and standard errors. An
+    error is
+    None if the data do not determine the parameter, or if the parameter is at a bound.
     """
 
     structure: Structure
@@ -84,22 +88,22 @@ class Fit:
         return constrain(self.structure, self.raw)
 
     def to_document(self) -> dict[str, Any]:
-        """Convert to JSON."""
+        """Return the fit as a JSON document."""
         return {**asdict(self), "raw": self.raw.tolist()}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Fit:
-        """Convert from JSON."""
+        """Return the fit of a JSON document."""
         structure = dict(document["structure"])
         structure["seasons"] = tuple((period, count) for period, count in structure["seasons"])
         return cls(**{**document, "structure": Structure(**structure), "raw": np.array(document["raw"])})
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values. The others are for validation.
+    """Normalise a column by its first `fitted` values. The other values are for validation.
 
     Raises:
-        ValueError: There are not enough data for a fit. The message names the column.
+        ValueError: The data do not suffice for a fit. The message names the column.
     """
     start_values = values[:fitted][np.isfinite(values[:fitted])]
     if not start_values.size:
@@ -128,7 +132,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
 
 # Minimum number of training values: a few per parameter of the smallest structure.
 MIN_VALUES = 40
-# Largest value of a filter, and the smallest spread whose square does not underflow.
+# Largest magnitude of a filter's values, and the smallest spread whose square does not underflow.
 MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
@@ -157,7 +161,7 @@ class Likelihood:
 def fit_structure(
     column: Column, structure: Structure, limits: Limits, start_values: dict[str, float] | None = None
 ) -> Fit:
-    """Maximise the training likelihood of a structure, starting from `start_values` where given."""
+    """Maximise the training likelihood of a structure, starting from `start_values` where they are given."""
     start = time.monotonic()
     likelihood = Likelihood(column, structure, limits.inner)
     bounds = raw_bounds(structure)
@@ -197,10 +201,12 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by validation likelihood, and fit them further while it improves.
+    """Choose the modes of a column by validation likelihood, and fit them further while that improves.
 
     Args:
+        column: The normalised series.
         periods: Candidate seasons in steps, strongest first.
+        limits: Limits of the search.
         report: Called after every fit. The shares of a column sum to 1.
     """
     start = time.monotonic()
@@ -211,7 +217,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     def advance(line: str) -> None:
         nonlocal reported
         if report is not None:
-            # One share per stage, plus one for the first fit and one for the further fits.
+            # One share per stage, plus one for the first fit and one for the additional fits.
             done = (reached + 1) / (len(stages) + 2)
             report(line, done - reported)
             reported = done
@@ -246,7 +252,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
 def _fit_further(column: Column, best: Fit, limits: Limits) -> Fit:
     """Continue a fit while the validation likelihood improves.
 
-    The iterations may end far from the maximum, and the maximum may overfit the training part.
+    A fit may end far from the maximum after its last iteration, and the maximum may overfit the training part.
     """
     for _ in range(MORE_FITS):
         further = fit_structure(column, best.structure, limits, best.values())
@@ -260,9 +266,11 @@ Change = Callable[[Structure], Structure | None]
 
 
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
-    """Return kinds of change, each a list of growing sizes that the search accepts while they improve."""
+    """Yield kinds of changes, each a list of increasing sizes that the search accepts while they improve the
+    likelihood.
+    """
     for period in periods:
-        # The most harmonics first, because a pattern may only have high ones.
+        # Try the most harmonics first, because a pattern may have high harmonics only.
         yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
         yield [_with_fewer_harmonics(period)] * len(SIZES)
     yield [lambda s: replace(s, level="damped")]
@@ -301,12 +309,14 @@ def _within(structure: Structure, limits: Limits) -> Structure | None:
 
 
 def _carry(best: Fit, structure: Structure) -> dict[str, float]:
-    """Copy the values of the best fit for the parameters that both structures have."""
+    """Return the values of the best fit for the parameters that both structures have."""
     return {name: value for name, value in best.values().items() if name in parameters(structure)}
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """Return the initial frequency of a new cycle. The likelihood has a local maximum at every cycle in the data."""
+    """Return the initial frequency of a new cycle, because the likelihood has a local maximum at every cycle in the
+    data.
+    """
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)

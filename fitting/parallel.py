@@ -1,4 +1,6 @@
-"""Fit items in parallel threads; compiled code releases the lock. A stop signal takes effect at the next step."""
+"""Fit items in parallel threads. Compiled code releases the interpreter lock, and a stop signal ends the fits at their
+next step.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ PAUSE = 0.2
 
 
 class _Ended(Exception):
-    """Ends a fit because of another failure or a signal."""
+    """Ends a fit because another fit failed or a signal arrived."""
 
 
 class _Fits(Generic[Item]):
     """Fits in progress, shared by their threads.
 
     Args:
-        refuses: Whether an item that cannot be fitted is skipped.
+        refuses: Whether to skip an item that cannot be fitted.
     """
 
     def __init__(
@@ -81,17 +83,18 @@ def fit_each(
     """Fit every item and return the JSON results in the order of the items.
 
     Args:
-        fit: Fits an item. It calls the report after every step, with shares that sum to 1.
+        items: Items by name.
+        fit: Fits an item. It must call the report after every step, with shares that sum to 1.
         report: Called from one thread at a time.
         saved: Store of finished items, which are not fitted again.
-        refused: Called with each item that cannot be fitted, which is skipped. By default the first failure raises.
+        refused: Called with each item that cannot be fitted and is skipped. By default, the first failure is raised.
 
     Raises:
         Stopped: A signal arrived. Finished items are saved.
     """
     fits = _Fits(fit, report, saved, refuses=refused is not None)
     workers = max(1, min(len(items), os.cpu_count() or 1))
-    # More linear algebra threads would contend, which takes four times as long.
+    # More threads for linear algebra would contend, which makes a fit four times as slow.
     with StopSignals() as signals, threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         futures = {name: pool.submit(fits.run, name, item) for name, item in items.items()}
         try:
@@ -109,7 +112,7 @@ def fit_each(
 
 
 def _have_ended(futures: Mapping[str, Future[Document]], *, stop_at_failure: bool) -> bool:
-    """Wait for at most PAUSE. Return whether all fits have ended, or one failed and ends all."""
+    """Wait for at most PAUSE. Return whether all fits have ended, or a failure must end the others."""
     pending = [future for future in futures.values() if not future.done()]
     if pending:
         wait(pending, PAUSE, FIRST_COMPLETED)
@@ -127,7 +130,7 @@ def _results(
     found: dict[str, Document] = {}
     for name, future in futures.items():
         if refused is None and not future.done():
-            continue  # another one failed
+            continue  # another fit failed
         error = future.exception()
         if error is None:
             found[name] = future.result()

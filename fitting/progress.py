@@ -1,7 +1,7 @@
 """Finished parts of a long fit, stored on disk so that the same command does not repeat them after a restart.
 
-The file has lines of JSON. The first is a digest of the request and its data; a file with another digest is
-overwritten. Incomplete lines are ignored, and so are lines after one that cannot be read.
+The file contains lines of JSON. The first line is a digest of the request and its data, and a file with another digest
+is overwritten. Incomplete lines are ignored, as are all lines after an unreadable line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SavedFits:
     """Finished parts of a fit by name.
 
     Args:
-        path: File, created with its folder when the first part is added.
+        path: File, created with its directory when the first part is added.
         request: Settings of the fit, as JSON.
         arrays: The data.
     """
@@ -34,7 +34,7 @@ class SavedFits:
         self._valid_bytes = self._read()
 
     def _read(self) -> int:
-        """Read the parts. Return the size in bytes of the complete lines of this fit."""
+        """Read the stored parts. Return the size in bytes of the complete lines."""
         try:
             first, *lines = self.path.read_bytes().splitlines(keepends=True)
         except (OSError, ValueError):
@@ -71,12 +71,12 @@ class SavedFits:
         self._parts[name] = found
 
     def remove(self) -> None:
-        """Remove the file, after the whole fit."""
+        """Remove the file after the whole fit."""
         self.path.unlink(missing_ok=True)
 
 
 def _part(line: bytes) -> dict[str, Any] | None:
-    """Return the content of a line, or None if it is incomplete."""
+    """Return the content of a line, or None if it is incomplete or malformed."""
     try:
         part = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

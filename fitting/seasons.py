@@ -1,9 +1,9 @@
-"""Candidate periods of a series: peaks of its periodogram well above the local background.
+"""Candidate periods of a series: peaks of its periodogram that are far above the local background.
 
-The series is differenced (otherwise a varying level dominates the low frequencies), clipped and tapered. A peak is
-significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of a noise bin is exponential,
-so noise of 10⁴ bins passes with probability 10⁴ e^-18, one in 6,000. Harmonics are assigned to their fundamentals. The
-validation likelihood chooses among the candidates.
+The series is differenced, because a varying level would otherwise dominate the low frequencies, and then clipped and
+tapered. A peak is significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of noise in
+a bin is exponentially distributed, so noise of 10⁴ bins has a significant peak with probability 10⁴ e^-18, one in
+6,000. Harmonics are assigned to their fundamentals. The validation likelihood chooses among the candidates.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ BACKGROUND_BINS = 25
 HARMONICS = 12
 TAPER_BINS = 2.0
 MAX_PERIODS = 3
-# Minimum number of cycles of a period in the data.
+# Minimum number of cycles of a period within the data.
 MIN_CYCLES = 3
-# Bins averaged for a cycle, as a share of the length.
+# The periodogram is smoothed over 1 / SMOOTHED_SHARE of the length to find a cycle.
 SMOOTHED_SHARE = 200
-# A series with more empty steps than values has no usable grid.
+# A series does not have a usable grid if more than this share of its steps is empty.
 MAX_EMPTY = 0.5
 MIN_ROWS = 32
 CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Return periods in median steps, best supported first, at most `MAX_PERIODS`; none for times without a regular
-    grid.
+    """Return at most `MAX_PERIODS` periods in median steps, best supported first. The list is empty if the times do not
+    have a regular grid.
 
     Args:
         times: `[N]`, non-decreasing.
@@ -42,7 +42,7 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
         return []
     length = len(series)
     power = _periodogram(series)
-    # Lower frequencies have too few cycles, and would be their own background.
+    # Lower frequencies have too few cycles and would be part of their own background.
     first = MIN_CYCLES
     padded = np.pad(power[first:], BACKGROUND_BINS, constant_values=np.nan)
     background = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * BACKGROUND_BINS + 1), axis=1)
@@ -55,24 +55,25 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def _fundamentals(peaks: list[float]) -> list[float]:
-    """Return the bins of the periods behind the peaks, best supported first.
+    """Return the bins of the periods that explain the peaks, best supported first.
 
-    A fundamental is a peak or a divisor of one: a daily pattern may only have its 5th and 7th harmonics. Each peak that
-    it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a low frequency,
-    which therefore needs more peaks.
+    A fundamental is a peak or a divisor of a peak, because a daily pattern may only have its 5th and 7th harmonics.
+    Each
+    peak that it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a low
+    frequency, which therefore needs more peaks.
     """
     found: list[float] = []
     left = list(peaks)
     while left and len(found) < MAX_PERIODS:
         bases = {peak / k: k for peak in left for k in range(1, HARMONICS + 1) if peak / k >= MIN_CYCLES}
-        if not bases:  # between bins, a peak may have fewer cycles than its bin
+        if not bases:  # a peak between bins may have fewer cycles than its bin
             break
         base = max(bases, key=lambda base: _support(left, base, bases[base]))
         order = bases[base]
         own = {peak: round(peak / base) for peak in left if _misfit(peak, base, order) < 0}
         # The side lobes of a line of varying strength are wider than those of the taper.
         left = [peak for peak in left if _misfit(peak, base, order) >= TAPER_BINS]
-        # Side lobes do not locate the line, so only the peak nearest to a harmonic counts.
+        # Side lobes do not locate the line, so only the peak nearest to each harmonic is used.
         nearest = {times: min((q for q in own if own[q] == times), key=lambda q: abs(q - times * base))
                    for times in own.values()}  # fmt: skip
         found.append(float(sum(m * q for m, q in nearest.items()) / sum(m * m for m in nearest)))
@@ -83,7 +84,7 @@ def _misfit(peak: float, base: float, order: int) -> float:
     """Return the distance of a peak from a multiple of `base`, minus the tolerance.
 
     A taper spreads a line over two bins on each side. A base that is 1 / `order` of a peak is uncertain by half a bin
-    divided by `order`.
+    divided by `order`. The result is infinite if the multiple is not in 1 … HARMONICS.
     """
     times = round(peak / base)
     return abs(peak - times * base) - _tolerance(times, order) if 1 <= times <= HARMONICS else math.inf
@@ -100,9 +101,9 @@ def _support(peaks: list[float], base: float, order: int) -> float:
 
 
 def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
-    """Return the angular frequency per step at which innovations have most power, or None without a regular grid.
+    """Return the angular frequency per step at which innovations have the most power, or None without a regular grid.
 
-    A damped cycle spreads over several bins, so the periodogram is smoothed.
+    The periodogram is smoothed, because a damped cycle spreads over several bins.
 
     Args:
         places: Times in steps from 0, `[N]`.
@@ -117,7 +118,7 @@ def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
     power = np.abs(np.fft.rfft(series * np.hanning(size))) ** 2
     width = max(3, size // SMOOTHED_SHARE)
     smooth = np.convolve(power, np.ones(width) / width, mode="same")
-    # The lowest frequencies belong to the level. At the ends the convolution has no full window.
+    # The lowest frequencies belong to the level. At the ends, the window of the convolution is incomplete.
     first, last = max(MIN_CYCLES, width), len(power) - width
     if last <= first:
         return None
@@ -145,7 +146,7 @@ def _periodogram(series: np.ndarray) -> np.ndarray:
     limit = CLIP * 1.4826 * np.median(np.abs(change))
     if limit > 0:
         change = np.clip(change, -limit, limit)
-    # Padded to the length of the series, so that a bin is one cycle.
+    # Pad to the length of the series, so that a bin corresponds to one cycle.
     return np.abs(np.fft.rfft(change * np.hanning(len(change)), len(series))) ** 2
 
 
@@ -159,7 +160,7 @@ def _refine(power: np.ndarray, peak: int) -> float:
 
 
 def _snap(periods: list[float], length: int) -> list[float]:
-    """Round periods to whole steps, or to multiples of a shorter period, where the resolution allows it."""
+    """Round periods to whole steps, or to multiples of a shorter period, where the resolution permits it."""
     kept: dict[float, float] = {}
     for period in sorted(periods):
         resolution = 0.5 * period**2 / length

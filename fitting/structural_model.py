@@ -1,15 +1,15 @@
 """A structural model of one series as a linear SDE with real parameters: level, trend, seasons and free modes.
 
     y = b + level + Σ modes + e,  Var e = r                    every mode adds its first state to the observation
-    level       dl = φ s dt + dw          random walk; with a trend s > 0, else dl = -μ l dt + dw ("damped")
-    trend       ds = -φ s dt + dw         s is the remaining change of the level, so A stays well conditioned as φ → 0
+    level       dl = φ s dt + dw          random walk, with a trend s if φ > 0; or dl = -μ l dt + dw ("damped")
+    trend       ds = -φ s dt + dw         s is the remaining change of the level, so A stays well-conditioned as φ → 0
     relaxation  dx = -μ x dt + dw         AR(1) at a fixed lag
     season      harmonics k = 1 … of a period T, each a damped oscillator with ω = 2π k / T
     cycle       dz = (-μ + iω) z dt + dw  a damped oscillator of unknown frequency
 
 This is Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in
-continuous time. `constrain` maps raw parameters to constrained ones. Times are in median steps of the data and values
-in their spread; `matrices` converts to the units of the data.
+continuous time. `constrain` maps raw parameters to constrained parameters. Times are in median steps of the data, and
+values are in spreads; `matrices` converts to the units of the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rfa.fitting.scan import Gradient, Measurement, Tables
 
 Level = Literal["random_walk", "damped"]
 
-# Prior variance of a random-walk level, and the largest of a mode, in squared spreads.
+# Prior variance of a random-walk level, and the largest prior variance of a mode, in squared spreads.
 PRIOR = 4.0
 # Below this 1/nu the filter is the Kalman filter.
 GAUSSIAN = 2e-4
@@ -35,7 +35,7 @@ SAME_FREQUENCY = 1e-3
 
 @dataclass(frozen=True)
 class Structure:
-    """The modes of a series. Seasons are (period in steps, harmonics)."""
+    """Modes of a series. Seasons are pairs (period in steps, number of harmonics)."""
 
     level: Level = "random_walk"
     has_trend: bool = False
@@ -48,7 +48,9 @@ class Structure:
             raise ValueError("a trend needs level='random_walk'")
 
     def harmonics(self) -> list[tuple[int, float]]:
-        """Return (season, ω) of every seasonal oscillator below Nyquist. The first season gets shared frequencies."""
+        """Return (season, ω) of every seasonal oscillator below the Nyquist frequency. A shared frequency belongs to
+        the first season.
+        """
         found: list[tuple[int, float]] = []
         for season, (period, count) in enumerate(self.seasons):
             for k in range(1, count + 1):
@@ -74,7 +76,7 @@ class Structure:
 
 
 class Parameter(NamedTuple):
-    """A constrained parameter with its initial value and range. All except the offset are positive."""
+    """Initial value and range of a constrained parameter. All parameters except the offset are positive."""
 
     start: float
     low: float
@@ -82,7 +84,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(structure: Structure) -> dict[str, Parameter]:
-    """Return every parameter of a structure by name, in spreads and steps, in the order of the raw vector."""
+    """Return the parameters of a structure by name, in spreads and steps, in the order of the raw vector."""
     found = {
         "offset": Parameter(0.0, -3.0, 3.0),
         "noise": Parameter(0.02, 1e-5, 10.0),
@@ -109,13 +111,13 @@ def parameters(structure: Structure) -> dict[str, Parameter]:
 
 
 def raw_start(structure: Structure, start_values: dict[str, float] | None = None) -> np.ndarray:
-    """Return the raw initial values of the search, at the constrained `start_values` where given."""
+    """Return the raw initial values of the search, from the constrained `start_values` where they are given."""
     values = start_values or {}
     return np.array([_raw(name, values.get(name, p.start)) for name, p in parameters(structure).items()])
 
 
 def raw_bounds(structure: Structure) -> list[tuple[float, float]]:
-    """Return bounds of the raw values, in the order of `raw_start`."""
+    """Return the bounds of the raw values, in the order of `raw_start`."""
     return [(_raw(name, p.low), _raw(name, p.high)) for name, p in parameters(structure).items()]
 
 
@@ -124,7 +126,7 @@ def _raw(name: str, value: float) -> float:
 
 
 def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
-    """Convert a raw vector to constrained parameters by name: exp of all except the offset."""
+    """Convert a raw vector to constrained parameters by name. All but the offset are exponentials of the raw values."""
     return {
         name: float(x) if name == "offset" else math.exp(x) for name, x in zip(parameters(structure), raw, strict=True)
     }
@@ -133,8 +135,9 @@ def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
 class Mode(NamedTuple):
     """A block of one or two states, with the names of its parameters.
 
-    It is a damped oscillator (omega: number or name), a relaxation (no omega) or a random walk (no decay). In a trend
-    block, `noise` drives the level and `trend` (decay, noise) the second state.
+    The block is a damped oscillator (omega is a number or a name), a relaxation (no omega) or a random walk (no decay).
+    In
+    the block of a trend, `noise` drives the level, and `trend` (decay, noise) the second state.
     """
 
     noise: str
@@ -161,12 +164,13 @@ def modes(structure: Structure) -> list[Mode]:
 class Standing:
     """A structure at the rows of one series, in the coordinates of `scan`, in which F is diagonal.
 
-    The coordinates of an oscillator rotate with its frequency. The state only decays, and the sensor rotates: c = (cos
-    ωt, -sin ωt). The first state of a trend is the limit of the level, l + s, a random walk.
+    The coordinates of an oscillator rotate with its frequency, so its state only decays, and the sensor rotates:
+    c = (cos ωt, -sin ωt). The first state of a trend is the limit of the level, l + s, which is a random walk.
 
     Args:
+        structure: Modes of the series.
         lags: Distinct lags `[U]` in steps.
-        places: Times of the rows `[N]` in steps since the first.
+        places: Times of the rows `[N]` in steps since the first row.
     """
 
     def __init__(self, structure: Structure, lags: np.ndarray, places: np.ndarray) -> None:
@@ -175,7 +179,7 @@ class Standing:
         self.modes = modes(structure)
         index = {name: i for i, name in enumerate(self.names)}
         each = [(mode, k) for mode in self.modes for k in range(mode.width)]
-        # Indices of the parameters that drive and damp each state. -1 is none.
+        # Indices of the parameters that drive and damp each state, or -1.
         self._noise = np.array([index[mode.trend[1] if mode.trend and k else mode.noise] for mode, k in each])
         self._decay = np.array([index.get(_decay(mode, k), -1) for mode, k in each])
         self._is_damped = self._decay >= 0
@@ -212,7 +216,7 @@ class Standing:
         return Tables(np.exp(-rate * self.lags), table, cross, prior, prior_cross, self._sensor)
 
     def slope(self, raw: np.ndarray, found: Gradient) -> np.ndarray:
-        """Return derivatives by the raw parameters, given those by the tables."""
+        """Return the derivatives with respect to the raw parameters, given those with respect to the tables."""
         rate, noise, lags = self._rates(raw), np.exp(raw[self._noise]), self.lags
         by, damped = found.tables, self._is_damped
         by_prior = by.prior.copy()
@@ -241,7 +245,7 @@ class Standing:
         return slope
 
     def level(self, raw: np.ndarray) -> tuple[float, float]:
-        """Return decay rate and noise of the level."""
+        """Return the decay rate and the noise of the level."""
         return float(self._rates(raw)[0]), math.exp(raw[self.names.index("level_noise")])
 
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
@@ -253,7 +257,7 @@ class Standing:
         return np.where(self._is_damped, np.exp(raw[self._decay]), 0.0)
 
 
-# In the order of `Measurement` and of `Gradient.scalars`.
+# Parameters in the order of `Measurement` and `Gradient.scalars`.
 SCALARS = ("offset", "noise", "inverse_nu", "contamination", "outlier_scale")
 
 
@@ -269,7 +273,7 @@ def _decayed(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 
 def _decayed_slope(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Return the derivative of `_decayed` by the rate, 0 where the rate is 0."""
+    """Return the derivative of `_decayed` with respect to the rate, 0 where the rate is 0."""
     safe = np.where(rate > 0, rate, 1.0)
     return np.where(rate > 0, (lags * np.exp(-safe * lags) - _decayed(safe, lags)) / safe, 0.0)
 
@@ -288,8 +292,10 @@ def sensor(structure: Structure) -> np.ndarray:
 
 
 class Matrices(NamedTuple):
-    """The system of one column in the units of the data: drift, process noise, prior covariance `[n, n]`, sensor `[n]`,
-    measurement variance and offset.
+    """The system of one column in the units of the data.
+
+    It contains the drift, the process noise and the prior covariance, each `[n, n]`, the sensor `[n]`, the measurement
+    variance and the offset.
     """
 
     drift: np.ndarray
@@ -333,7 +339,7 @@ def _block(mode: Mode, values: dict[str, float]) -> tuple[np.ndarray, np.ndarray
 
 
 def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
-    """Return nu (None below `GAUSSIAN`), contamination and outlier_scale."""
+    """Return nu (None if 1/nu is below `GAUSSIAN`), contamination and outlier_scale."""
     values = dict(zip(parameters(structure), raw, strict=True))
     inverse_nu, contamination, scale = (
         math.exp(values[name]) for name in ("inverse_nu", "contamination", "outlier_scale")
