@@ -1,4 +1,6 @@
-"""Read and write runs: configuration in JSON, weights in safetensors. `rfa.model.loading` also reads bundles."""
+"""Read and write runs: the configuration in JSON, the weights in safetensors. `rfa.model.loading` also reads
+bundles.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.series.config import SeriesConfig
 from rfa.runtime.text.config import LanguageModelConfig
 
-# family → (configuration class, module class). The family is stored in config.json and in bundle manifests.
+# Configuration class and module class of each family. The family is stored in config.json and in bundle manifests.
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "language": (LanguageModelConfig, LanguageModel),
     "linear": (LinearFilterConfig, LinearFilter),
@@ -28,12 +30,12 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 }
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-# Tensors in bundles that the module derives from its weights.
+# Prefix of tensors in bundles that the module derives from its weights.
 DERIVED_PREFIX = "initial."
 
 
 def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
-    """Write `config.json` and `model.safetensors` of a module to `directory`, which is created if missing."""
+    """Write `config.json` and `model.safetensors` of a module to `directory`, which is created if it does not exist."""
     directory.mkdir(parents=True, exist_ok=True)
     document = {"family": family, "config": module.config.to_dict()}  # type: ignore[union-attr, operator]
     (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
@@ -62,7 +64,7 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
     """
     path = run / CONFIG_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{run} is not a run: it has no {CONFIG_FILE}")
+        raise FileNotFoundError(f"{run} is not a run, because it does not contain {CONFIG_FILE}")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -80,7 +82,8 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
 
     Args:
         family: One of `FAMILIES`.
-        weights: Weights of the module. Tensors that it derives from them are ignored.
+        config: Configuration of the module.
+        weights: Weights of the module. Tensors that the module derives from its weights are ignored.
 
     Raises:
         ValueError: A configuration key is unknown, or the weights are not finite or do not match the configuration.

@@ -2,7 +2,7 @@
 
 Results equal those of `LanguageModel.step`, `prefill` and `extend`. All projections of an input share one matrix
 (`decoder_layers.py`). Matrices have the requested dtype; sums, the residual stream, slots and logits are float32.
-Phases are wrapped in float64. Use under `torch.no_grad`.
+Phases are wrapped in float64. Use it under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Decoder:
     """Inference in attention mode and, for models with slots, in recurrent mode.
 
     Args:
-        model: Float32 model with mixer "rfa", on the device used for decoding.
+        model: Float32 model with mixer "rfa", on the device that is used for decoding.
         dtype: Dtype of the matrices, float32 or bfloat16.
 
     Attributes:
@@ -68,7 +68,7 @@ class Decoder:
         omega: Frequencies of all layers, `[H, D]`.
 
     Raises:
-        ValueError: The model has another mixer or a window.
+        ValueError: The model has another mixer, or a window.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -175,10 +175,15 @@ class Decoder:
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """Process N tokens `[N]` of one stream, from slots `[L, H, S, 4D]`, `[L, H, S]` to slots.
+        """Process N tokens `[N]` of one stream.
+
+        Args:
+            tokens: `[N]`.
+            position: Position of the first token.
+            means, precisions: Slots before the tokens, `[L, H, S, 4D]` and `[L, H, S]`.
 
         Returns:
-            Output of the last token (batch of one), means and precisions.
+            The output of the last token (batch of one), and the means and precisions after the tokens.
         """
         x, turn = self._embed(tokens[None]), self._turn(self._positions(position, tokens))
         into_frame = turn.into_frame
@@ -205,11 +210,13 @@ class Decoder:
         """Process n tokens `[n]` of one stream in attention mode, with `position` cached tokens.
 
         Args:
+            tokens: `[n]`.
+            position: Number of cached tokens, and position of the first new token.
             keys, values: Cache `[L, H, position, 2D]` in the rotating frame (values only if the model rotates them).
             noise: `[1, H, 2D]` for the last token.
 
         Returns:
-            Output of the last token (batch of one), and the new cache rows `[L, H, n, 2D]` of keys and values.
+            The output of the last token (batch of one), and the new cache rows `[L, H, n, 2D]` of keys and values.
         """
         own = self._positions(position, tokens)
         x, turn = self._embed(tokens[None]), self._turn(own)
@@ -249,7 +256,7 @@ class Decoder:
         return F.embedding(tokens, self.embedding).float() * self.scale
 
     def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Project the residual stream `[..., d]` to query, key and value `[..., H, 2D]` and gate logits `[..., 2 · H ·
+        """Project the residual stream `[..., d]` to query, key and value `[..., H, 2D]`, and gate logits `[..., 2 · H ·
         S (+ H)]`.
         """
         heads, width = self.config.n_heads, 2 * self.config.head_dim
@@ -281,7 +288,7 @@ class Decoder:
         return inputs, constants.parameters, self._opened(layer, gates)
 
     def _opened(self, layer: Layer, gates: Tensor) -> Tensor | None:
-        """Return output gates `[..., H]` from the logits of `_projected`, or None if there are none."""
+        """Return the output gates `[..., H]` from the logits of `_projected`, or None if there are none."""
         bias = layer.output_gate_bias
         return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
@@ -299,7 +306,7 @@ class Decoder:
 
 
 def _kernels_refusal(config: LanguageModelConfig) -> str | None:
-    """Return why the GPU kernels do not support the step of a model, or None."""
+    """Return why the GPU kernels do not support the step of a model, or None if they do."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     from rfa.model.recurrence.triton import size_refusal
@@ -312,12 +319,12 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     rounded = x.to(weight.dtype)
     if weight.dtype == torch.float32:
         return F.linear(rounded, weight)
-    if not weight.is_cuda:  # emulates the GPU's rounding on a CPU
+    if not weight.is_cuda:  # emulate the rounding of the GPU on a CPU
         return F.linear(rounded.float(), weight.float())
     flat = torch.mm(rounded.flatten(0, -2), weight.t(), out_dtype=torch.float32)
     return flat.reshape(*x.shape[:-1], -1)
 
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
-    """RMS normalisation: x / sqrt(mean x² + eps) times the weight."""
+    """Return x / sqrt(mean x² + eps) times the weight (RMS normalisation)."""
     return F.rms_norm(x, weight.shape, weight, NORM_EPS)

@@ -1,4 +1,4 @@
-"""Export the constrained parameters of a language model to the compiled decoder (`decoder_numba`)."""
+"""Export the constrained parameters of a language model for the compiled decoder (`decoder_numba`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from rfa.model.recurrence.slots_reference import SlotParameters
 def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     """Return the constants of the compiled decoder by name.
 
-    nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta and eta2 are `[L, H]`; decay and own_process `[L, H,
-    S]`; omega `[H, D]` float64. Scalars: gate range, scale of the process gate, epsilon of the norms.
+    nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta and eta2 are `[L, H]`, decay and own_process are
+    `[L, H, S]`, and omega is `[H, D]` float64. The gate range, the scale of the process gate and the epsilon of the
+    norms
+    are scalars.
 
     Raises:
         ValueError: The compiled decoder does not support the model.

@@ -20,10 +20,12 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True)
 class Readout:
-    """Weights of a block that may differ between modes: matrices `[out, in]` in the decoder's dtype, float32 norms."""
+    """Weights of a block that may differ between modes: matrices `[out, in]` in the decoder's dtype, and float32
+    norms.
+    """
 
     mixer_norm: Tensor
-    mix_in: Tensor  # query, key, value, gates, and output gates if any: [3 · H · 2D + 2 · H · S (+ H), d]
+    mix_in: Tensor  # query, key, value, gates and, if present, output gates: [3 · H · 2D + 2 · H · S (+ H), d]
     mix_out: Tensor
     feed_forward_norm: Tensor
 
@@ -54,7 +56,7 @@ class LayerSlots:
 
 @dataclass(frozen=True)
 class Layer:
-    """Constants of one block. Dtypes as in `Readout`."""
+    """Constants of one block. The dtypes are as in `Readout`."""
 
     readout: Readout
     output_gate_bias: Tensor | None  # [H]
@@ -71,7 +73,7 @@ class Layer:
             ValueError: The model has no slots.
         """
         if self.slots is None:
-            raise ValueError("the model has no slots: it runs in attention mode only")
+            raise ValueError("the model has no slots, so it supports attention mode only")
         return self.slots
 
     @classmethod
@@ -110,7 +112,11 @@ class Stack:
 
 
 def check_decodable(config: LanguageModelConfig) -> None:
-    """Raise ValueError unless the mixer is "rfa" without extensions and there is no window."""
+    """Check that the mixer is "rfa" without extensions and that there is no window.
+
+    Raises:
+        ValueError: The configuration is not supported.
+    """
     if config.mixer != "rfa":
         raise ValueError(f"a decoder requires mixer 'rfa', got {config.mixer!r}")
     for name, whole in EXTENSIONS.items():

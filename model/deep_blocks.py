@@ -1,4 +1,4 @@
-"""Blocks of the deep filter: RFA over the tokens of a stream, as attention or as recurrence."""
+"""Blocks of the deep filter: RFA over the tokens of a stream, as attention or as a recurrence."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class DeepFilterConfig(StrictConfig):
     """Sizes of a deep filter.
 
     Attributes:
-        n_modes: Conjugate pairs of the dynamics.
-        head_dim: Complex dimensions per head.
+        n_modes: Number of conjugate pairs of the dynamics.
+        head_dim: Number of complex dimensions per head.
         time_unit: Median step of the training data, in its time unit.
         memory: Decay times of the fastest and the slowest head, in units of `time_unit`.
-        gate: Mix the value into the estimate by its evidence (RFA C.4). A trained gate stayed open.
+        gate: Whether to mix the value into the estimate according to its evidence (RFA C.4). A trained gate remained
+            open.
     """
 
     observation_size: int
@@ -64,12 +65,12 @@ class Mixed(NamedTuple):
 
 
 def confidence_gate(log_precision: Tensor, scale: Tensor, log_prior: Tensor) -> Tensor:
-    """Gate g = sigmoid(scale · log p - log p_prior) on the filtered value (RFA C.4)."""
+    """Return the gate g = sigmoid(scale · log p - log p_prior) for the filtered value (RFA C.4)."""
     return torch.sigmoid(scale * log_precision - log_prior)
 
 
 class FilterBlock(nn.Module):
-    """Pre-norm block of RFA over tokens, by default gated by its evidence, and a feed-forward layer."""
+    """Pre-norm block of RFA over tokens, gated by its evidence by default, and a feed-forward layer."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
 """The deep filter: RFA blocks estimate the current noise of a stream from its innovations, for a structured filter.
 
-Three causal parts:
+It has three causal parts:
 
 1. A nominal filter: a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped IRKF.
-   Its standardised innovations, their squares and lag-one products are the tokens.
+   Its standardised innovations, their squares and their lag-one products are the tokens.
 2. RFA blocks over the tokens: exact RFA in attention mode, the IRKF of the same heads in recurrent mode, gated by
-   its evidence if so configured. They output log factors on process and measurement noise.
+   their evidence if so configured. They output log factors for the process and measurement noise.
 3. The structured head: the same SDE with scaled noises. It is linear-Gaussian, so the state covariance and forecasts
    have closed forms.
 
@@ -28,7 +28,7 @@ from rfa.runtime.text.config import Mode
 
 # Bound of the log noise factors. A factor of e^-8 nearly removes the process noise.
 LOG_FACTOR_RANGE = 8.0
-# Slope of the factors at the origin. It speeds up learning towards zero process noise, where the likelihood is flat.
+# Slope of the factors at the origin. It accelerates learning towards zero process noise, where the likelihood is flat.
 LOG_FACTOR_GAIN = 4.0
 # Bound of the standardised innovations: z / sqrt(1 + (z / bound)²).
 INNOVATION_SCALE = 4.0
@@ -154,7 +154,9 @@ class DeepFilter(StateFilter):
         rules: tuple[Sensor, Robustness],
         log_factors: Tensor | None = None,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Predict and update; also return the prediction. The head uses the noise factors of the earlier tokens."""
+        """Predict and update. Return the update and the prediction. The head uses the noise factors of the earlier
+        tokens.
+        """
         (f, q), factor = moves, token.noise_scale.square()
         if log_factors is not None:
             process, measurement = torch.exp(log_factors).unbind(-1)
@@ -163,7 +165,7 @@ class DeepFilter(StateFilter):
         return dense_update(*prior, token.value, token.present, rules[0].scaled(factor), rules[1]), prior
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features `[B, 4P + 2]` of one observation, and its bounded innovation for the next lag-one product."""
+        """Return features `[B, 4P + 2]` of an observation, and its bounded innovation for the next lag-one product."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
         z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
@@ -172,11 +174,13 @@ class DeepFilter(StateFilter):
         return torch.cat(parts, dim=-1), z
 
     def factors(self, x: Tensor) -> Tensor:
-        """Return bounded log factors `[..., 2]` on process and measurement covariance."""
+        """Return bounded log factors `[..., 2]` for the process and measurement covariance."""
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
-        """Run head and nominal filter on one observation. Return output, blockless state, and embedded features."""
+        """Run head and nominal filter on one observation. Return the output, the state without blocks, and embedded
+        features.
+        """
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
         head, prior = self._update(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])

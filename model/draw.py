@@ -1,10 +1,10 @@
-"""Sampling of next tokens on the device of the logits. `sampling.drawn_tokens` is the host version.
+"""Sampling of the next tokens on the device of the logits. `sampling.drawn_tokens` is the host version.
 
 The order of tokens, ties and top_k are exact and equal those on the host, which supplies the random numbers.
-Exponentials are float32, so the interval borders of tokens may differ in the last digits. They are summed as integers
-in units of 2^-46 or less, which makes the sums independent of their order and of the batch.
+Exponentials are float32, so the boundaries between the intervals of tokens may differ in the last digits. They are
+summed as integers in units of 2^-46 or less, so the sums depend neither on their order nor on the batch.
 
-GPUs use the kernels in `draw_triton`, other devices the reference here. Neither synchronises nor has data-dependent
+GPUs use the kernels in `draw_triton`, and other devices the reference here. Neither synchronises nor has data-dependent
 shapes, so both can be captured in a CUDA graph.
 """
 
@@ -22,7 +22,7 @@ from rfa.model.recurrence.slots import is_on_gpu
 
 # Bits of the sum of all weights of a row.
 SUM_BITS = 62
-# Additional float32 outputs per row. Flags are 1 for true.
+# Additional float32 outputs per row. Flags are 1 if true.
 NUMBERS = ("top", "chosen", "is_finite", "slots_finite")
 
 
@@ -101,8 +101,8 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
         output: Output of the step.
         slots_finite: `[B]` float32, 1 if the state of a row is finite, else 0.
         given: Sampling parameters.
-        out: Buffers to write.
-        is_filtered: Whether top_p or top_k excludes tokens of some row.
+        out: Buffers that receive the results.
+        is_filtered: Whether top_p or top_k excludes tokens of any row.
     """
     if is_on_gpu(output.logits) and _has_triton():
         from rfa.model.draw_triton import draw_by_kernel
@@ -113,7 +113,7 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
 
 
 def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn) -> None:
-    """The reference of `draw`."""
+    """Choose the next tokens with torch operations, the reference for `draw`."""
     logits, rows = output.logits, ranked(output.logits)
     _draw_tokens(rows, given, out.tokens)
     top = rows.logits[:, :1]
@@ -126,14 +126,14 @@ def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution,
 
 
 def _draw_tokens(rows: Ranked, given: Distribution, out: Tensor) -> None:
-    """Return tokens `[B]` whose intervals contain the uniforms."""
+    """Write tokens `[B]` whose intervals contain the uniform numbers to `out`."""
     exponents = (rows.logits - rows.logits[:, :1]).div_(given.temperature[:, None])
     weights = integer_weights(exponents).mul_(exponents >= exponents.gather(1, given.last_place[:, None]))
     total = weights.cumsum(1)
     weights.mul_(total - weights < total[:, -1:] * given.top_p[:, None])
     # Intervals are in the order of token numbers.
     total = weights.new_empty(weights.shape).scatter_(1, rows.tokens, weights).cumsum(1)
-    # The largest uniform is 1 - 2^-53. Its product with a number rounds to less than that number.
+    # The largest uniform number is 1 - 2^-53. Its product with a number rounds to less than that number.
     marks = (total[:, -1:] * given.uniform[:, None]).long()
     found = torch.searchsorted(total, marks, right=True)
     # Only rows with NaN exceed the range.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from rfa.runtime.text.config import POSITIVE_FLOOR, Frequencies
 
-# Below this, the series of phi with SERIES_TERMS terms is exact in float64, and the slope of the quotient cancels.
+# Below this, the series of phi with SERIES_TERMS terms is exact in float64, whereas the slope of the quotient cancels.
 SMALL_EXPONENT = 0.02
 SERIES_TERMS = 6
 
@@ -75,7 +75,7 @@ class Dynamics:
 
 
 def _per_head(parameter: Tensor, lag: Tensor) -> Tensor:
-    """Reshape `[H]` or `[H, S]` to `[H, 1, …]` to broadcast with the dimensions of `lag`."""
+    """Reshape `[H]` or `[H, S]` to `[H, 1, …]`, to broadcast with the dimensions of `lag`."""
     return parameter.reshape(parameter.shape + (1,) * lag.dim())
 
 
@@ -88,7 +88,7 @@ def phi(mu: Tensor, lag: Tensor) -> Tensor:
     """Return the process noise accumulated over `lag` per unit sigma2, `[H, *lag.shape]`. Smooth at mu = 0."""
     exponent = 2 * _per_head(mu, lag) * lag
     is_small = exponent < SMALL_EXPONENT
-    # `where` differentiates both branches, so the unused one must stay finite.
+    # `where` differentiates both branches, so the branch that is not used must remain finite.
     large = torch.where(is_small, torch.ones_like(exponent), exponent)
     small = torch.where(is_small, exponent, torch.zeros_like(exponent))
     series = torch.ones_like(exponent)
@@ -111,7 +111,7 @@ def variance(dynamics: Dynamics, lag: Tensor) -> Tensor:
 def wrapped_phase(omega: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
     """Return omega · t wrapped to [-pi, pi], `[*times.shape, H, D]`.
 
-    The product is float64: in float32 the phase at token 10^6 has an error of 0.05 rad.
+    The product is computed in float64. In float32, the phase at token 10^6 has an error of 0.05 rad.
     """
     phase = times.to(torch.float64)[..., None, None] * omega.to(torch.float64)
     turn = 2 * torch.pi
@@ -131,12 +131,12 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 def positive(raw: Tensor) -> Tensor:
-    """Map an unconstrained parameter to a positive one: softplus(raw) + floor."""
+    """Return softplus(raw) + floor, a positive parameter from an unconstrained one."""
     return F.softplus(raw) + POSITIVE_FLOOR
 
 
 def raw_from_positive(value: float | Tensor) -> Tensor:
-    """Inverse of `positive`, for initialisation."""
+    """Return the inverse of `positive`, for initialisation."""
     target = torch.as_tensor(value, dtype=torch.float64) - POSITIVE_FLOOR
     if bool((target <= 0).any()):
         raise ValueError(f"value must be > {POSITIVE_FLOOR}, got {value}")
@@ -144,12 +144,14 @@ def raw_from_positive(value: float | Tensor) -> Tensor:
 
 
 def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """Return omega = 0 `[H, D]`, without rotation."""
+    """Return omega = 0 `[H, D]`, for models without rotation."""
     return torch.zeros(n_heads, complex_dims, dtype=torch.float64)
 
 
 def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """SC-RFA frequencies `[H, D]`: one set split over the heads from slow (head 0) to fast, in conjugate pairs."""
+    """Return SC-RFA frequencies `[H, D]`: one set that is split over the heads from slow (head 0) to fast, in conjugate
+    pairs.
+    """
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = n_heads * complex_dims // 2
@@ -159,7 +161,7 @@ def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -
 
 
 def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """RFA (M1) frequencies `[H, D]`: the full set base^{-n/(D/2)} in every head, in conjugate pairs."""
+    """Return RFA (M1) frequencies `[H, D]`: the full set base^{-n/(D/2)} in every head, in conjugate pairs."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = complex_dims // 2
@@ -174,18 +176,20 @@ def frequencies(kind: Frequencies, n_heads: int, complex_dims: int) -> Tensor:
 
 
 def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction: float = 0.25) -> Tensor:
-    """Return mu_h = damping · max omega_h of the banded set, `[H]`; 0 for the slowest `zero_fraction` of the heads."""
+    """Return mu_h = damping · max omega_h of the banded set, `[H]`, and 0 for the slowest `zero_fraction` of the
+    heads.
+    """
     mu = damping * banded_frequencies(n_heads, complex_dims).amax(dim=-1)
     mu[: int(n_heads * zero_fraction)] = 0.0
     return mu
 
 
 class DynamicsParameters(nn.Module):
-    """Learned noises of one layer. Frequencies, and decays by default, are fixed buffers.
+    """Learned noises of one layer. Frequencies and, by default, decays are fixed buffers.
 
-    Where mu > 0, the steady-state process variance sigma2 / (2 mu) is learned (better conditioned, RFA D.2), otherwise
-    sigma2. With `has_noise=False`, sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at `temperature`. With
-    `learns_decay`, mu is learned where it is > 0.
+    Where mu > 0, the steady-state process variance sigma2 / (2 mu) is learned, which is better conditioned (RFA D.2).
+    Elsewhere, sigma2 is learned. With `has_noise=False`, sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at
+    `temperature`. With `learns_decay`, mu is learned where it is > 0.
     """
 
     omega: Tensor
@@ -205,7 +209,7 @@ class DynamicsParameters(nn.Module):
     ) -> None:
         super().__init__()
         n_heads, complex_dims = omega.shape
-        # float64, like the phase omega · t.
+        # float64, as the phase omega · t is.
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
         # Unused for heads without decay.

@@ -1,4 +1,4 @@
-"""Intercept launches of GPU kernels before Triton compiles them, and describe them for its compiler.
+"""Intercept launches of GPU kernels before Triton compiles them, and describe them for Triton's compiler.
 
 Interceptors record launches, run precompiled kernels, or emulate a GPU.
 """
@@ -27,13 +27,13 @@ THREADS_OF_A_WARP = 32
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch.
+    """A launch of a kernel.
 
     Args:
-        function: Triton's function.
+        function: Triton function.
         grid: Number of programs per dimension.
-        values: Arguments by parameter name, in order, with defaults.
-        options: num_warps and num_stages, if given.
+        values: Arguments by parameter name, in order, including defaults.
+        options: num_warps and num_stages, if the launch sets them.
     """
 
     function: Any
@@ -53,8 +53,8 @@ class KernelLaunch:
 
     Args:
         call: The launch.
-        signature: Parameter → type ("*bf16", "i32", "constexpr").
-        constexprs, attributes: By position in the signature.
+        signature: Type of each parameter ("*bf16", "i32", "constexpr").
+        constexprs, attributes: Values by position in the signature.
         options: num_warps, num_stages and others.
     """
 
@@ -66,16 +66,16 @@ class KernelLaunch:
 
     @property
     def function(self) -> Any:
-        """Triton's function."""
+        """Triton function of the launch."""
         return self.call.function
 
 
-# Returns whether it handled the launch. Otherwise Triton does.
+# Returns whether it handled the launch. Otherwise, Triton handles it.
 Taker = Callable[[KernelCall], bool]
 
 
 def intercept_launches(taker: Taker) -> Callable[[], None]:
-    """Offer every launch of this process to `taker` first. Call the result to stop."""
+    """Offer every launch of this process to `taker` first. Call the returned function to stop."""
     before = KernelInterface.__getitem__
 
     def launcher(function: Any, grid: Any) -> Callable[..., Any]:
@@ -95,7 +95,7 @@ def intercept_launches(taker: Taker) -> Callable[[], None]:
 
 @contextmanager
 def intercepted_launches(taker: Taker) -> Iterator[None]:
-    """`intercept_launches` as a context manager."""
+    """Intercept launches within a context. See `intercept_launches`."""
     end = intercept_launches(taker)
     try:
         yield
@@ -124,12 +124,13 @@ def described(call: KernelCall, architecture: int) -> KernelLaunch:
     """Describe what Triton would compile for a launch.
 
     Args:
+        call: The launch.
         architecture: Compute capability as one number, such as 80 or 90.
     """
     function, backend = call.function, _backend(architecture)
     bind = create_function_from_signature(function.signature, function.params, backend)
     bound, specialization, options = bind(**call.values, **call.options)
-    # The steps of JITFunction.run before it compiles.
+    # These are the steps of JITFunction.run before it compiles.
     options, signature, constexprs, attributes = function._pack_args(
         backend, {**call.values, **call.options}, bound, specialization, options
     )
@@ -142,9 +143,9 @@ def _backend(architecture: int) -> Any:
 
 @contextmanager
 def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Record launches instead of running them, treating tensors as on a GPU of an architecture.
+    """Record launches instead of running them, and treat tensors as if they were on a GPU of this architecture.
 
-    Does not work under TRITON_INTERPRET, where kernels are not compiled.
+    This does not work under TRITON_INTERPRET, because the interpreter does not compile kernels.
     """
     launches: list[KernelLaunch] = []
 

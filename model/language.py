@@ -1,4 +1,4 @@
-"""The language model: embedding, blocks and tied vocabulary head, as attention or as recurrence."""
+"""The language model: embedding, blocks and tied vocabulary head, as attention or as a recurrence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
 from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice
 
-# Small, because with a tied head a large embedding would predict its own token with certainty.
+# The value is small, because a large tied embedding would predict its own token with certainty.
 EMBEDDING_STD = 0.02
 
 
 class LanguageOutput(NamedTuple):
-    """logits `[B, N, V]`, and log_precision `[B, N]`: log evidence of the last layer, averaged over heads."""
+    """logits `[B, N, V]`, and log_precision `[B, N]`, the log evidence of the last layer averaged over heads."""
 
     logits: Tensor
     log_precision: Tensor
@@ -53,10 +53,9 @@ State = SlotState | WindowState
 
 
 class Cache(NamedTuple):
-    """Keys and values of the attention mode, `[B, L, H, C, 2D]`, in the rotating frame. `position` `[B]` rows are
-    valid.
+    """Keys and values of attention mode, `[B, L, H, C, 2D]`, in the rotating frame. `position` `[B]` rows are valid.
 
-    Values are unrotated if the model does not rotate them.
+    Values are not rotated if the model does not rotate them.
     """
 
     keys: Tensor
@@ -65,7 +64,7 @@ class Cache(NamedTuple):
 
 
 class LanguageModel(nn.Module):
-    """A language model that runs as attention or as recurrence with one set of weights."""
+    """A language model that runs as attention or as a recurrence with one set of weights."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -85,11 +84,11 @@ class LanguageModel(nn.Module):
     def mode(self, mode: Mode) -> None:
         check_choice("mode", mode, MODES)
         if mode not in self.config.modes:
-            raise ValueError(f"a {self.config.mixer} model runs in {self.config.modes}, not in {mode!r}")
+            raise ValueError(f"a {self.config.mixer} model supports the modes {self.config.modes}, got {mode!r}")
         self._mode = mode
 
     def compile_attention(self) -> None:
-        """Compile the eager attention for training. It halves the time on a CPU."""
+        """Compile the eager attention for training, which halves the time on a CPU."""
         for block in self._layers():
             if isinstance(block.mixer, RobustMixer):
                 block.mixer.compile_attention()
@@ -98,7 +97,7 @@ class LanguageModel(nn.Module):
         """Return logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
 
         Args:
-            with_precision: If False, skip the evidence in attention mode.
+            with_precision: Whether to compute the evidence in attention mode.
         """
         if self._mode == "recurrent":
             state = self.init_state(tokens.shape[0])
@@ -129,7 +128,7 @@ class LanguageModel(nn.Module):
         """Process one token `[B]` of every stream.
 
         Args:
-            noise: Scaled standard normal `[B, H, 2D]` for the latent sample. None: the mean.
+            noise: Scaled standard normal `[B, H, 2D]` for the latent sample. If None, the latent is the mean.
         """
         x = self._embed(token)
         layers = []
@@ -158,7 +157,8 @@ class LanguageModel(nn.Module):
         """Process n new tokens `[B, n]` in attention mode, with a cache.
 
         Returns:
-            Output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`. The caller writes them at
+            The output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`. The caller writes them
+            at
             `cache.position`.
         """
         x = self._embed(tokens)
@@ -193,7 +193,7 @@ class LanguageModel(nn.Module):
 
     def _slot_mixers(self) -> list[RobustMixer]:
         if "recurrent" not in self.config.modes:
-            raise ValueError(f"a {self.config.mixer} model without slots has no recurrent mode")
+            raise ValueError(f"a {self.config.mixer} model without slots does not support recurrent mode")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:
@@ -216,7 +216,7 @@ class LanguageModel(nn.Module):
 
 
 def _advanced(state: State, layers: list[LayerState], tokens: int) -> State:
-    """Return the state after some tokens, given those of the layers."""
+    """Return the state after some tokens, given the states of the layers."""
     parts: dict[str, Tensor] = {
         "means": torch.stack([layer.means for layer in layers], 1),
         "precisions": torch.stack([layer.precisions for layer in layers], 1),

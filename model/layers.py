@@ -1,4 +1,4 @@
-"""Layers of the language model: RFA with its slots, and blocks of mixer and feed-forward layer."""
+"""Layers of the language model: RFA with its slots, and blocks of a mixer and a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageMode
 
 # Initial logit of the output gates: sigmoid(2) = 0.88.
 OUTPUT_GATE_START = 2.0
-# Initial memory of the slots in tokens: log-spaced between these.
+# Range of the initial memory of the slots in tokens, spaced logarithmically.
 SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and a window's ring `[B, W, H, 4D + 2S]`."""
+    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and the ring of a window `[B, W, H, 4D +
+    2S]`.
+    """
 
     means: Tensor
     precisions: Tensor
@@ -136,7 +138,7 @@ class RobustMixer(TokenMixer):
         return wrapped_phase(self.dynamics.omega, positions, wide)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """Return the slot parameters. `lags` `[B, N]` is the number of tokens since the previous one, by default 1."""
+        """Return the slot parameters. `lags` `[B, N]` is the number of tokens since the previous one, 1 by default."""
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
@@ -155,7 +157,9 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Return measurement precision (1/eta²) exp(a·x) and process noise of each slot (docs/MATH.md, slots)."""
+        """Return the inputs with measurement precision (1/eta²) exp(a·x) and process noise of each slot (docs/MATH.md,
+        slots).
+        """
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
@@ -164,7 +168,9 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """Apply W_o to the latent `[..., H, 2D]`, with heads scaled by output gates of the block input `[..., d]`."""
+        """Apply W_o to the latent `[..., H, 2D]`, whose heads are scaled by output gates of the block input `[...,
+        d]`.
+        """
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
@@ -195,7 +201,7 @@ class RobustMixer(TokenMixer):
         return MixerOutput(self.project(latent, x, mode), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
-        """Run RFA over a sequence `[B, N, d]` at positions 0 … N-1. `impl` is that of `robust_filter_attention`."""
+        """Run RFA over a sequence `[B, N, d]` at positions 0 … N-1. For `impl`, see `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
         if self._runs_fused(x, impl):
@@ -219,11 +225,13 @@ class RobustMixer(TokenMixer):
         return self.finish(self._with_own_value(result, v), x, phase, precision, dynamics.gamma2, mode="attention")
 
     def _with_own_value(self, result: AttentionResult, value: Tensor) -> Tensor:
-        """Return the estimate, fused with the token's own value if the model has a confidence gate."""
+        """Return the estimate, combined with the token's own value if the model has a confidence gate."""
         return self.confidence(result, value) if self.config.confidence != "none" else result.out
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
-        """Return whether the fused kernels run the projections of `x`. They run neither ablations nor extensions."""
+        """Return whether the fused kernels support the projections of `x`. They support neither ablations nor
+        extensions.
+        """
         config = self.config
         is_ablation = config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values
         if is_ablation or config.unit_norm or config.confidence != "none" or config.horizon:
@@ -235,7 +243,7 @@ class RobustMixer(TokenMixer):
         return runs_fused(impl, x.device, dtype, 2 * config.head_dim)
 
     def _fused_attention(self, x: Tensor, phase: Tensor, dynamics: Dynamics, with_precision: bool) -> MixerOutput:
-        """`attention` with the fused kernels, in the dtype of the projections."""
+        """Run `attention` with the fused kernels, in the dtype of the projections."""
         from rfa.model.attention.triton import fused_attention, fused_rotation
 
         q, k, v = fused_rotation(*self.projected(x, "attention"), phase=phase, is_inverse=True)
@@ -253,11 +261,11 @@ class RobustMixer(TokenMixer):
         lags: Tensor | None = None,
         impl: SlotImpl = "auto",
     ) -> tuple[MixerOutput, LayerState]:
-        """Run the slots over a sequence `[B, N, d]` at `positions` `[N]` or `[B, N]`, and return outputs and final
-        state.
+        """Run the slots over a sequence `[B, N, d]` and return the outputs and the final state.
 
         Args:
-            lags: Number of tokens since the previous one, `[B, N]` >= 0, by default 1.
+            positions: `[N]` or `[B, N]`.
+            lags: Number of tokens since the previous one, `[B, N]` >= 0, 1 by default.
         """
         if lags is not None and state.ring is not None:
             raise ValueError("lags must be None for a model with a window")
@@ -293,7 +301,7 @@ class RobustMixer(TokenMixer):
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
-        """Run the slots, and the window before them if there is one."""
+        """Run the slots and, if there is one, the window before them."""
         config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(
@@ -323,7 +331,7 @@ class RobustMixer(TokenMixer):
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
     ) -> tuple[MixerOutput, Tensor, Tensor]:
-        """Run RFA of n new tokens `[B, n, d]` with a cache.
+        """Run RFA for n new tokens `[B, n, d]` with a cache.
 
         Args:
             position: `[B]`, number of valid cache rows and position of the first new token.
@@ -331,7 +339,7 @@ class RobustMixer(TokenMixer):
             noise: `[B, H, 2D]` for the last new token.
 
         Returns:
-            Output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values for the caller to store.
+            The output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values, which the caller stores.
         """
         dynamics = self.dynamics()
         n = x.shape[1]

@@ -3,13 +3,13 @@
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
 The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises. nu = inf is the Kalman
-filter. It agrees with `irkf_scan` for the isotropic model. A may be defective, such as constant velocity
+filter. It agrees with `irkf_scan` for the isotropic model. A may be defective, as for constant velocity
 (`recurrence/modes.py`).
 
-Attention mode is the batch RFA estimate. Every earlier observation is transported to the present with covariance C F⁻¹
-Q F⁻ᵀ Cᵀ + R. The estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md
-§7). It treats the process noises of observations as independent, with a discount for their shared part: optimal for Q =
-0, otherwise less accurate than the Kalman filter.
+Attention mode computes the batch RFA estimate. Every earlier observation is transported to the present with covariance
+C F⁻¹ Q F⁻ᵀ Cᵀ + R. The estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md §7).
+It treats the process noises of observations as independent, with a discount for their shared part. This is optimal for
+Q = 0, and otherwise less accurate than the Kalman filter.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_cov
 from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
-# In attention mode, an observation whose transported process noise is this share of its measurement noise counts e
-# times less, because observations share process noise. A Kalman filter of a random walk forgets at a similar rate.
+# In attention mode, an observation whose transported process noise is this share of its measurement noise has a weight
+# smaller by a factor of e, because observations share process noise. A Kalman filter of a random walk forgets at a
+# similar rate.
 SHARED_NOISE = 0.25
-# In attention mode, observations that decayed by more than e^-this are ignored.
+# Attention mode ignores observations that decayed by more than e^-this.
 MAX_DECAY = 12.0
 
 
@@ -85,11 +86,11 @@ class LinearFilter(StateFilter):
         return self.config.nu is not None and not self.learns_noise() and self.inner > 1
 
     def reacquires(self) -> bool:
-        """Whether the state tracks the suspicion of a jump."""
+        """Return whether the state tracks evidence of a jump."""
         return self.config.nu is not None and self.config.reacquire is not None
 
     def learns_noise(self) -> bool:
-        """Whether the state includes the learned noise scale."""
+        """Return whether the state includes the learned noise scale."""
         return self.config.nu is not None and self.config.rule == "learned"
 
     def init_state(self, batch: int) -> State:
@@ -155,7 +156,7 @@ class LinearFilter(StateFilter):
         """Return the precision-weighted mean of all transported observations, by IRLS from `start` `[B, n]`.
 
         Args:
-            tokens: `[B, C, 2P + 1]`: values, presence and noise scale.
+            tokens: `[B, C, 2P + 1]`, values, presence and noise scale.
         """
         size = self.observation_size
         observation, seen, noise_scale = tokens.split([size, size, 1], dim=-1)
@@ -171,7 +172,7 @@ class LinearFilter(StateFilter):
         information = matrix.mT @ precision @ matrix
         evidence = matrix.mT @ (precision @ (present * (observation - sensor.offset))[..., None])
         shared = torch.diagonal(process, dim1=-2, dim2=-1) / torch.diagonal(sensor.noise)
-        # Empty cache rows have noise scale 0.
+        # The noise scale of empty cache rows is 0.
         own = (SHARED_NOISE * noise_scale[..., 0].square()).clamp(min=1e-12)
         trust = torch.exp(-shared.mean(-1) / own)[..., None, None]
         information, evidence = trust * information, trust * evidence

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rfa.model.attention.reference import AttentionResult
 from rfa.runtime.text.config import Confidence, LanguageModelConfig, Mixer, Mode
 
-# mixer → its class, imported on use, because the papers' other systems are not in the installed package.
+# Class of each mixer, imported on use, because the other systems of the papers are not in the installed package.
 HOMES: dict[Mixer, tuple[str, str]] = {
     "rfa": ("rfa.model.layers", "RobustMixer"),
     "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
@@ -36,7 +36,7 @@ class MixerOutput(NamedTuple):
 
 
 class ModeLinear(nn.Linear):
-    """A linear layer without bias, with one matrix for both modes or one for each."""
+    """A linear layer without bias, with one matrix for both modes or one matrix per mode."""
 
     def __init__(self, d_in: int, d_out: int, scale: float = 1.0, *, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -54,7 +54,7 @@ class ModeLinear(nn.Linear):
 
 
 class ModeNorm(nn.RMSNorm):
-    """An RMS norm, with gains for both modes or for each."""
+    """An RMS norm, with the same gains for both modes or separate gains."""
 
     def __init__(self, width: int, *, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -81,20 +81,22 @@ def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
 
 
 def _draw(weight: Tensor, scale: float) -> None:
-    """Sample a complex projection as 2D real rows; Rayleigh magnitude and uniform phase are iid normal (RFA D.2)."""
+    """Sample a complex projection as 2D real rows. Rayleigh magnitudes and uniform phases are iid normal numbers (RFA
+    D.2).
+    """
     d_out, d_in = weight.shape
     nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
 
-# Start of the gate's scale and offset. "balanced" is p / (p + 1), the share of the estimate where the prior precision
-# is 1. "open" is that of RFA C.4, whose slope is ten times less.
+# Initial scale and offset of the gate. "balanced" is p / (p + 1), the share of the estimate if the prior precision is
+# 1. "open" is the value of RFA C.4, whose slope is ten times smaller.
 GATE_STARTS = {"open": (0.1, -4.0), "balanced": (1.0, 0.0), "linear": (0.1, 0.0)}
 
 
 class ConfidenceGate(nn.Module):
-    """Fuse an estimate with the token's own value: g v̄ + (1 - g) v, with g of the evidence p.
+    """Combine an estimate with the token's own value: g v̄ + (1 - g) v, where g depends on the evidence p.
 
-    g = sigmoid(a log p - b) (RFA C.4), or with kind "linear" g = sigmoid(a p - b), applied to the estimate as
+    g = sigmoid(a log p - b) (RFA C.4). With kind "linear", g = sigmoid(a p - b), and the result is
     (1 - delta) g v̄ + delta v (AFA B.2).
     """
 
@@ -121,11 +123,13 @@ class ConfidenceGate(nn.Module):
 
 
 class TokenMixer(nn.Module):
-    """Base class: projections d → 2D real dimensions per head → d. `output_scale` scales the output projection."""
+    """Base class with the projections d → 2D real dimensions per head → d. `output_scale` scales the output
+    projection.
+    """
 
-    # Whether the block passes the normalised residual stream or the residual stream itself.
+    # Whether the block passes the normalised residual stream rather than the residual stream itself.
     takes_norm = True
-    # Whether the block adds the output to the residual stream. Otherwise the feed-forward layer takes it alone.
+    # Whether the block adds the output to the residual stream. Otherwise, only the feed-forward layer gets it.
     is_residual = True
 
     def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
@@ -152,12 +156,12 @@ class TokenMixer(nn.Module):
             noise: `[B, H, 2D]` for the latent sample of the last new token.
 
         Returns:
-            Output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values for the caller to store.
+            The output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values, which the caller stores.
 
         Raises:
-            ValueError: The mixer has no cache.
+            ValueError: The mixer does not support a cache.
         """
-        raise ValueError(f"a {self.config.mixer} model attends to whole sequences and has no cache")
+        raise ValueError(f"a {self.config.mixer} model attends to whole sequences and does not support a cache")
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project `[..., d]` to q, k, v `[..., H, 2D]`, at least float32."""
@@ -168,7 +172,7 @@ class TokenMixer(nn.Module):
 
 
 class Pairs(NamedTuple):
-    """Positions of queries `[1 or B, n]` and keys `[1 or B, M]`, the last n of which are the queries' own tokens.
+    """Positions of queries `[1 or B, n]` and keys `[1 or B, M]`. The last n keys belong to the tokens of the queries.
 
     `key_valid` `[B, M]` is False for empty cache rows.
     """
@@ -179,19 +183,19 @@ class Pairs(NamedTuple):
 
     @property
     def is_visible(self) -> Tensor:
-        """Return `[1 or B, n, M]`: valid keys up to the query's own."""
+        """Return the mask `[1 or B, n, M]` of valid keys up to the query's own."""
         index = torch.arange(self.keys.shape[1], device=self.keys.device)
         own = index[self.keys.shape[1] - self.queries.shape[1] :]
         is_causal = (index <= own[:, None])[None]
         return is_causal if self.key_valid is None else is_causal & self.key_valid[:, None]
 
     def lag(self, dtype: torch.dtype) -> Tensor:
-        """Return `[1 or B, n, M]`, 0 for later keys."""
+        """Return the lags `[1 or B, n, M]`, 0 for later keys."""
         return (self.queries[:, :, None] - self.keys[:, None, :]).clamp_min(0).to(dtype)
 
 
 class PairMixer(TokenMixer):
-    """A mixer whose tokens read rows of keys and values, of a whole sequence or of a cache."""
+    """A mixer whose tokens read the keys and values of a whole sequence or of a cache."""
 
     @abstractmethod
     def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -245,7 +249,7 @@ def token_mixer(config: LanguageModelConfig) -> TokenMixer:
         if error.name is None or not home.startswith(error.name):
             raise
         raise ValueError(
-            f"the mixer {config.mixer!r} is a system of the papers: {home} is in the repository, "
+            f"the mixer {config.mixer!r} is a system of the papers; {home} is in the repository, "
             "not in the installed package"
         ) from None
     made: TokenMixer = getattr(module, name)(config)

@@ -1,6 +1,6 @@
 """Arrays of several types that are copied between host and device in one transfer.
 
-They share one pinned buffer: copies from pageable memory wait for the device, and each copy has a fixed cost.
+They share one pinned buffer, because copies from pageable memory wait for the device and each copy has a fixed cost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Fields = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-# Alignment in bytes: Triton compiles another kernel variant for unaligned addresses.
+# Alignment in bytes. Triton compiles a separate kernel variant for unaligned addresses.
 ALIGNMENT = 16
 
 
@@ -24,11 +24,11 @@ class Packed:
 
     Args:
         fields: Type and shape of each array.
-        device: The device.
+        device: Device of the tensors.
 
     Attributes:
         tensors: Arrays on the device.
-        arrays: Arrays on the host, pinned for a GPU.
+        arrays: Arrays on the host, in pinned memory if the device is a GPU.
     """
 
     def __init__(self, fields: Fields, device: torch.device) -> None:
@@ -44,16 +44,16 @@ class Packed:
             self.arrays[name] = here.view(dtype).view(shape).numpy()
 
     def send(self) -> None:
-        """Copy from host to device, asynchronously."""
+        """Copy from host to device asynchronously."""
         self._there.copy_(self._here, non_blocking=True)
 
     def fetch(self) -> None:
-        """Copy from device to host, and wait."""
+        """Copy from device to host and wait."""
         self._here.copy_(self._there)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return a copy on the device. The host does not wait."""
+    """Return a copy on the device. The host does not wait for it."""
     packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
     packed.arrays["array"][...] = array
     packed.send()

@@ -1,6 +1,6 @@
-"""The GPU that a model runs on: that of its tensors, or a simulated one.
+"""The GPU that a model runs on: the GPU of its tensors, or a simulated one.
 
-Launch interceptors (`rfa.model.kernel_launches`) may treat CPU tensors as those of a GPU.
+Launch interceptors (`rfa.model.kernel_launches`) may treat CPU tensors as if they were on a GPU.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import torch
 
-# Capabilities of simulated GPUs, innermost last, for the process.
+# Compute capabilities of the simulated GPUs of the process, innermost last.
 _CAPABILITIES: list[tuple[int, int]] = []
 
 
 @contextmanager
 def simulated_gpu(capability: tuple[int, int]) -> Iterator[None]:
-    """Treat tensors of any device as those of a GPU with this compute capability."""
+    """Treat tensors on any device as if they were on a GPU with this compute capability."""
     _CAPABILITIES.append(capability)
     try:
         yield

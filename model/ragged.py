@@ -1,9 +1,9 @@
-"""The next tokens of many decoder streams at once: prompt pieces of any length, and attention steps.
+"""Process the next tokens of many decoder streams at once: prompt pieces of any length, and attention steps.
 
-On a GPU the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`) and either
-fused paged attention (`attention.pages`) or the slot scan: eight launches per layer. Each stream is independent of the
-others, bit for bit. On other devices, streams run one by one with `Decoder.extend` and `Decoder.prefill`, the
-reference. Use under `torch.no_grad`.
+On a GPU, the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`), and either
+fused paged attention (`attention.pages`) or the slot scan, with eight launches per layer. The bits of a stream do not
+depend on the other streams. On other devices, streams run one by one with `Decoder.extend` and `Decoder.prefill`, the
+reference. Use it under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RaggedDecoder:
     """A decoder for many streams at once.
 
     Attributes:
-        attention_refusal, scan_refusal: Why the GPU kernels do not support the mode, or None.
+        attention_refusal, scan_refusal: Why the GPU kernels do not support the mode, or None if they do.
         cache_dtype: Dtype of the pools of keys and values.
     """
 
@@ -57,7 +57,7 @@ class RaggedDecoder:
             ]  # fmt: skip
 
     def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
-        """Compute the tables of all layers for up to `longest` keys now. Captured graphs keep their addresses."""
+        """Compute the tables of all layers for up to `longest` keys, whose addresses captured graphs contain."""
         return [heads.distances(longest) for heads in self._heads]
 
     def extend(
@@ -66,19 +66,22 @@ class RaggedDecoder:
         """Process tokens in attention mode and write their keys and values to the pages.
 
         Args:
+            ragged: The tokens.
             pages: Pages of each stream, for its keys and these tokens.
             keys, values: Pools `[L, pages · PAGE_KEYS, H, 2D]`.
             noise: `[S, H, 2D]` for the last token of each stream.
 
         Returns:
-            Outputs of the last tokens, one row per stream.
+            The outputs of the last tokens, one row per stream.
         """
         return self.extend_and_check(ragged, pages, keys, values, noise)[0]
 
     def extend_and_check(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """`extend`, and `[S]` float32 with 1 where all new keys and values of a stream are finite, else 0."""
+        """Process tokens as `extend` does. Also return `[S]` float32, 1 if all new keys and values of a stream are
+        finite, else 0.
+        """
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
         totals = ragged.totals
@@ -92,7 +95,7 @@ class RaggedDecoder:
     def extend_batch(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """`extend_and_check` for tokens on the device.
+        """Process tokens on the device as `extend_and_check` does.
 
         Launches depend only on shapes and on the counts in `batch.pieces`, so a CUDA graph can capture them. Outputs of
         padding are arbitrary.
@@ -111,7 +114,8 @@ class RaggedDecoder:
     def write_batch(self, batch: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
         """Write keys and values of prompt tokens to the pages, without outputs.
 
-        Returns `[L, S, H]` int32, 1 where some are not finite, else 0.
+        Returns:
+            `[L, S, H]` int32, 1 if some of the numbers are not finite, else 0.
         """
         config = self._decoder.config
         broken = batch.last.new_empty((config.n_layers, len(batch.last), config.n_heads), dtype=torch.int32)
@@ -121,7 +125,7 @@ class RaggedDecoder:
     def _keep(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
     ) -> tuple[_Residual, Tensor, Tensor]:
-        """Return residual stream, joint product and queries of the last layer, and write keys and values."""
+        """Write keys and values. Return the residual stream, the joint product and the queries of the last layer."""
         from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
@@ -139,10 +143,15 @@ class RaggedDecoder:
         return residual, joint, q
 
     def prefill(self, ragged: Ragged, means: Tensor, precisions: Tensor) -> tuple[StepOutput, Tensor, Tensor]:
-        """Process tokens in recurrent mode, from slots `[L, S, H, slots, 4D]`, `[L, S, H, slots]` to slots.
+        """Process tokens in recurrent mode.
+
+        Args:
+            ragged: The tokens.
+            means, precisions: Slots before the tokens, `[L, S, H, slots, 4D]` and `[L, S, H, slots]`.
 
         Returns:
-            Outputs of the last tokens without noise, one row per stream; means and precisions.
+            The outputs of the last tokens without noise, one row per stream, and the means and precisions after the
+            tokens.
         """
         if self.scan_refusal is not None:
             return self._prefill_each(ragged, means, precisions)
@@ -155,7 +164,7 @@ class RaggedDecoder:
         packed.send()
         batch = SlotTokens.of(packed.tensors, longest)
         residual, joint, readout, after_means, after_precisions = self._scan(batch, means, precisions)
-        # No layers: the owner of the slots checks that they are finite.
+        # No layers are watched, because the owner of the slots checks that they are finite.
         outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
         last_tokens = LastTokens(batch.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
         output, _ = residual.finish_last(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
@@ -164,7 +173,7 @@ class RaggedDecoder:
     def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and precisions after prompt tokens on the device, without outputs.
 
-        Launches depend only on numbers of tokens and streams, so a CUDA graph can capture them.
+        Launches depend only on the numbers of tokens and streams, so a CUDA graph can capture them.
         """
         _, _, _, *after = self._scan(batch, means, precisions)
         return after[0], after[1]
@@ -172,7 +181,9 @@ class RaggedDecoder:
     def _scan(
         self, batch: SlotTokens, means: Tensor, precisions: Tensor
     ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
-        """Run up to the mixer of the last layer. Return residual stream, joint product, readout, means, precisions."""
+        """Run up to the mixer of the last layer. Return residual stream, joint product, readout, means and
+        precisions.
+        """
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
 
@@ -219,7 +230,7 @@ class RaggedDecoder:
 
 
 class _Residual:
-    """The residual stream of packed tokens, and the layers of a mode around their mixers."""
+    """Residual stream of packed tokens, and the layers of a mode around their mixers."""
 
     def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
@@ -253,7 +264,7 @@ class _Residual:
     def finish_last(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
-        """Return outputs of the last tokens `[S]`, and `[S]` float32 with 1 where the watched values are finite.
+        """Return the outputs of the last tokens `[S]`, and `[S]` float32, 1 if the watched values are finite, else 0.
 
         Only these tokens go through the rest of the last layer.
         """
@@ -263,7 +274,7 @@ class _Residual:
 
         index, turn = len(self.layers) - 1, self.turn if is_turned else None
         mixed = leave_frame(out, turn, self._output_gates(index, joint), self._decoder.dtype, rows, last)
-        if len(last.places) < len(self._x):  # otherwise they are all tokens, in order
+        if len(last.places) < len(self._x):  # otherwise, the last tokens are all tokens, in order
             self._x = self._x[last.places]
         self._finish(index, mixed)
         norm = Norm(self._norm, NORM_EPS)
@@ -276,7 +287,7 @@ class _Residual:
 
 
 def _attention_refusal(decoder: Decoder) -> str | None:
-    """Return why the fused kernels do not support the attention of a decoder on its device, or None."""
+    """Return why the fused kernels do not support the attention of a decoder on its device, or None if they do."""
     if not is_on_gpu(decoder.embedding):
         return "it runs on a GPU"
     if decoder.config.prior != "lyapunov":
@@ -288,7 +299,7 @@ def _attention_refusal(decoder: Decoder) -> str | None:
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:
-    """Return why the GPU kernels do not support the slots of a decoder, or None."""
+    """Return why the GPU kernels do not support the slots of a decoder, or None if they do."""
     config, device = decoder.config, decoder.device
     heads, slots, width = config.n_heads, config.n_slots, 2 * config.head_dim
     if not slots:

@@ -1,4 +1,4 @@
-"""Packed tokens of many streams, laid out on the host for one copy to a device.
+"""Packed tokens of many streams, arranged on the host for one copy to a device.
 
 A layout may include padding tokens and streams, for CUDA graphs of fixed size.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces
 from rfa.model.packed import Fields
 
-# The pages of a stream, in order.
+# Pages of a stream, in order.
 PageList = Sequence[int] | NDArray[np.int32]
 
 
@@ -41,7 +41,7 @@ class Ragged:
 
     @classmethod
     def of(cls, tokens: Sequence[Sequence[int]], begins: Sequence[int], device: torch.device) -> Ragged:
-        """Create from the tokens of each stream and the positions of their first ones."""
+        """Create an instance from the tokens of each stream and the positions of their first tokens."""
         counts = [len(piece) for piece in tokens]
         total = sum(counts)
         together = np.fromiter(chain.from_iterable(tokens), np.int64, total)
@@ -76,14 +76,21 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """Return types and shapes of the arrays to copy, given numbers of tokens, streams and pages per stream."""
+        """Return types and shapes of the arrays to copy, given the numbers of tokens, streams and pages per stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
-        """Create from those arrays and upper bounds: keys of all streams, keys of one, and tokens of one."""
+        """Create an instance from the arrays of `fields`.
+
+        Args:
+            given: Arrays by name.
+            n_keys: Upper bound on the keys of all streams.
+            longest_keys: Upper bound on the keys of one stream.
+            longest: Upper bound on the tokens of one stream.
+        """
         pages = KeyPages(given["pages"], n_keys, longest_keys)
         pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
         return cls(given["tokens"], given["positions"], given["places"], given["streams"], given["last"], pieces)
@@ -95,8 +102,10 @@ def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: 
     The rest of the arrays is padding: streams of one token each, then tokens without a stream.
 
     Args:
+        ragged: The tokens.
         pages: Pages of each stream, in order, for all its keys.
         scratch: Page for padding.
+        to: Arrays by name.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     more = _padding(len(to["tokens"]) - tokens, len(to["last"]) - streams)
@@ -127,7 +136,7 @@ class SlotTokens:
         rows: Index of each token in `[S, longest]`, `[T]` int64.
         counts: Tokens of each stream, `[S]` int64.
         last: Last token of each stream, `[S]` int64.
-        longest: Upper bound of the tokens of a stream.
+        longest: Upper bound on the tokens of a stream.
     """
 
     tokens: Tensor
@@ -139,13 +148,13 @@ class SlotTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int) -> Fields:
-        """Return types and shapes of the arrays to copy, given numbers of tokens and streams."""
+        """Return types and shapes of the arrays to copy, given the numbers of tokens and streams."""
         by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
         return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], longest: int) -> SlotTokens:
-        """Create from those arrays."""
+        """Create an instance from the arrays of `fields`."""
         return cls(given["tokens"], given["positions"], given["rows"], given["counts"], given["last"], longest)
 
 

@@ -1,11 +1,11 @@
-"""Causal dot-product attention: baselines of Robust Filter Attention with the same projections (RFA E.2).
+"""Causal dot-product attention: baselines for Robust Filter Attention with the same projections (RFA E.2).
 
     B1  RoPE           score = Re(q̃† k̃) / √(2D), every head with the frequencies 10000^{-n/D}, n = 0 … D-1
     B2  ALiBi          score = q · k / √(2D) - slope_h lag, slope_h = 2^{-8h/H}, h = 1 … H
     B3  decayed RoPE   score = E_h(lag) Re(q̃† k̃) / √(2D), with the decays of SC-RFA
     B4  SC-RoPE        as B3, with the banded frequencies of SC-RFA
 
-Layout `[B, N, H, 2D]`, real parts first. Values are not rotated.
+The layout is `[B, N, H, 2D]`, real parts first. Values are not rotated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def alibi_slopes(n_heads: int) -> Tensor:
 
 
 class SoftmaxMixer(PairMixer):
-    """Dot-product attention with the positional bias of the configuration. It has no evidence: log_precision is 0."""
+    """Dot-product attention with the positional bias of the configuration. It computes no evidence, so log_precision is
+    0.
+    """
 
     omega: Tensor
     slope: Tensor
@@ -59,7 +61,7 @@ class SoftmaxMixer(PairMixer):
         return latent, latent.new_zeros(latent.shape[:-1])
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs) -> Tensor:
-        """Attend with queries, keys and values `[B, H, n or M, 2D]`, positions encoded in q and k."""
+        """Attend with queries, keys and values `[B, H, n or M, 2D]`. Positions are encoded in q and k."""
         if self.config.distance_bias == "none" and pairs.key_valid is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         with without_autocast(q.device):

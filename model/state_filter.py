@@ -1,7 +1,7 @@
 """Base class of the linear and the deep filter: a dense linear-Gaussian head, its states, and the public interface.
 
-Filters process observations with missing components at irregular times. After each they return the state in
-observation units with its covariance. `mode` "recurrent" keeps a state of fixed size; "attention" uses every earlier
+Filters process observations with missing components at irregular times. After each observation, they return the state
+in observation units with its covariance. Mode "recurrent" has a state of fixed size; "attention" uses every earlier
 observation of the request. The recurrence and forecasts can continue from either.
 """
 
@@ -27,7 +27,7 @@ class Token(NamedTuple):
     Args:
         value: `[B, P]`.
         present: `[B, P]`, 1 if observed.
-        dt: Time since the last observation `[B]`, 0 for the first, whose prior is the initial state.
+        dt: Time since the last observation `[B]`; 0 for the first observation, whose prior is the initial state.
         noise_scale: Factor `[B]` on the standard deviation of the measurement noise.
     """
 
@@ -42,7 +42,7 @@ class Past(NamedTuple):
 
     Args:
         rows: `[B, C, …]` by name, from earlier calls.
-        lag: Time since each, `[B, C]`.
+        lag: Time since each observation, `[B, C]`.
         valid: `[B, C]`, 1 or 0.
     """
 
@@ -52,14 +52,14 @@ class Past(NamedTuple):
 
 
 class FilterOutput(NamedTuple):
-    """One step `[B, …]` or a sequence `[B, N, …]`, in observation units unless stated otherwise.
+    """Result of one step `[B, …]` or of a sequence `[B, N, …]`, in observation units unless stated otherwise.
 
     Args:
         mean, covariance: State after the observation, `[P]` and `[P, P]`.
         precision: P / trace(covariance).
         weight: Robust weight of the observation.
         innovation, innovation_covariance: `[P]` (0 if missing) and `[P, P]`.
-        log_likelihood: Of the observation.
+        log_likelihood: Log likelihood of the observation.
         transition, predicted_mean, predicted_covariance, state_mean, state_covariance: For smoothing, in state
             coordinates: `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.
     """
@@ -127,7 +127,7 @@ class StateFilter(nn.Module):
         """
 
     def takes_passes(self) -> bool:
-        """Whether `step` and `attend` accept the number of passes `[B]` of each observation, 1 to `inner`."""
+        """Return whether `step` and `attend` accept the number of passes `[B]` of each observation, 1 to `inner`."""
         return False
 
     @abstractmethod
@@ -135,7 +135,7 @@ class StateFilter(nn.Module):
         """Return names and shapes of a cache row."""
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return F, Q(dt), and mean and covariance before the observation."""
+        """Return F, Q(dt), and the mean and covariance before the observation."""
         f, q = transition(self.drift(), dt)
         return f, q, *propagate(mean, covariance, f, q)
 
@@ -187,7 +187,7 @@ class StateFilter(nn.Module):
     ) -> Iterator[tuple[FilterOutput, State]]:
         """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode, yielding each output and state.
 
-        An initial state needs the time of its last observation in `state["time"]` `[B]` float64.
+        An initial state must contain the time of its last observation in `state["time"]`, `[B]` float64.
         """
         batch, length = observation.shape[:2]
         scale = torch.ones_like(observation[..., 0]) if noise_scale is None else noise_scale
@@ -218,7 +218,9 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> tuple[FilterOutput, State]:
-        """Run `walk` to the end. Return outputs `[B, N, …]` and the final state, to continue from."""
+        """Run `walk` to the end. Return the outputs `[B, N, …]` and the final state, from which filtering can
+        continue.
+        """
         outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}

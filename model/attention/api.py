@@ -1,4 +1,4 @@
-"""The public function `robust_filter_attention`. Equations: `reference.py`."""
+"""The public function `robust_filter_attention`. The equations are in `reference.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of the operator `rfa::attention`, passed to its kernel launchers as one tuple."""
+"""Arguments of the operator `rfa::attention`, which its kernel launchers take as one tuple."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ class AttentionCall(NamedTuple):
     Attributes:
         q: Rotated queries `[B, n, H, W]`. They belong to the last n keys. q, k and v may have any strides.
         k, v: Rotated keys and values `[B, M, H, W]`.
-        heads: mu, sigma2, eta2, gamma2, nu, tau of each head, `[H, 6]` float32.
-        query_stamps, key_stamps: Times `[1 or B, n, 2]` and `[1 or B, M, 2]` float32, each the sum of two numbers. None
-            uses the token positions.
-        query_starts, key_starts: Starts `[S + 1]` int32 of sequences packed into B = 1. None: one sequence per row.
+        heads: mu, sigma2, eta2, gamma2, nu and tau of each head, `[H, 6]` float32.
+        query_stamps, key_stamps: Times `[1 or B, n, 2]` and `[1 or B, M, 2]` float32, each the sum of two numbers. If
+            None,
+            token positions are used.
+        query_starts, key_starts: Starts `[S + 1]` int32 of sequences packed into B = 1. If None, each row is one
+            sequence.
         longest, longest_keys: Largest number of queries and of keys in a sequence. 0 stands for the row length.
-        is_gaussian: Use the Gaussian kernel function instead of Student-t.
-        with_precision: Compute the precision.
-        needs_decay: Compute the gradient of mu. Otherwise it is 0.
+        is_gaussian: Whether to use the Gaussian kernel function rather than Student-t.
+        with_precision: Whether to compute the precision.
+        needs_decay: Whether to compute the gradient of mu. Otherwise it is 0.
     """
 
     q: Tensor

@@ -1,8 +1,8 @@
 """Launch parameters of the attention kernels, in a fixed table.
 
-No 16-bit entry for heads of 64 or 128 spills registers in its main loop or exceeds the shared memory of a program
-(`rfa bench aot` tests this). The sm_90 entries were the fastest on an H200; the others are the fastest in the cost
-model of `rfa bench cost`. Unlisted architectures use the next lower entry, unlisted widths the next larger one.
+Entries for 16-bit inputs and heads of 64 or 128 neither spill registers in the main loop nor exceed the shared memory
+of a program (`rfa bench aot` tests this). The sm_90 entries were the fastest on an H200; the others are the fastest in
+the cost model of `rfa bench cost`. Architectures without an entry use the next lower one, and widths the next larger.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Launch:
     num_stages: int
 
 
-# pass → {capability: {largest width: launch}} for 16-bit inputs. The times in the comments are microseconds in the cost
+# pass → {capability: {largest width: launch}} for 16-bit inputs. The comments give times in microseconds from the cost
 # model, for 16,384 tokens of 2,048 dimensions in sequences of 512 and in one sequence; first at width 64, then at 128.
 _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     "forward": {
-        # Machine code for sm_80 also runs on 8.6 and 8.9. On an A100 alone, 64 × 64 with 4 warps (526 and 10,263) and
-        # 128 × 64 (468 and 9,533) are faster, but need more shared memory than the other GPUs have. A100: 568 and
-        # 10,243; 491 and 10,034. RTX 4090: 489 and 10,432; 453 and 9,967.
+        # Machine code for sm_80 also runs on 8.6 and 8.9. On an A100, 64 × 64 with 4 warps (526 and 10,263) and 128 ×
+        # 64 (468 and 9,533) are faster, but need more shared memory than the other GPUs have. A100: 568 and 10,243; 491
+        # and 10,034. RTX 4090: 489 and 10,432; 453 and 9,967.
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
-        # 13 % faster on an H200 at width 128 than 128 × 64 with 8 warps; the cost model predicts otherwise.
+        # At width 128, this is 13 % faster on an H200 than 128 × 64 with 8 warps, unlike in the cost model.
         # H100: 270 and 3,900; 189 and 3,089.
         (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 331 and 2,957; 207 and 2,044.
@@ -86,7 +86,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # A100: 829 and 20,343; 922 and 21,523.
         # RTX 4090: 759 and 19,504; 852 and 19,973.
         (8, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
-        # 14 % faster on an H200 at width 128 than two stages; the cost model predicts otherwise.
+        # At width 128, this is 14 % faster on an H200 than two stages, unlike in the cost model.
         # H100: 367 and 7,342; 291 and 5,828.
         (9, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 64, 4, 3), 256: Launch(16, 64, 4, 1)},
         # B200: 335 and 6,168; 210 and 3,915.
@@ -95,12 +95,12 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (12, 0): {64: Launch(32, 64, 4, 3), 128: Launch(16, 128, 8, 3), 256: Launch(16, 64, 4, 1)},
     },
 }
-# float32 products keep whole rows of both factors in registers, so a block has few scores per thread.
+# float32 products keep whole rows of both factors in registers, so blocks have few scores per thread.
 _FLOAT32: dict[int, Launch] = {64: Launch(32, 32, 8, 1), 128: Launch(32, 32, 8, 1), 256: Launch(16, 16, 4, 1)}
 
 
 def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
-    """Return the entry for heads of `width` in `dtype` on a device of `device_capability`."""
+    """Return the launch parameters for heads of `width` in `dtype` on a device of `device_capability`."""
     if dtype == torch.float32:
         by_width = _FLOAT32
     else:

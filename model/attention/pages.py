@@ -1,7 +1,7 @@
 """Paged attention: keys and values of many sequences in pages of one size.
 
-The pages of a sequence may be anywhere in the pool, so a sequence grows without moving others. The fused kernel looks
-up the page of each block of keys.
+The pages of a sequence may be anywhere in the pool, so a sequence can grow without moving other sequences. The fused
+kernel looks up the page of each block of keys.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LEAST_DISTANCES = 1024
 
 
 class KeyPages(NamedTuple):
-    """Pages that hold the keys of packed sequences.
+    """Pages that contain the keys of packed sequences.
 
     Attributes:
         table: Page numbers of each sequence in order, `[S, most pages]` int32. Entries after its last page are unused.
-        n_keys: Upper bound of the number of keys of all sequences.
-        longest: Upper bound of the number of keys of one sequence.
+        n_keys: Upper bound on the number of keys of all sequences.
+        longest: Upper bound on the number of keys of one sequence.
     """
 
     table: Tensor
@@ -40,7 +40,7 @@ class Pieces(NamedTuple):
     Attributes:
         query_starts, key_starts: Cumulative counts `[S + 1]`, int32, on the device.
         pages: Pages of all keys, including those of the new tokens.
-        longest: Upper bound of the number of new tokens of one sequence.
+        longest: Upper bound on the number of new tokens of one sequence.
     """
 
     query_starts: Tensor
@@ -65,18 +65,18 @@ class PagedHeads:
     def __init__(self, heads: Tensor, width: int, dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
         self.parameters, self.kernel, self.with_precision = heads, kernel, with_precision
         self._width, self._dtype = width, dtype
-        # One attribute holds the number of keys and the table, so concurrent prompts read a consistent pair.
+        # One attribute stores both the number of keys and the table, so concurrent prompts read a consistent pair.
         self._table: tuple[int, tuple[Tensor, ...]] = 0, ()
 
     def distances(self, longest: int) -> tuple[Tensor, ...]:
-        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple where no table is used."""
+        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple if no table is used."""
         if self.kernel == "gaussian" or self._dtype == torch.float32:
             return ()
         count, table = self._table
         if longest > count:
             from rfa.model.attention.triton_distant import distances
 
-            # Powers of two, so that a growing text recomputes the table rarely.
+            # The sizes are powers of two, so that the table of a growing text is rarely computed again.
             count = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
             with torch.cuda.device_of(self.parameters):
                 table = distances(self.parameters, self._width, self._dtype, count, with_precision=self.with_precision)
@@ -94,7 +94,7 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
     Returns:
         out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32. precision is `[0]` without `with_precision`.
     """
-    # Calling a torch operator takes longer on the host than the launches.
+    # Calling the torch operator would take longer on the host than the launches.
     from rfa.model.attention.call import AttentionCall
     from rfa.model.attention.triton_distant import Distances
     from rfa.model.attention.triton_forward import forward

@@ -48,7 +48,7 @@ def _tables(dynamics: Dynamics, lag: Tensor, prior: Prior = "lyapunov") -> tuple
     """Return E, log P and P / nu at every lag, `[H, *lag.shape]`."""
     transport, spread = decay(dynamics.mu, lag), variance(dynamics, lag)
     nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
-    # The ablations use P at lag 0, either everywhere or only for the weight of the residual.
+    # The ablations use P at lag 0, either everywhere or only in the weight of the residual.
     flat = (dynamics.eta2 + dynamics.gamma2).reshape(nu.shape).expand_as(spread)
     bias = flat if prior == "constant" else spread
     scale = spread if prior == "lyapunov" else flat
@@ -56,12 +56,14 @@ def _tables(dynamics: Dynamics, lag: Tensor, prior: Prior = "lyapunov") -> tuple
 
 
 def _ahead(lag: Tensor, horizon: float) -> Tensor:
-    """Return lag + horizon, and the lag itself without a horizon, so that graphs have no addition of zero."""
+    """Return lag + horizon, or the lag itself if the horizon is 0, so that exported graphs do not add zero."""
     return lag + horizon if horizon else lag
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context that disables autocast. It is a null context without autocast, so exported graphs have none."""
+    """Return a context that disables autocast. If it is already disabled, the context does nothing, so exported graphs
+    do not contain it.
+    """
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
@@ -172,7 +174,7 @@ def banded_attention(
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """`banded_attention` over all pairs at once, O(N (N + W)), for exported graphs with unknown N."""
+    """Compute `banded_attention` over all pairs at once, in O(N (N + W)), for exported graphs with unknown N."""
     index = torch.arange(k.shape[1], device=q.device)
     lag = window - 1 + index[: q.shape[1], None] - index
     transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))
@@ -208,7 +210,7 @@ def attend(
     own = total - n + torch.arange(n, device=q.device)
     is_causal = index <= own[:, None]  # [n, M]
     visible = is_causal if key_valid is None else is_causal & key_valid[:, None]
-    # Subtract in float64: float32 timestamps resolve only minutes.
+    # Subtract in float64, because float32 timestamps only resolve minutes.
     lag = (query_times[:, :, None] - key_times[:, None, :]).clamp_min(0).to(q.dtype)  # [B, n, M]
     lag = _ahead(lag, horizon)
     transport, log_precision, scaled = (

@@ -18,12 +18,13 @@ from rfa.model.placement import capability_of, is_simulated
 
 IMPLEMENTATIONS = ("auto", "reference", "triton")
 FUSED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Widths of heads that fit into one block of the fused kernels.
+# Smallest and largest width of heads that fit into one block of the fused kernels.
 FUSED_WIDTHS = (16, 256)
-# Largest width for which "auto" runs float32 fused. On an H100 a score costs the eager code 41 clocks of an SM, the
-# kernels 4 (width 64), 8 (128) or 180 (256, with spills). Estimated by `benchmarks/cost/gpus.py`.
+# Largest width for which "auto" uses the fused kernels in float32. On an H100, a score takes 41 clocks of an SM in
+# eager code, and 4 (width 64), 8 (128) or 180 (256, with spills) in the kernels, as estimated by
+# `benchmarks/cost/gpus.py`.
 AUTO_FLOAT32_WIDTH = 128
-# Largest nu, and largest nu tau, in 16 bits. Beyond it, tau (kappa - 1) log V - tau kappa log U loses accuracy in
+# Largest nu, and largest nu tau, in 16 bits. Beyond it, tau (kappa - 1) log V - tau kappa log U is inaccurate in
 # float32.
 FUSED_NU = 1e5
 # The first NVIDIA architecture with bfloat16 products.
@@ -54,7 +55,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
 
 
 def check_dynamics(dynamics: Dynamics) -> None:
-    """Check that the scalars of the heads are `[H]` and in range, and that nu is finite."""
+    """Check that the parameters of the heads are `[H]` and in range, and that nu is finite."""
     d = dynamics
     rules = {
         "mu": (d.mu, "finite and >= 0", d.mu.isfinite() & (d.mu >= 0)),
@@ -67,7 +68,7 @@ def check_dynamics(dynamics: Dynamics) -> None:
     for name, (value, _, _) in rules.items():
         if value.shape != (d.n_heads,):
             raise ValueError(f"{name} must have shape [{d.n_heads}], one per head, got {list(value.shape)}")
-    # One synchronisation for all checks.
+    # Check all rules with one synchronisation of the device.
     if torch.compiler.is_compiling() or bool(torch.stack([holds for _, _, holds in rules.values()]).all()):
         return
     for name, (value, expected, holds) in rules.items():
@@ -87,7 +88,7 @@ def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | Non
         raise ValueError(f"times must be finite, got {times[~is_finite][0].item()}")
     steps = times.diff(dim=-1)
     if cu_seqlens is not None:
-        steps[..., cu_seqlens[1:-1] - 1] = 0  # from one sequence to the next
+        steps[..., cu_seqlens[1:-1] - 1] = 0  # do not compare times of different sequences
     if bool((steps < 0).any()):
         raise ValueError(f"times must be non-decreasing, got a step of {steps.min().item()}")
 
@@ -115,7 +116,9 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 def fused_refusal(
     device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Return why the fused kernels do not support heads of `width`, or None. Checks of nu and tau need eager code."""
+    """Return why the fused kernels do not support heads of `width`, or None if they do. nu and tau are checked in eager
+    code only.
+    """
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:
         return "triton is not installed"

@@ -2,33 +2,33 @@
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
-Discretisation: `eigenpairs.py`, `modes.py`.
+The SDE is discretised in `eigenpairs.py` and `modes.py`.
 
-Update. With S = C P Cᵀ + R of the d components present, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)). r is the
-innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w (docs/MATH.md
-§2, rule "capped"). The Joseph form keeps the covariance positive in float32.
+Update. With S = C P Cᵀ + R of the d components that are present, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)). r
+is the innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w
+(docs/MATH.md §2, rule "capped"). The Joseph form keeps the covariance positive in float32.
 
 Jump detection (`Suspicion`). A robust filter treats a true jump of the state as outliers and follows it late. It can
-track an alternative mean: the state after a jump to the last observation. Both predict the next observation. The log
-ratio of their Student-t densities is the evidence for a jump, counted in agreeing observations:
+track an alternative mean, the state after a jump to the last observation. Both means predict the next observation. The
+log ratio of their Student-t densities is the evidence for a jump, counted in agreeing observations:
 
     evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
 
-with innovation e and u that of the alternative. With a share e^-A of outliers, each observation is worth at most A
-nats, hence the minimum. When the evidence reaches N - 1 (N observations agree, including the first), P is enlarged so
-that the update restarts from the observation. Missing components are in neither density.
+where e is the innovation and u the innovation of the alternative. If the share of outliers is e^-A, an observation is
+worth at most A nats, which explains the minimum. When the evidence reaches N - 1 (N observations agree, including the
+first), P is enlarged so that the update restarts from the observation. Neither density includes missing components.
 
-Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. Here the
-probabilities of the factors s_k of a grid are learned with the state:
+Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. The probabilities of
+the factors s_k of a grid are learned with the state:
 
     g_k ∝ counts_k N(e; 0, C P Cᵀ + s_k R)          counts = KEPT_PRIOR · prior + seen
                                                     seen ← (seen + g) min(1, MEMORY / their sum)
     posterior = mean and covariance of the mixture, with weights g, of the Kalman updates with s_k R
 
 This is a first-order generalised pseudo-Bayes filter with the quasi-Bayes rule of Smith and Makov (1978). The largest
-factor is at least e'S⁻¹e. The retained prior keeps the filter robust: otherwise the weights of large factors would
-vanish in quiet periods. With the whole prior on s = 1 this is the Kalman filter. Unmodelled variation counts as noise,
-so this rule needs a more accurate Q than the capped rule.
+factor is at least e'S⁻¹e. The retained prior keeps the filter robust, because the weights of large factors would
+otherwise vanish in quiet periods. If the whole prior is on s = 1, this is the Kalman filter. Variation that is not
+modelled counts as noise, so this rule needs a more accurate Q than the capped rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from rfa.runtime.filters.robust_constants import (
 
 
 class Sensor(NamedTuple):
-    """Observation model: matrix C `[P, n]`, offset b `[P]`, noise R `[..., P, P]`."""
+    """Observation model: matrix C `[P, n]`, offset b `[P]` and noise R `[..., P, P]`."""
 
     matrix: Tensor
     offset: Tensor
@@ -67,12 +67,12 @@ class Robustness(NamedTuple):
     """Weighting of observations.
 
     Attributes:
-        inverse_nu: 1/nu `[1]`. 0 is the Kalman filter.
+        inverse_nu: 1/nu `[1]`. 0 gives the Kalman filter.
         inner: Number of reweighting passes K.
         contamination, outlier_scale: Share and scale of outliers in the predictive density.
         patience: Number of agreeing observations N that make a jump. Requires 1/nu > 0.
-        factors, prior_counts: Learned noise: factors on R and their prior counts, `[K]`.
-        passes: Passes of each observation `[...]`, 1 to K. None: K.
+        factors, prior_counts: Factors on R and their prior counts `[K]`, for learned noise.
+        passes: Number of passes for each observation `[...]`, 1 to K. If None, K.
     """
 
     inverse_nu: Tensor
@@ -134,14 +134,16 @@ def _quadratic(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustness: Robustness) -> Tensor:
-    """Return log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] of `count` components with e'S⁻¹e = nis. Gaussian at c = 0."""
+    """Return log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] for `count` components with e'S⁻¹e = nis. It is Gaussian if c =
+    0.
+    """
     base = -0.5 * (nis + log_det + count * math.log(2 * math.pi))
     k = robustness.outlier_scale
     wide = base + 0.5 * nis * (1 - 1 / k.square()) - count * torch.log(k)
     c = robustness.contamination
-    # log(0) has no finite gradient, so c > 0 wherever it is learned.
+    # log(0) does not have a finite gradient, so c must be > 0 wherever it is learned.
     inlier, outlier = base + torch.log1p(-c), wide + torch.log(c.clamp(min=1e-30))
-    # ONNX lacks logaddexp, and the exporter's log(exp + exp) is -inf beyond 90 sigma.
+    # ONNX does not have logaddexp, and the exporter's log(exp + exp) is -inf beyond 90 sigma.
     both = torch.maximum(inlier, outlier) + torch.log1p(torch.exp(-(inlier - outlier).abs()))
     return torch.where(c > 0, both, base)
 
@@ -164,10 +166,11 @@ class Evidence(NamedTuple):
 
 
 class _Innovation(NamedTuple):
-    """Quantities of the present components. Absent components are 0, with 1 in the diagonal of the noise.
+    """Quantities of the components that are present. Absent components are 0, with 1 on the diagonal of the noise.
 
-    value and present `[..., P]`; C `[..., P, n]`; P Cᵀ `[..., n, P]`; C P Cᵀ, R and S⁻¹ `[..., P, P]`; e'S⁻¹e of value
-    e.
+    value and present are `[..., P]`; C is `[..., P, n]`; P Cᵀ is `[..., n, P]`; C P Cᵀ, R and S⁻¹ are `[..., P, P]`;
+    nis is
+    e'S⁻¹e for value e.
     """
 
     value: Tensor
@@ -181,9 +184,9 @@ class _Innovation(NamedTuple):
 
 
 def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) -> Evidence:
-    """Return the evidence of an observation for a jump. `suspicion.offset` is at the time of the observation."""
+    """Return the evidence of an observation for a jump. `suspicion.offset` must be at the time of the observation."""
     if robustness.patience is None:
-        raise ValueError("patience must be given with a suspicion")
+        raise ValueError("patience must be set if there is a suspicion")
     expected = (seen.matrix @ suspicion.offset[..., None])[..., 0]
     nu, count = 1 / robustness.inverse_nu, seen.present.sum(-1)
 
@@ -193,13 +196,13 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
     nats = neg_log_density(seen.nis) - neg_log_density(_quadratic(seen.inverse, seen.value - expected))
     evidence = (suspicion.evidence[..., 0] + (nats / AGREEMENT).clamp(max=1)).clamp(min=0)
 
-    # The alternative follows every observation: its covariance is that of the filter, enlarged until noise is
+    # The alternative follows every observation. Its covariance is that of the filter, enlarged until noise is
     # negligible.
     share = (seen.inverse * seen.signal).sum((-2, -1)) / count.clamp(min=1)
     share = share.clamp(min=LEAST_SHARE)
     growth = ((1 - share) / (OPEN_NOISE * share)).clamp(min=1)
     inverse, _ = spd_inverse(growth[..., None, None] * seen.signal + seen.noise)
-    # An alternative that differs from the prediction and did worse restarts from the filter.
+    # An alternative that differs from the prediction and predicted worse restarts from the filter.
     is_refuted = (evidence <= 0) & (_quadratic(seen.inverse, expected) >= 1)
     kept = torch.where(is_refuted[..., None], torch.zeros_like(suspicion.offset), suspicion.offset)
     rest = seen.value - (seen.matrix @ kept[..., None])[..., 0]
@@ -208,7 +211,9 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
 
 
 class _Conditioned(NamedTuple):
-    """A Kalman update: step `[..., n]` of the mean, covariance `[..., n, n]`, e'S⁻¹e and log det S `[...]`."""
+    """Result of a Kalman update: step `[..., n]` of the mean, covariance `[..., n, n]`, e'S⁻¹e and log det S
+    `[...]`.
+    """
 
     step: Tensor
     covariance: Tensor
@@ -233,7 +238,7 @@ def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -
 
 
 def in_pass(i: int, robustness: Robustness, found: Tensor, before: Tensor) -> Tensor:
-    """Return the result of pass i (from 0), or of the pass before where an observation has at most i passes."""
+    """Return the result of pass i (from 0), or of the previous pass for observations with at most i passes."""
     if (passes := robustness.passes) is None or i == 0:
         return found
     return torch.where(passes[(..., *[None] * (found.dim() - passes.dim()))] > i, found, before)
@@ -261,11 +266,13 @@ class _Mixed(NamedTuple):
 
 
 def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor | None) -> _Mixed:
-    """Return moments of the mixture over noise factors. An observation that completes a jump has factor 1."""
+    """Return the moments of the mixture over noise factors. The factor is 1 for an observation that completes a
+    jump.
+    """
     is_widest = noise.factors >= noise.factors.amax(-1, keepdim=True)
     wide_enough = torch.maximum(noise.factors, seen.nis[..., None].clamp(max=LARGEST_FACTOR))
     factors = torch.where(is_widest, wide_enough, noise.factors)  # [..., K]
-    # The 1 in the diagonal of an absent component is not noise and must not be scaled.
+    # The 1 on the diagonal of an absent component is not noise and must not be scaled.
     absent = torch.diag_embed(1 - seen.present)
     scaled = factors[..., None, None] * (seen.noise - absent)[..., None, :, :] + absent[..., None, :, :]
     matrix, cross, signal = (x[..., None, :, :] for x in (seen.matrix, seen.cross, seen.signal))
@@ -277,7 +284,7 @@ def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor 
     apart = found.step - step[..., None, :]
     spread = found.covariance + apart[..., :, None] * apart[..., None, :]
     kept = KEPT_PRIOR * noise.prior
-    # Counts in older states may be below this.
+    # Counts in older states may be smaller.
     learned = (noise.counts + share - kept).clamp(min=0)
     counts = kept + (MEMORY / learned.sum(-1, keepdim=True).clamp(min=MEMORY)) * learned
     return _Mixed(
@@ -302,8 +309,8 @@ def dense_update(
     """Condition on an observation `[..., P]`. Components with `present` = 0 are ignored.
 
     Args:
-        suspicion: Its offset is at the time of the observation. None: no jump detection.
-        noise_counts: Counts `[..., K]` of the factors of `robustness`. None: rule "capped".
+        suspicion: Jump test, with the offset at the time of the observation. If None, jumps are not detected.
+        noise_counts: Counts `[..., K]` of the factors of `robustness`. If None, the rule is "capped".
     """
     seen, innovation_covariance, log_likelihood = _innovation(
         mean, covariance, observation, present, sensor, robustness
@@ -318,7 +325,7 @@ def dense_update(
         step, posterior, *_ = _condition(covariance, seen.matrix, seen.cross, seen.signal, noise, seen.value)
     else:
         if robustness.factors is None or robustness.prior_counts is None:
-            raise ValueError("factors and prior_counts must be given with noise_counts")
+            raise ValueError("factors and prior_counts must be set if noise_counts are given")
         learned = LearnedNoise(robustness.factors, noise_counts, robustness.prior_counts)
         step, posterior, weight, noise_counts = _mix(
             covariance, seen, learned, None if found is None else found.is_jump
@@ -340,12 +347,12 @@ def dense_update(
 def _innovation(
     mean: Tensor, covariance: Tensor, observation: Tensor, present: Tensor, sensor: Sensor, robustness: Robustness
 ) -> tuple[_Innovation, Tensor, Tensor]:
-    """Return the innovation, its covariance with all components, and its predictive log density."""
+    """Return the innovation, its covariance for all components, and its predictive log density."""
     full_cross = covariance @ sensor.matrix.mT
     full = sensor.matrix @ full_cross
     innovation_covariance = full + sensor.noise
     predicted = (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset
-    # Selected, not multiplied, because an absent component may be NaN.
+    # Select rather than multiply, because an absent component may be NaN.
     value = torch.where(present > 0, observation - predicted, torch.zeros_like(predicted))
     both = present[..., :, None] * present[..., None, :]
     absent = torch.diag_embed(1 - present)
@@ -359,7 +366,7 @@ def _innovation(
 
 
 def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[Tensor, _Innovation]:
-    """Return prior covariance and innovation, enlarged where the observation completes a jump."""
+    """Return the prior covariance and the innovation, enlarged where the observation completes a jump."""
     is_jump = found.is_jump[..., None, None]
     growth = torch.where(is_jump, found.growth[..., None, None], torch.ones_like(seen.signal[..., :1, :1]))
     covariance = growth * covariance

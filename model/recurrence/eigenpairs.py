@@ -3,7 +3,8 @@
     A = V diag(l) V⁻¹                 F(lag) = V e^{l lag} V⁻¹
     Q(lag) = V [ Q̃_jk (e^{(l_j + l_k*) lag} - 1) / (l_j + l_k*) ] Vᴴ,    Q̃ = V⁻¹ Q V⁻ᴴ
 
-Complex numbers are two real tensors, because ONNX has no complex numbers. Units: rates in 1/time, lags in time.
+Complex numbers are pairs of real tensors, because ONNX does not support complex numbers. Units: rates in 1/time, lags
+in time.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# |l_j + l_k*| below which the integral over the lag is the lag itself.
+# Value of |l_j + l_k*| below which the integral over the lag equals the lag.
 RESONANCE = 1e-9
 
 
 class Eigenpairs(NamedTuple):
-    """Eigenpairs of A and the process noise in their coordinates, real and imaginary parts.
+    """Eigenpairs of A and the process noise in their coordinates, as real and imaginary parts.
 
-    rate `[n]`; basis V, dual V⁻¹ and noise V⁻¹ Q V⁻ᴴ `[n, n]`.
+    rate is `[n]`; basis V, dual V⁻¹ and noise V⁻¹ Q V⁻ᴴ are `[n, n]`.
     """
 
     rate_re: Tensor
@@ -47,7 +48,7 @@ def propagator(drift: Eigenpairs, rate_re: Tensor, rate_im: Tensor, lag: Tensor)
 
 
 def exponentials(rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return e^{rate lag}, real and imaginary part `[..., 1, n]`, a factor for every column."""
+    """Return the real and imaginary part of e^{rate lag}, `[..., 1, n]`, with a factor for every column."""
     growth = torch.exp(rate_re * lag[..., None])
     turn = rate_im * lag[..., None]
     return (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]
@@ -62,13 +63,13 @@ def from_basis(basis_re: Tensor, basis_im: Tensor, g_re: Tensor, g_im: Tensor) -
 
 
 def modal_noise(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return V⁻¹ Q(lag) V⁻ᴴ, real and imaginary part `[..., n, n]`."""
+    """Return the real and imaginary part of V⁻¹ Q(lag) V⁻ᴴ, `[..., n, n]`."""
     sum_re = drift.rate_re[:, None] + drift.rate_re[None, :]
     sum_im = drift.rate_im[:, None] - drift.rate_im[None, :]
     size2 = sum_re.square() + sum_im.square()
     span = lag[..., None, None]
     half = torch.sin(sum_im * span / 2)
-    # e^z - 1 without cancellation: expm1(a) cos b - 2 sin²(b/2), and e^a sin b.
+    # Compute e^z - 1 without cancellation: expm1(a) cos b - 2 sin²(b/2), and e^a sin b.
     top_re = torch.expm1(sum_re * span) * torch.cos(sum_im * span) - 2 * half.square()
     top_im = torch.exp(sum_re * span) * torch.sin(sum_im * span)
     is_resonant = size2 < RESONANCE**2

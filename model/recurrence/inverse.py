@@ -1,7 +1,7 @@
-"""Inverses of small symmetric positive definite matrices by sweeps, because ONNX has neither inverse nor Cholesky.
+"""Inverses of small symmetric positive definite matrices by sweeps, because ONNX supports neither inverse nor Cholesky.
 
-Four forms of one calculation: unrolled, for gradients and small graphs; in place, without gradients; a loop for
-exported graphs (`scanned_inverse.py`); and the closed form for 2 × 2.
+The calculation has four forms: unrolled, for gradients and small graphs; in place, without gradients; a loop, for
+exported graphs (`scanned_inverse.py`); and the closed form for 2 × 2 matrices.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Largest number of sweeps that an exported graph unrolls. Larger matrices use a loop.
+# Maximum number of sweeps that an exported graph unrolls. Larger matrices use a loop.
 MOST_UNROLLED = 4
 
 
 def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The closed form, with a fifth of the operations."""
+    """Compute the closed form, which takes a fifth of the operations."""
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     # The Schur complement avoids the cancellation of a d - b² for nearly collinear components.
     schur = d - b * b / a
@@ -28,7 +28,7 @@ def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inverse and log determinant of a symmetric positive definite matrix `[..., p, p]`."""
     size = matrix.shape[-1]
-    if size == 1:  # sweeps would square it, which may overflow
+    if size == 1:  # sweeps would square the number, which may overflow
         return 1 / matrix, torch.log(matrix[..., 0, 0])
     if size == 2:
         return _inverse_2x2(matrix)
@@ -45,7 +45,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         pivot = matrix[..., k : k + 1, k : k + 1]
         row, column = matrix[..., k : k + 1, :], matrix[..., :, k : k + 1]
         unit_row, unit_column = eye[k : k + 1], eye[:, k : k + 1]
-        # Every entry outside row and column k; then the row, the column and the pivot.
+        # Update every entry outside row and column k, then the row, the column and the pivot.
         inside = (matrix - column * row / pivot) * ((1 - unit_row) * (1 - unit_column))
         edges = (1 - unit_row) * unit_column * row / pivot - (1 - unit_column) * unit_row * column / pivot
         matrix = inside + edges + unit_row * unit_column / pivot
@@ -54,7 +54,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`spd_inverse` without gradients, with identical results and less memory traffic."""
+    """Compute `spd_inverse` without gradients, with identical results and less memory traffic."""
     swept, outer = matrix.clone(), torch.empty_like(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     for k in range(matrix.shape[-1]):

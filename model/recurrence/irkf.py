@@ -1,7 +1,7 @@
 """The IRKF (one slot per head): `irkf_scan` for sequences and `irkf_step` for single tokens, with equal results.
 
-Equations: `irkf_reference.py`. Sequences may be filtered whole, in segments or token by token. Rows of a batch are
-independent.
+The equations are in `irkf_reference.py`. A sequence may be filtered as a whole, in segments or token by token. The rows
+of a batch are independent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["IRKFState", "Rule", "initial_state", "irkf_scan", "irkf_step"]
 
 
 def initial_state(batch: int, dynamics: Dynamics, dtype: torch.dtype = torch.float32) -> IRKFState:
-    """Return the state before the first token: precision 0."""
+    """Return the state before the first token, with precision 0."""
     width = 2 * dynamics.complex_dims
     device = dynamics.omega.device
     return IRKFState(
@@ -40,7 +40,9 @@ def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
 
 
 def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bool) -> Tensor:
-    """Return the time of every token since the initial state, `[B, N]` float64, or else since the first token."""
+    """Return the time of every token since the initial state or, without one, since the first token, `[B, N]`
+    float64.
+    """
     batch, n_tokens = v.shape[:2]
     if times is None:
         steps = torch.arange(n_tokens, dtype=torch.float64, device=v.device)
@@ -51,7 +53,7 @@ def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bo
     if not bool(torch.isfinite(elapsed).all()):
         raise ValueError("times must be finite")
     if bool((elapsed[:, :1] < 0).any() or (torch.diff(elapsed, dim=1) < 0).any()):
-        raise ValueError("times must not decrease, and not lie before the carried state")
+        raise ValueError("times must not decrease or precede the time of the given state")
     return elapsed
 
 
@@ -117,7 +119,7 @@ def irkf_step(
     mask: Tensor | None = None,
     delta: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor, IRKFState]:
-    """Filter one token `[B, H, 2D]`, `dt` (a number or `[B]`, >= 0) after the state. `mask` is `[B]` bool.
+    """Filter one token `[B, H, 2D]`, at a time `dt` (a number or `[B]`, >= 0) after the state. `mask` is `[B]` bool.
 
     Returns:
         mean `[B, H, 2D]`, precision `[B, H]` and the next state.

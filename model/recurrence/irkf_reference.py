@@ -7,12 +7,13 @@ variance per complex dimension). For a measurement v after a lag:
     weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2    w = min(1, (nu + D) / (nu + d²))    rule "capped"
     update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
 
-Rule "paper" whitens with the posterior precision p_k + 1/r, does not cap, and uses each pass as the prior of the next,
-so K passes count a measurement K times. nu = inf gives w = 1; with delta = 1 this is the Kalman filter of the isotropic
-model.
+Rule "paper" whitens with the posterior precision p_k + 1/r, does not cap the weight, and uses the result of each pass
+as the prior of the next, so K passes count a measurement K times. nu = inf gives w = 1; with delta = 1, this is the
+Kalman filter of the isotropic model.
 
-The precision form p⁻ = p / (E² + p sigma2 phi) also holds at p = 0 (before the first token), where m = v and p = w / r
-for any delta. The mean is stored in the frame rotating with omega, so that transport is the real factor E.
+The precision form p⁻ = p / (E² + p sigma2 phi) also holds for p = 0 (before the first token), where m = v and
+p = w / r for any delta. The mean is stored in the frame that rotates with omega, so transport multiplies by the real
+factor E.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class IRKFState(NamedTuple):
 
 
 def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex_dims: int) -> Tensor:
-    """Student-t weight (nu + D) / (nu + d²), written so that nu = inf gives 1."""
+    """Return the Student-t weight (nu + D) / (nu + d²), in a form that gives 1 for nu = inf."""
     return (1 + complex_dims / nu) / (1 + residual2 * inverse_variance / nu)
 
 
 def _update_capped(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Update with one measurement under rule "capped": v, mean `[B, H, 2D]`, prior precision `[B, H]`."""
+    """Update with one measurement under rule "capped". v and mean are `[B, H, 2D]`, the prior precision is `[B, H]`."""
     innovation = v - mean
     innovation2 = innovation.square().sum(-1)
     inverse_variance = prior / (1 + prior * noise)
@@ -61,7 +62,7 @@ def _update_capped(
 def _update_paper(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Update with one measurement under rule "paper", where each pass is the prior of the next."""
+    """Update with one measurement under rule "paper", in which each pass is the prior of the next."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
     # The paper starts from m = v before the first token.
     mean = torch.where((prior > 0)[..., None], mean, v)
@@ -113,7 +114,7 @@ def irkf_loop(
     for i in range(v.shape[1]):
         predicted = keep[:, :, i].T[..., None] * mean
         spread = keep[:, :, i].T.square() + precision * process[:, :, i].T
-        # Without process noise the precision grows without bound over a long gap. These products stay finite.
+        # Without process noise, the precision grows without bound over a long gap. These products remain finite.
         prior = (precision / spread.clamp(min=limit.tiny)).clamp(max=limit.max**0.5)
         updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner=inner)
         seen = mask[:, i, None]

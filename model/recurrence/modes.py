@@ -1,19 +1,19 @@
 """F and Q of a lag for any drift A without growing modes, including defective ones such as constant velocity.
 
-A diagonalisable A only needs its eigenpairs (`eigenpairs.py`). Otherwise eigenvalues too close to separate form
-clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979): V⁻¹ A V = diag(l) +
-N with one l per cluster and N^K = 0, so that
+A diagonalisable A only needs its eigenpairs (`eigenpairs.py`). Otherwise, eigenvalues that are too close to separate
+form clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979):
+V⁻¹ A V = diag(l) + N with one l per cluster and N^K = 0, so that
 
     F(t) = V [ e^{l t} sum_{k<K} N^k t^k / k! ] V⁻¹
     Q(t) = V [ sum_{m<=2K-2} C_m,ij I_m(l_i + l_j*, t) ] Vᴴ,    C_m = sum_{a+b=m} N^a Q̃ (N^b)ᴴ / (a! b!)
     I_m(z, t) = integral of s^m e^{zs} over 0 <= s <= t         Q̃ = V⁻¹ Q V⁻ᴴ
 
-For small |z t|, I_m is a Gauss-Legendre sum without cancellation. Otherwise I_m = (t^m e^{zt} - m I_{m-1}) / z, which
-loses at most a bit where |z t| >= m. Complex numbers are two real tensors and sizes are fixed, so that the same code
-exports to ONNX. Units: rates in 1/time, lags in time.
+For small |z t|, I_m is a Gauss-Legendre sum without cancellation. Otherwise, I_m = (t^m e^{zt} - m I_{m-1}) / z, which
+loses at most a bit where |z t| >= m. Complex numbers are pairs of real tensors and sizes are fixed, so that the same
+code can be exported to ONNX. Units: rates in 1/time, lags in time.
 
-Growing modes are rejected, and so are eigenvalues that are too close to separate but too far apart for one cluster: a
-remainder N^K above the tolerances of `rfa.runtime.filters.spectrum`.
+Growing modes are rejected. Eigenvalues that are too close to separate but too far apart for one cluster, with a
+remainder N^K above the tolerances of `rfa.runtime.filters.spectrum`, are rejected as well.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from rfa.runtime.filters.spectrum import threshold
 
 
 class Chains(NamedTuple):
-    """Blocks of a drift without an eigenbasis, real and imaginary parts.
+    """Blocks of a drift without an eigenbasis, as real and imaginary parts.
 
-    rate `[c]` of each cluster; member `[n, c]`; basis V, dual V⁻¹ `[n, n]`; power N^k / k! `[K, n, n]`; noise C_m
-    `[2K - 1, n, n]`; nodes `[G]` and node_weights `[G, 2K - 1]` of the Gauss-Legendre sums.
+    rate is `[c]`, one per cluster; member is `[n, c]`; basis V and dual V⁻¹ are `[n, n]`; power N^k / k! is `[K, n,
+    n]`;
+    noise C_m is `[2K - 1, n, n]`. nodes `[G]` and node_weights `[G, 2K - 1]` belong to the Gauss-Legendre sums.
     """
 
     rate_re: Tensor
@@ -52,7 +53,7 @@ class Chains(NamedTuple):
 
 
 Drift = Eigenpairs | Chains
-# Total size of the matrices from which equal lags are computed only once.
+# Total size of the matrices from which on equal lags are computed only once.
 WORTH_SORTING = 1 << 12
 
 
@@ -68,7 +69,7 @@ def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `at(lag)`, computed once for equal lags, because a regular time grid has few distinct ones."""
+    """Return `at(lag)`, computed once for equal lags, because a regular time grid has few distinct lags."""
     is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
     if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
         return at(lag)
@@ -85,10 +86,11 @@ def backward(drift: Drift, lag: Tensor) -> Tensor:
 
 
 def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the observation matrix of the present state for an observation `lag` `[...]` ago, and its process noise.
+    """Return the matrix that maps the present state to an observation `lag` `[...]` ago, and its process noise.
 
-    M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis a lag takes n²
-    operations instead of n³. Attention has a lag for every pair.
+    These are M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis, a lag takes
+    n²
+    rather than n³ operations. Attention has a lag for every pair.
     """
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +116,7 @@ def _chain_propagator(drift: Chains, lag: Tensor) -> Tensor:
     span = lag[..., None]
     growth = torch.stack([_decayed_power(drift.rate_re, span, k) for k in range(drift.power_re.shape[0])], dim=-2)
     turn = (drift.rate_im * span)[..., None, :]
-    # [..., K, 1, n]: a factor for every column of every power of N.
+    # [..., K, 1, n], a factor for every column of every power of N.
     e_re = ((growth * torch.cos(turn)) @ drift.member.mT)[..., None, :]
     e_im = ((growth * torch.sin(turn)) @ drift.member.mT)[..., None, :]
     g_re = (drift.power_re * e_re - drift.power_im * e_im).sum(-3)

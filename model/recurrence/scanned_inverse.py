@@ -1,7 +1,7 @@
 """`inverse.spd_inverse` as a loop in an exported graph.
 
-An unrolled sweep has 25 nodes, so four [n, n] inverses at n = 25 have 2,500 nodes and take minutes to export. Here each
-inverse is one Scan over the rows of the identity, with the same results.
+An unrolled sweep has 25 nodes, so four inverses with n = 25 have 2,500 nodes and take minutes to export. Here, each
+inverse is one Scan over the rows of the identity matrix, with the same results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gated filter slots: validation and choice of implementation. Equations: `slots_reference.py`."""
+"""Gated filter slots: validation and choice of implementation. The equations are in `slots_reference.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTH_DTYPES = (torch.int32, torch.int64)
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
-    """Return why the compiled scan does not support these inputs, or None."""
+    """Return why the compiled scan does not support these inputs, or None if it does."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     if tokens.k.device.type != "cpu":
@@ -38,12 +38,12 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Return whether "auto" prefers a kernel."""
+    """Return whether "auto" prefers a GPU kernel."""
     return is_gpu(tensor.device)
 
 
 def warn_eager(reason: str) -> None:
-    """Warn that a GPU runs the slots token by token from Python. `reason` is why the kernels do not support them."""
+    """Warn that a GPU runs the slots token by token from Python, because the kernels do not support them."""
     warnings.warn(f"the slots run eagerly on the GPU, one token at a time: {reason}", RuntimeWarning, stacklevel=3)
 
 
@@ -55,7 +55,7 @@ def triton_refusal(
     *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Return the reason why the Triton kernels do not support these inputs, or None if they do.
+    """Return why the Triton kernels do not support these inputs, or None if they do.
 
     Args:
         with_gradients: Whether gradients may be requested.
@@ -120,14 +120,18 @@ def slot_scan(
     Args:
         tokens: Inputs with leading dimensions `[B, N]`.
         means, precisions: State before the first token, `[B, H, S, 4D]` and `[B, H, S]` > 0, float32.
-        inner: Number of reweighting passes K, by the innovation of the "key" or "value" (`innovation`).
+        parameters: Parameters of the slots.
+        inner: Number of reweighting passes K.
+        innovation: Innovation that determines the weight, "key" or "value".
         lag: Lag of the slots behind the query.
-        lengths: Tokens of each row, `[B]` int32 or int64, 0 to N, by default N. On a GPU others give NaN precisions.
+        lengths: Number of tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU, invalid lengths give
+            NaN
+            precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
-            innovation "key" and no lengths) or "auto". Only "auto" falls back; it warns if a GPU runs eagerly.
+            innovation "key" and no lengths) or "auto". Only "auto" falls back, with a warning if a GPU runs eagerly.
 
     Returns:
-        Readout of every token, 0 after the length of a row, and the state after its last token.
+        The readout of every token, 0 after the length of a row, and the state after the last token of each row.
 
     Raises:
         ValueError: An argument is invalid, or an explicit impl does not support the inputs.

@@ -1,17 +1,17 @@
 """Eager reference of the gated filter slots: one step, and the scan as a loop over it.
 
 A head has S slots. A slot is an isotropic Kalman filter over the joint key and value, with a mean m ∈ C^{2D} and one
-scalar precision p. In the rotating frame, transport over a token is the real factor E. Per token and slot (RFA's
-filter, AFA Alg. 4, with input-dependent noises):
+scalar precision p. In the rotating frame, transport over a token multiplies by the real factor E. For each token and
+slot (RFA's filter, AFA Alg. 4, with input-dependent noises):
 
     predict    m⁻ = E m                       1/p⁻ = E² / p + q
     weight     w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa'),   r² = |k - m⁻_k|²,   R = gamma² + eta²      (K passes)
     update     p = p⁻ + w pi                  g = delta w pi / p              m = m⁻ + g (z - m⁻),     z = (k, v)
     readout    RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
 
-kappa' = 0 gives w = 1: Kalman filters with input-dependent noises. A token costs O(S (D + K)). The weight may use the
-innovation of the value instead, r² = |v - m⁻_v|². Slots behind a window of exact tokens are read at a lag: mean E_l m,
-variance E_l² / p + q_l + gamma².
+kappa' = 0 gives w = 1, that is, Kalman filters with input-dependent noises. A token costs O(S (D + K)). The weight may
+use the innovation of the value instead, r² = |v - m⁻_v|². Slots behind a window of exact tokens are read at a lag, with
+mean E_l m and variance E_l² / p + q_l + gamma².
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from rfa.runtime.text.config import INNOVATIONS, Innovation
 class SlotInputs(NamedTuple):
     """Inputs of the slots of one layer for tokens `[...]` = `[B]` or `[B, N]`.
 
-    q, k, v `[..., H, 2D]` in the rotating frame; measurement precision (pi) and process variance (q) `[..., H, S]`.
+    q, k and v are `[..., H, 2D]` in the rotating frame. The measurement precision (pi) and the process variance (q) are
+    `[..., H, S]`.
     """
 
     q: Tensor
@@ -40,7 +41,7 @@ class SlotInputs(NamedTuple):
 class SlotParameters(NamedTuple):
     """Parameters of the slots of one layer: decay `[H, S]`, all others `[H]`.
 
-    With irregular lags, decay is `[B, N, H, S]`, over the lag before each token.
+    With irregular lags, decay is `[B, N, H, S]` and applies to the lag before each token.
     """
 
     decay: Tensor
@@ -74,8 +75,10 @@ class SlotOptions(NamedTuple):
     Attributes:
         inner: Number of reweighting passes K >= 1.
         innovation: Innovation that determines the weight, of the key or the value.
-        lag: Lag of the slots behind the query. None is 0.
-        lengths: Tokens of each row of a scan, `[B]`. Later tokens leave the state unchanged and have readout 0.
+        lag: Lag of the slots behind the query. None stands for 0.
+        lengths: Number of tokens of each row of a scan, `[B]`. Later tokens do not change the state, and their readout
+            is
+            0.
     """
 
     inner: int = 1
@@ -105,7 +108,7 @@ def _gain(
         weighted = (1 + remaining2 / scale) ** exponent * token.measurement
         precision = prior + weighted
         gain = parameters.delta[:, None] * weighted / precision
-        # The mean moves along its innovation, so the residual only shrinks.
+        # The mean moves along its innovation, so the residual can only shrink.
         remaining2 = (1 - gain).square() * residual2
     return gain, precision
 

@@ -1,13 +1,14 @@
 """A window of exact tokens and the slots behind it, read by one RFA softmax.
 
-The ring holds the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring, so
-at token t the slots hold the tokens up to t - W (`slots_reference.py`) and are read at that lag:
+The ring contains the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring.
+At token t, the slots therefore contain the tokens up to t - W (`slots_reference.py`) and are read at that lag:
 
     slot s            mean E_l m, variance E_l² / p + q_l + gamma²,    E_l = e^{-mu_s W}, q_l = noise(mu_s, W)
     token at lag τ    mean E(τ) k, variance V(τ)                       as in attention, τ = 0 … W - 1
 
-with one softmax over the S + W logits. Each part is normalised separately; log_norm gives its weight. Before the first
-token the ring has W empty entries with measurement precision 0. The window ignores them, and the slots only predict.
+with one softmax over the S + W logits. Each part is normalised separately, and log_norm gives its weight. Before the
+first token, the ring has W empty entries with measurement precision 0. The window ignores them, and the slots only
+predict.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from rfa.runtime.text.config import Innovation
 
 
 def ring_width(width: int, slots: int) -> int:
-    """Return the reals per token and head in the ring: key, value, measurement, process. `width` is 2D."""
+    """Return the number of reals per token and head in the ring: key, value, measurement and process. `width` is 2D."""
     return 2 * width + 2 * slots
 
 
 def empty_ring(window: int, process: Tensor, width: int) -> Tensor:
-    """Return the ring before the first token, `[W, H, 4D + 2S]`. `process` `[H, S]` is that of empty entries."""
+    """Return the ring before the first token, `[W, H, 4D + 2S]`. `process` `[H, S]` is the process noise of empty
+    entries.
+    """
     heads, slots = process.shape
     nothing = process.new_zeros(heads, 2 * width + slots)
     return torch.cat([nothing, process], dim=-1).expand(window, heads, ring_width(width, slots))
@@ -52,12 +55,12 @@ def window_scan(
     Args:
         tokens: Inputs with leading dimensions `[B, N]` and measurement precision > 0.
         means, precisions: State of the slots.
-        ring: `[B, W, H, 4D + 2S]`, oldest token first. Not modified.
+        ring: `[B, W, H, 4D + 2S]`, oldest token first. It is not modified.
         lag: Lag of the slots behind the query, W tokens.
         inner, innovation, impl: See `slot_scan`.
 
     Returns:
-        Readout of every token, and slots and ring after the last.
+        The readout of every token, and the slots and the ring after the last token.
     """
     length, width, slots = tokens.k.shape[1], tokens.k.shape[-1], precisions.shape[-1]
     window = ring.shape[1]

@@ -1,7 +1,7 @@
-"""The series network: blocks of RFA over tokens of a series, and quantiles at any horizon.
+"""The series network: blocks of RFA over the tokens of a series, and quantiles at any horizon.
 
 The head reads the state h of a token and the features F of a horizon (distance, seasonal paths, calendar). It returns
-quantiles of asinh((y - c) / s), with c and s of the token:
+quantiles of asinh((y - c) / s), with the centre c and the scale s of the token:
 
     u = gelu(W gelu(A h + B F) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
 
@@ -31,10 +31,10 @@ class LeadQueries(NamedTuple):
     """Horizons of tokens.
 
     Args:
-        leads: Cells ahead, `[B, N, K]` >= 1.
-        paths: `[B, N, K, P]` of `extended_numba.describe`.
-        calendar: `[B, N, K, CALENDAR]` of `calendar_numbers`, zeros without a calendar; `[B, N, K, 0]` in the second
-            version.
+        leads: Number of cells ahead, `[B, N, K]` >= 1.
+        paths: Output of `extended_numba.describe`, `[B, N, K, P]`.
+        calendar: Output of `calendar_numbers`, `[B, N, K, CALENDAR]`, zeros without a calendar. In the second version,
+            `[B, N, K, 0]`.
     """
 
     leads: Tensor
@@ -71,10 +71,10 @@ class SeriesHead(nn.Module):
         return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the contribution of a state to the hidden units of each horizon `[..., W]`, and path weights `[...,
-        P]`.
+        """Return the contribution of a state to the hidden units of each horizon `[..., W]`, and the path weights
+        `[..., P]`.
         """
-        # In float32 even under autocast.
+        # Compute in float32 even under autocast.
         with torch.autocast(h.device.type, enabled=False):
             weights = self.follow(h.float())
         return self.state(h), weights
@@ -92,7 +92,7 @@ class SeriesHead(nn.Module):
 
 
 class SeriesNetwork(nn.Module):
-    """Map tokens of series to quantiles at horizons, in one of two modes."""
+    """Maps tokens of series to quantiles at horizons, in one of two modes."""
 
     def __init__(self, config: SeriesConfig) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
 """The series network over many tokens of some columns at once, for long segments on a GPU.
 
-A token reads the slots that its column had after its last whole patch. Only a token that completes a patch changes them
-(`stream_numba.py`). With m_j the slots of a column after j whole patches, a layer is
+A token reads the slots that its column had after its last complete patch. Only a token that completes a patch changes
+them (`stream_numba.py`). Let m_j be the slots of a column after j complete patches. A layer is then
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
 
 This is one scan over the whole tokens and a separate step of each token, so all tokens of a layer share its matrix
-products. The lag of the step, 1 … PATCH cells, is folded into its initial state: because 1/p⁻ = E²/p + q, a step with
+products. The lag of the step, 1 … PATCH cells, is included in its initial state. Because 1/p⁻ = E²/p + q, a step with
 decay one from E m and p / E² is equivalent.
 
-References: `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
+The references are `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PatchTokens(NamedTuple):
     Args:
         numbers: Features, `[T, FEATURES]` float32.
         ends: Number of cells up to each token, `[T]`.
-        lags: Cells since the last whole patch, `[T]`, 1 … PATCH.
+        lags: Number of cells since the last complete patch, `[T]`, 1 … PATCH.
         column: Column of each token, `[T]`.
         before: Number of earlier whole tokens of its column, `[T]`.
         whole: Indices of the whole tokens of each column, `[C, M]`. Entries after `counts` are arbitrary.
@@ -71,13 +71,13 @@ def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, 
 
 
 class _Layer(NamedTuple):
-    """One block.
+    """Constants of one block.
 
     Args:
         mix_in: Query, key, value and gates, `[3 · H · 2D + 2 · H · S, d]`, and the bias of the gates.
         decay, decay2, own_process: Decay, its square and process noise over a lag of 1 … PATCH cells, `[PATCH, H, S]`.
         parameters: Slot parameters for tokens one patch apart.
-        alone: The same with decay one.
+        alone: Slot parameters with decay one.
     """
 
     mixer_norm: Tensor
@@ -96,7 +96,7 @@ class _Layer(NamedTuple):
 
 
 class PatchNetwork:
-    """The network without gradients.
+    """The series network without gradients.
 
     Args:
         network: Float32 network in eval mode, on a device that the slot kernels support.
@@ -155,7 +155,7 @@ class PatchNetwork:
         return torch.sinh(found.clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE))
 
     def _inputs(self, layer: _Layer, normed: Tensor, turn: tuple[Tensor, Tensor], lag: Tensor) -> SlotInputs:
-        """Return inputs of the slots in the rotating frame. `lag` is that of each token, minus one cell."""
+        """Return inputs of the slots in the rotating frame. `lag` is the lag of each token minus one cell."""
         heads, slots = layer.decay.shape[1:]
         joint = torch.addmm(layer.bias, normed, layer.mix_in.T)
         vectors, gates = joint.split([joint.shape[1] - 2 * heads * slots, 2 * heads * slots], 1)
@@ -216,15 +216,16 @@ def _on(device: torch.device, array: Array) -> Tensor:
 
 
 def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine `[T, H, D]` of the token frames, with the phase wrapped in float64.
+    """Return the cosine and sine `[T, H, D]` of the frames of tokens, with the phase wrapped in float64.
 
-    Integer cells are converted to float64 first: torch divides integers in float32, which is inexact beyond 2^24.
+    Integer cells are converted to float64 first, because torch divides integers in float32, which is inexact beyond
+    2^24.
     """
     phase = wrapped_phase(omega, ends.double() / PATCH, torch.float32)
     return phase.cos(), phase.sin()
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`dynamics.rotate` with a given cosine and sine."""
+    """Rotate as `dynamics.rotate` does, with a given cosine and sine."""
     real, imaginary = x.chunk(2, -1)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1)

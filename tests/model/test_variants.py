@@ -102,7 +102,7 @@ def test_the_models_with_slots_run_both_ways():
 def test_the_models_of_the_papers_run_as_attention_alone(name):
     made = LanguageModel(config(name))
     assert made.config.modes == ("attention",) and made.mode == "attention"
-    with pytest.raises(ValueError, match=r"model runs in .*not in 'recurrent'"):
+    with pytest.raises(ValueError, match=r"model supports the modes .*got 'recurrent'"):
         made.mode = "recurrent"
     with pytest.raises(ValueError, match="no recurrent mode"):
         made.init_state(1)
