@@ -1,10 +1,10 @@
 """Kernels of a decode step on a GPU, except the matrix products (`product_triton`), in float32.
 
 Three kernels replace about a dozen launches between products: the embedding with the rotations; the slots of a layer;
-and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. Each row
-is computed independently of the others, bit for bit.
+and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. The bits
+of a row do not depend on the other rows.
 
-Equations: `decoder.py`; slots: `recurrence/triton_token.py`, which the scan also uses.
+The equations are in `decoder.py`, and those of the slots in `recurrence/triton_token.py`, which the scan also uses.
 """
 
 # Triton kernels have no type annotations.
@@ -41,16 +41,17 @@ ROUNDS = tl.constexpr(6755399441055744.0)  # 1.5 · 2^52
 QUARTERS = tl.constexpr(0.6366197723675814)  # 2 / pi
 QUARTER = tl.constexpr(1.5707963267948966)  # pi / 2
 LOG2E = tl.constexpr(1.4426950408889634)
-# ln 2 in two parts. Products of the first with small integers are exact.
+# ln 2 in two parts. Products of the first part with small integers are exact.
 LN2_FIRST = tl.constexpr(0.693359375)
 LN2_REST = tl.constexpr(-2.1219444005469057e-4)
 
 
 @triton.jit
 def cosine_and_sine(b_phase):
-    """Cosine and sine in float32 of float64 phases: the range is reduced in float64, then polynomials.
+    """Return the float32 cosine and sine of float64 phases. The range is reduced in float64 before polynomials are
+    evaluated.
 
-    A GPU's own cosine is off by 5e-7. The polynomials are those of Cephes (cosf, sinf), for at most pi / 4.
+    The cosine of a GPU has an error of 5e-7. The polynomials, for at most pi / 4, are those of Cephes (cosf, sinf).
     """
     b_shifted = b_phase * QUARTERS + ROUNDS
     b_quarter = b_shifted.to(tl.int64, bitcast=True)
@@ -67,7 +68,7 @@ def cosine_and_sine(b_phase):
 
 @triton.jit
 def exponential(b_x):
-    """e^x for |x| up to some dozens, without the rounding of x log2 e."""
+    """Return e^x for |x| up to several dozen, without the rounding of x log2 e."""
     b_whole = tl.floor(b_x * LOG2E)
     b_rest = (b_x - b_whole * LN2_FIRST) - b_whole * LN2_REST
     return tl.exp2(b_whole) * tl.exp2(b_rest * LOG2E)
@@ -78,7 +79,7 @@ def begin_kernel(
     p_tokens, p_positions, p_embedding, p_omega, p_x, p_cos, p_sin, scale, n_tokens,
     WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """Program b: the embedding of token b, and cosine and sine of H · D phases at its position.
+    """Load the embedding of token b, and compute cosine and sine of H · D phases at its position, in program b.
 
     A token outside the vocabulary gives NaN.
     """
@@ -107,7 +108,7 @@ def turned_vector(p_vector, b_cos, b_sin, o_d, m_d, D: tl.constexpr):
 
 @triton.jit
 def turned_back(b_x, b_cos, b_sin):
-    """x e^{i phase}, [2, D]."""
+    """Return x e^{i phase}, [2, D]."""
     is_real = tl.arange(0, 2)[:, None] == 0  # [2, 1]
     b_real = tl.sum(tl.where(is_real, b_x, 0.0), axis=0)  # [D]
     b_imaginary = tl.sum(tl.where(is_real, 0.0, b_x), axis=0)  # [D]
@@ -130,7 +131,9 @@ def load_slot_gates(
     p_gates, p_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s,
     S: tl.constexpr, LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Measurement precision and process variance of the slots of a head, [S] each, from the product [2, H, S]."""
+    """Return the measurement precision and process variance of the slots of a head, [S] each, from the product [2, H,
+    S].
+    """
     o_write, o_forget = i_h * S + o_s, (n_heads + i_h) * S + o_s
     b_write = tl.load(p_gates + o_write, mask=m_s, other=0.0) + tl.load(p_bias + o_write, mask=m_s, other=0.0)
     b_forget = tl.load(p_gates + o_forget, mask=m_s, other=0.0) + tl.load(p_bias + o_forget, mask=m_s, other=0.0)
@@ -142,7 +145,7 @@ def load_slot_gates(
 
 @triton.jit
 def is_broken(b_mk, b_mv, b_p):
-    """1 if a number of a state is not finite, else 0."""
+    """Return 1 if a number of a state is not finite, else 0."""
     is_finite = (tl.abs(b_mk) < float("inf")) & (tl.abs(b_mv) < float("inf"))  # [2, S, D]
     b_broken = tl.max(tl.max(tl.where(is_finite, 0, 1), axis=0), axis=1)  # [S]
     return tl.max(tl.maximum(b_broken, tl.where(tl.abs(b_p) < float("inf"), 0, 1)), axis=0)
@@ -159,11 +162,13 @@ def slots_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """Program i runs head i mod H of stream i div H, from the joint product to the latent.
+    """Run head i mod H of stream i div H in program i, from the joint product to the latent.
 
-    INNER: passes K; BY_VALUE: the innovation of the value drives the weight; IS_GATED: with output gates; IS_LAST: the
-    last layer, whose latent is sampled and stored. x_p, x_h: strides of x over rows of the pool and heads. Rows outside
-    the pool give NaN, and nothing is read or written.
+    INNER: number of passes K. BY_VALUE: whether the innovation of the value determines the weight. IS_GATED: whether
+    there
+    are output gates. IS_LAST: whether this is the last layer, whose latent is sampled and stored. x_p, x_h: strides of
+    x
+    over rows of the pool and over heads. Rows outside the pool give NaN, and nothing is read or written for them.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_b = i_bh // n_heads
@@ -221,9 +226,9 @@ def store_outcome(
     p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Store for rows o_row [BM] the mean over heads of log evidence, and 1 if the slots of all layers are finite.
+    """Store, for rows o_row [BM], the mean over heads of the log evidence, and 1 if the slots of all layers are finite.
 
-    m_row [BM, 1].
+    m_row is [BM, 1].
     """
     o_head = tl.arange(0, BLOCK_H)[None, :]  # [1, H]
     m_head = m_row & (o_head < HEADS)  # [BM, H]
@@ -244,7 +249,9 @@ def logits_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, i): BM rows by BN tokens of the vocabulary; the first also stores evidence and flags of its rows."""
+    """Compute BM rows by BN tokens of the vocabulary in program (j, i). The first one also stores evidence and flags of
+    its rows.
+    """
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -286,8 +293,11 @@ class Gates(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Intermediate results of a step: latent `[B, H, 2D]` and evidence `[B, H]` of the last layer, and for every layer
-    whether the slots are finite, `[L, B, H]`.
+    """Intermediate results of a step.
+
+    They are the latent `[B, H, 2D]` and the evidence `[B, H]` of the last layer, and whether the slots of every layer
+    are
+    finite, `[L, B, H]`.
     """
 
     latent: Tensor
@@ -307,7 +317,7 @@ def _warps_of(numbers: int) -> int:
 
 
 def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, omega: Tensor) -> tuple[Tensor, Turned]:
-    """Return the residual stream `[B, d]` of tokens `[B]`, and rotations at `positions` `[B]`. omega is `[H, D]`
+    """Return the residual stream `[B, d]` of tokens `[B]`, and the rotations at `positions` `[B]`. omega is `[H, D]`
     float64.
     """
     rows, width = len(tokens), embedding.shape[1]
@@ -336,7 +346,7 @@ def finish_layer(x: Tensor, mixed: Tensor, layer: Layer) -> None:
 
 
 class PoolRows(NamedTuple):
-    """Slots of a layer `[R, H, S, 4D]`, `[R, H, S]`, and row numbers `[B]` int64 to read and to write."""
+    """Slots of a layer `[R, H, S, 4D]` and `[R, H, S]`, and the row numbers to read and to write, `[B]` int64 each."""
 
     means: Tensor
     precisions: Tensor
@@ -352,7 +362,9 @@ def step_slots(
 
     Args:
         joint: `joint_product` of the layer.
-        pool: No stream reads a row that another one writes.
+        turn: Rotations of the tokens.
+        gates, parameters: Constants of the layer.
+        pool: Slots. A stream must not read a row that another stream writes.
         outcome: Receives evidence and flags.
         noise: `[B, H, 2D]` for the sample of the last layer.
         index: Number of the layer.
@@ -377,8 +389,8 @@ def step_slots(
 
 
 def compute_logits(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and `[B]` with 1 where all new slots
-    are finite, else 0.
+    """Return logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and `[B]`, 1 if all new slots are
+    finite, else 0.
     """
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)

@@ -1,8 +1,8 @@
 """Device functions of the sampling kernels: order, exponents and weights of logits.
 
-The bits of a logit, read as an integer, preserve its order; the token number below them resolves ties. Several kernels
-recompute the weight of a token instead of loading it. They get identical bits, because products and sums are fused only
-by explicit `tl.fma` and quotients are rounded as in IEEE 754.
+The bits of a logit, read as an integer, preserve its order, and the token number in the lower bits breaks ties. Several
+kernels recompute the weight of a token instead of loading it. They get identical bits, because products and sums are
+fused only by explicit `tl.fma`, and quotients are correctly rounded (IEEE 754).
 """
 
 # Triton kernels have no type annotations.
@@ -26,14 +26,14 @@ MINUS_LN2_FIRST, MINUS_LN2_REST = tl.constexpr(-LN2_FIRST.value), tl.constexpr(-
 
 @triton.jit
 def ordered(b_x):
-    """Floats as int32 in the same order; both zeros are equal."""
+    """Return floats as int32 in the same order. Both zeros are equal."""
     b_bits = tl.where(b_x == 0.0, 0.0, b_x).to(tl.int32, bitcast=True)
     return tl.where(b_bits < 0, b_bits ^ WITHOUT_SIGN, b_bits)
 
 
 @triton.jit
 def number_of(key):
-    """Inverse of `ordered`."""
+    """Return the float of an integer from `ordered`."""
     return tl.where(key < 0, key ^ WITHOUT_SIGN, key).to(tl.float32, bitcast=True)
 
 
@@ -45,7 +45,7 @@ def ranks(b_x, o_token, TOKEN_BITS: tl.constexpr):
 
 @triton.jit
 def quotient(b_x, divisor):
-    """b_x / divisor rounded as by IEEE."""
+    """Return b_x / divisor, correctly rounded (IEEE 754)."""
     if divisor != 1.0:
         b_x = tl.div_rn(b_x, divisor)
     return b_x
@@ -53,9 +53,9 @@ def quotient(b_x, divisor):
 
 @triton.jit
 def scaled_weights(b_exponent, UNIT_BITS: tl.constexpr):
-    """exp of exponents <= 0 in units of 2^-UNIT_BITS, float32.
+    """Return exp of exponents <= 0 in units of 2^-UNIT_BITS, float32.
 
-    e^x = 2^whole · e^rest; `whole` becomes the exponent of a float by its bits, faster than a conversion.
+    e^x = 2^whole · e^rest. The bits of `whole` become the exponent of a float, which is faster than a conversion.
     """
     b_x = tl.maximum(b_exponent, NO_WEIGHT)
     b_shifted = tl.fma(b_x, LOG2E, ROUNDS)
@@ -67,7 +67,7 @@ def scaled_weights(b_exponent, UNIT_BITS: tl.constexpr):
 
 @triton.jit
 def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
-    """Lowest and highest logit of each block of a row, as `ordered`, `[J]`."""
+    """Return the lowest and highest logit of each block of a row, in the form of `ordered`, `[J]`."""
     o_j = tl.arange(0, BLOCK_J)  # [J]
     b_low = tl.load(p_extents + 2 * o_j, mask=o_j < BLOCKS, other=0x7FFFFFFF)  # [J]
     return b_low, tl.load(p_extents + 2 * o_j + 1, mask=o_j < BLOCKS, other=-0x80000000)
@@ -75,6 +75,6 @@ def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
 
 @triton.jit
 def filters(p_top_p, p_last_place, VOCABULARY: tl.constexpr):
-    """top_p and last place of a row, and whether each excludes tokens."""
+    """Return top_p and the last place of a row, and whether each of them excludes tokens."""
     top_p, last_place = tl.load(p_top_p), tl.load(p_last_place)
     return top_p, last_place, top_p < float("inf"), (last_place > 0) & (last_place < VOCABULARY - 1)

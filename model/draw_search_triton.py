@@ -1,14 +1,15 @@
-"""Where top_k and the nucleus of a row end, on a GPU: three steps of the sampling kernels (`draw_triton`).
+"""Find where top_k and the nucleus of a row end, on a GPU: three steps of the sampling kernels (`draw_triton`).
 
-Nothing is sorted. A token is kept if the number, or the weight, of all better tokens is below a bound; the last one
-kept is where the number or weight of all at least as good reaches it.
+Nothing is sorted. A token is retained if the number, or the weight, of all better tokens is below a bound. The last
+retained token is where the number or weight of all tokens that are at least as good reaches the bound.
 
-1. Edges divide the range of exponents of a row into parts. Every block sums number and weight above each (`edge_sums`).
-2. The sums of all blocks give the two edges between which the search ends (`narrow_kernel`). Tokens between them are
-   listed by block, those above are summed.
-3. A program per row finds the last token kept in the list (`last_rank`), by a search over the bits of its ranks.
+1. Edges divide the range of exponents of a row into parts. Every block sums number and weight above each edge
+   (`edge_sums`).
+2. The sums of all blocks determine the two edges between which the search ends (`narrow_kernel`). Tokens between them
+   are listed by block, and tokens above them are summed.
+3. One program per row finds the last retained token in the list (`last_rank`), by a search over the bits of its ranks.
 
-The edges only decide how long the list is. It has all of a row if all logits are equal.
+The edges only determine the length of the list. It contains the whole row if all logits are equal.
 """
 
 # Triton kernels have no type annotations.
@@ -21,23 +22,24 @@ import triton.language as tl
 
 from rfa.model.draw_rank_triton import extents, filters, number_of, quotient, ranks, scaled_weights
 
-# Relative error of the float32 sums that choose the edges: thousands of roundings of one sign.
+# Relative error of the float32 sums that choose the edges: thousands of roundings in one direction.
 MARGIN = tl.constexpr(2.0**-10)
-# Edges that a thread sums at a time.
+# Number of edges that a thread sums at a time.
 EDGES_AT_ONCE = tl.constexpr(4)
 LN2 = tl.constexpr(0.6931471805599453)
-# Below 2 to this power, 1 - top_p may be lost in rounding.
+# Below 2 to this power, 1 - top_p may be lost through rounding.
 LEAST_LEFT_OUT = tl.constexpr(-40)
-# Outside all ranks, with a difference that fits int64.
+# Outside the range of ranks, at a difference that fits into int64.
 LOWEST_RANK = tl.constexpr(-(2**62))
 HIGHEST_RANK = tl.constexpr(2**62 - 1)
 
 
 @triton.jit
 def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr):
-    """Exponent of the lowest logit, or one below which the weight cannot matter.
+    """Return the exponent of the lowest logit, or an exponent below which the weight cannot matter.
 
-    That is less than a unit; or, for a nucleus of all tokens, so little that V tokens have less than half of 1 - top_p.
+    Such a weight is less than a unit or, for a nucleus of all tokens, so small that V tokens have less than half of
+    1 - top_p.
     """
     bottom = tl.cast(-(UNIT_BITS + 2) * LN2, tl.float32)
     if (top_p < float("inf")) & (is_cut == 0):
@@ -49,13 +51,13 @@ def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.c
 
 @triton.jit
 def edges(lowest, o_w, EDGES: tl.constexpr):
-    """Exponents from the lowest to below 0, ascending."""
+    """Return exponents from the lowest to below 0, ascending."""
     return lowest * ((EDGES - o_w).to(tl.float32) / EDGES)
 
 
 @triton.jit
 def edge_sums(p_shares, p_places, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES: tl.constexpr):
-    """Weight and number at or above each edge of a block, `[EDGES]`, as needed."""
+    """Store the weight and number at or above each edge of a block, `[EDGES]`, as needed."""
     AT_ONCE: tl.constexpr = min(EDGES, EDGES_AT_ONCE)
     for first in tl.static_range(0, EDGES, AT_ONCE):
         o_w = first + tl.arange(0, AT_ONCE)  # [W]
@@ -71,7 +73,7 @@ def bin_of(
     p_shares, p_places, p_sums, lowest, top_p, last_place, is_nucleus, is_cut,
     BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Exponents [low, high) between which the search ends; equal if there is no such part."""
+    """Return the exponents [low, high) between which the search ends. They are equal if there is no such part."""
     o_j, o_w = tl.arange(0, BLOCK_J), tl.arange(0, EDGES)
     o_jw = o_j[:, None] * EDGES + o_w[None, :]  # [J, W]
     m_share, m_place = o_j < tl.where(is_nucleus, BLOCKS, 0), o_j < tl.where(is_cut, BLOCKS, 0)  # [J], [J]
@@ -81,7 +83,7 @@ def bin_of(
     b_share, b_place = tl.sum(b_shares, axis=0), tl.sum(b_places, axis=0)  # [W], [W]
     total = tl.sum(b_sum, axis=0).to(tl.float32)
 
-    # The k-th is at or above this edge and below the next; at -1 it is below all edges, where weights are 0.
+    # The k-th token is at or above this edge and below the next. At -1, it is below all edges, where weights are 0.
     i_kth = tl.sum((b_place > last_place).to(tl.int32), axis=0) - 1
     i_low, i_high = tl.maximum(i_kth, 0), i_kth + 1
     if is_nucleus:
@@ -94,7 +96,7 @@ def bin_of(
     return edges(lowest, i_low, EDGES), high
 
 
-# Alignment of these arrays depends on the number of rows.
+# The alignment of these arrays depends on the number of rows.
 @triton.jit(do_not_specialize_on_alignment=["p_top_p", "p_last_place", "p_temperature"])
 def narrow_kernel(
     p_logits, p_extents, p_top_p, p_last_place, p_temperature, p_lowest, p_shares, p_places, p_sums,
@@ -102,14 +104,14 @@ def narrow_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j): list ranks and weights of block j of row b between the two edges.
+    """List the ranks and weights of block j of row b between the two edges, in program (b, j).
 
-    Also the weight above them, `[B, J]`, and both numbers, `[B, J, 2]`.
+    Also store the weight above them, `[B, J]`, and both numbers, `[B, J, 2]`.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     if is_nucleus | is_cut:
-        # Loads come before sums over the row, which wait for all threads.
+        # Load before the sums over the row, which wait for all threads.
         temperature, lowest = tl.load(p_temperature + i_b), tl.load(p_lowest + i_b)
         best = tl.load(p_extents + 2 * (BLOCKS * i_b + i_j) + 1)
         _, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J]
@@ -119,7 +121,7 @@ def narrow_kernel(
         )  # fmt: skip
         top = number_of(tl.max(b_high, axis=0))
         above, n_above, n_listed = tl.cast(0, tl.int64), tl.cast(0, tl.int32), tl.cast(0, tl.int32)
-        # Most blocks have no such token.
+        # Most blocks do not contain such a token.
         if quotient(number_of(best) - top, temperature) >= low:
             o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
             m_v = o_v < VOCABULARY  # [V]
@@ -145,7 +147,7 @@ def narrow_kernel(
 
 @triton.jit
 def listed(p_counts, first, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr):
-    """Positions in the list, PART of each block from `first` on, and a mask."""
+    """Return the positions of PART entries of each block in the list, from `first` on, and a mask."""
     o_n = tl.arange(0, BLOCK_J * PART)  # [N]
     o_j, o_own = o_n // PART, first + o_n % PART  # [N]
     return o_j * BLOCK + o_own, o_own < tl.load(p_counts + 2 * o_j, mask=o_j < BLOCKS, other=0)
@@ -156,7 +158,7 @@ def span(
     p_ranks, p_counts, most, least, beyond,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Lowest rank of the list in [least, beyond), and one more than the highest."""
+    """Return the lowest rank of the list in [least, beyond), and the highest rank plus one."""
     b_low = tl.full([BLOCK_J * PART], HIGHEST_RANK, tl.int64)  # [N]
     b_high = tl.full([BLOCK_J * PART], LOWEST_RANK, tl.int64)  # [N]
     for first in range(0, most, PART):
@@ -173,9 +175,9 @@ def bound(
     p_ranks, p_weights, p_counts, most, least, beyond, above, need, IS_WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Highest rank of the list in [least, beyond) whose sum reaches `need`, as rank `least` does.
+    """Return the highest rank of the list in [least, beyond) whose sum reaches `need`, as the sum of rank `least` does.
 
-    The sum is over the list from that rank up, plus `above`. Without IS_WEIGHED a rank weighs 1.
+    The sum is over the list from that rank up, plus `above`. Without IS_WEIGHED, every rank has weight 1.
     """
     o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
     while beyond - least > 1:
@@ -194,7 +196,7 @@ def bound(
         b_reached = b_sum.to(need.dtype) >= need  # [W]
         least += tl.maximum(tl.sum(b_reached.to(tl.int32), axis=0) - 1, 0) * step
         beyond = tl.minimum(beyond, least + step)
-        # Most of the range has no logits: a list of some hundred ends after a few turns.
+        # Most of the range does not contain logits, so a list of some hundred entries ends after a few iterations.
         least, beyond = span(p_ranks, p_counts, most, least, beyond, BLOCK, BLOCKS, BLOCK_J, PART)
     return least
 
@@ -204,7 +206,7 @@ def block_sums(
     p_ranks, p_weights, p_counts, most, least,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Weight of listed ranks of at least `least`, by block, `[J]`."""
+    """Return the weight of the listed ranks of at least `least`, by block, `[J]`."""
     b_sum = tl.zeros([BLOCK_J * PART], tl.int64)  # [N]
     for first in range(0, most, PART):
         o_n, m_n = listed(p_counts, first, BLOCK, BLOCKS, BLOCK_J, PART)
@@ -218,7 +220,9 @@ def last_of_the_best(
     p_ranks, p_counts, most, least, beyond, n_above, last_place, top, temperature, TOKEN_BITS: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Lowest rank of the list whose exponent is at least that of the last place: several logits may have the same."""
+    """Return the lowest rank of the list with at least the exponent of the last place, which several logits may
+    share.
+    """
     kth = bound(
         p_ranks, p_ranks, p_counts, most, least, beyond, n_above, last_place + 1, False,
         BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
@@ -240,13 +244,13 @@ def last_rank(
     TOKEN_BITS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Lowest rank kept of a row whose list is not empty.
+    """Return the lowest retained rank of a row whose list is not empty.
 
     Args:
-        most: most entries of a block in the list.
-        above, n_above: weight and number of tokens better than the list.
-        total: weight of the row.
-        is_cut: whether the last place is in the list.
+        most: Maximum number of entries of a block in the list.
+        above, n_above: Weight and number of tokens better than the list.
+        total: Weight of the row.
+        is_cut: Whether the last place is in the list.
     """
     least, beyond = span(p_ranks, p_counts, most, LOWEST_RANK, HIGHEST_RANK, BLOCK, BLOCKS, BLOCK_J, PART)
     if is_cut:

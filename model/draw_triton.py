@@ -1,9 +1,9 @@
-"""Sampling of next tokens on a GPU, in three kernels, or four with top_k or top_p.
+"""Sampling of the next tokens on a GPU, in three kernels, or four with top_k or top_p.
 
-Reference: `draw.draw_by_torch`. The first kernels run in parallel over the blocks of a row: the range of its logits;
-the sums of their exponentials; and, for filtered rows, the list of candidates for the last token kept
-(`draw_search_triton`). The final kernel, one program per row, ends the search and finds the block and the token. Sums
-are integers, so their order does not matter.
+The reference is `draw.draw_by_torch`. The first kernels run in parallel over the blocks of a row and compute the range
+of its logits, the sums of their exponentials and, for filtered rows, the list of candidates for the last retained token
+(`draw_search_triton`). The final kernel, with one program per row, ends the search and finds the block and the token.
+Sums are integers, so their order does not matter.
 
 Rows are logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
 """
@@ -22,20 +22,21 @@ from rfa.model.draw_rank_triton import extents, filters, number_of, ordered, quo
 from rfa.model.draw_search_triton import LOWEST_RANK, block_sums, edge_sums, last_rank, lowest_edge, narrow_kernel
 from rfa.model.language import StepOutput
 
-# Logits per block, and per warp.
+# Number of logits per block, and per warp.
 LARGEST_BLOCK = 2048
 OF_A_WARP = 256
-# Intervals between edges per row, and candidates per search iteration as a power of two.
+# Number of intervals between edges per row, and of candidates per search iteration as a power of two.
 EDGES = 16
 WAY_BITS = 2
-# Infinity in the order of `ordered`.
+# Infinity in the form of `ordered`.
 INFINITE = tl.constexpr(0x7F800000)
 
 
 @triton.jit
 def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (b, j): lowest and highest of block j of row b as `ordered`, `[B, J, 2]` int32; NaN is outside all
-    numbers."""
+    """Store the lowest and highest logit of block j of row b in the form of `ordered`, `[B, J, 2]` int32, in program
+    (b, j). NaN is outside the range of numbers.
+    """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     m_v = o_v < VOCABULARY  # [V]
@@ -45,17 +46,18 @@ def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.const
     tl.store(p_extents + 1, tl.max(tl.where(m_v, b_key, -0x80000000), axis=0))
 
 
-# Alignment of these arrays depends on the number of rows.
+# The alignment of these arrays depends on the number of rows.
 @triton.jit(do_not_specialize_on_alignment=["p_top_p", "p_last_place", "p_temperature", "p_calibration"])
 def weigh_kernel(
     p_logits, p_extents, p_top_p, p_last_place, p_temperature, p_calibration, p_sums, p_lowest, p_shares, p_places,
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j): sums of weights of block j of row b, `[B, J, 3]` int64.
+    """Store sums of weights of block j of row b, `[B, J, 3]` int64, in program (b, j).
 
-    At its temperature (of the best logit alone if greedy), as they are, and at the temperature of the calibration. For
-    filtered rows also the lowest edge and `edge_sums`.
+    The weights are computed at the temperature of the row (of the best logit only if it is greedy), at temperature 1,
+    and
+    at the calibration temperature. For filtered rows, the lowest edge and `edge_sums` are stored too.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
@@ -89,12 +91,12 @@ def kept(
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Lowest rank kept of a row, and the weight kept of its blocks `[J]`.
+    """Return the lowest retained rank of a row, and the retained weight of its blocks `[J]`.
 
     Args:
-        b_sum: weight of the blocks.
-        b_above, b_better: weight and number better than the list, by block.
-        b_count: entries of the list, by block.
+        b_sum: Weight of the blocks.
+        b_above, b_better: Weight and number of tokens better than the list, by block.
+        b_count: Number of entries of the list, by block.
     """
     rank = tl.cast(LOWEST_RANK, tl.int64)
     most = tl.where(is_nucleus | is_cut, tl.max(b_count, axis=0), 0)
@@ -123,10 +125,10 @@ def draw_kernel(
     BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program b: token and further outputs of row b."""
+    """Choose the token and write the other outputs of row b, in program b."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
-    # Loads come before sums over the row, which wait for all threads.
+    # Load before the sums over the row, which wait for all threads.
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     temperature, uniform = tl.load(p_temperature + i_b), tl.load(p_uniform + i_b)
     log_precision, slots_finite = tl.load(p_log_precision + i_b), tl.load(p_slots_finite + i_b)
@@ -150,7 +152,7 @@ def draw_kernel(
             top_p, last_place, is_nucleus, is_cut, top, temperature,
             BLOCK, BLOCKS, BLOCK_J, TOKEN_BITS, PART, WAY_BITS,
         )  # fmt: skip
-    # Find the block, then the token, that contains the uniform.
+    # Find the block and then the token that contain the uniform number.
     mark = (tl.sum(b_sum, axis=0).to(tl.float64) * uniform).to(tl.int64)
     i_j = tl.minimum(tl.sum((tl.cumsum(b_sum, axis=0) <= mark).to(tl.int32), axis=0), BLOCKS - 1)
     mark -= tl.sum(tl.where(o_j < i_j, b_sum, 0), axis=0)
@@ -163,7 +165,7 @@ def draw_kernel(
     if IS_FILTERED:
         b_weight = tl.where(ranks(b_x, o_v, TOKEN_BITS) >= rank, b_weight, 0)  # [V]
     token = i_j * BLOCK + tl.sum((tl.cumsum(b_weight, axis=0) <= mark).to(tl.int32), axis=0)
-    # Only a row with NaN goes beyond.
+    # Only rows with NaN exceed the range.
     token = tl.minimum(token, VOCABULARY - 1)
     chosen = tl.load(p_logits + token)
     is_finite = (low > -INFINITE) & (high < INFINITE) & (tl.abs(log_precision) < float("inf"))
@@ -180,7 +182,7 @@ def draw_kernel(
 def draw_by_kernel(
     output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn, *, is_filtered: bool
 ) -> None:
-    """Run `draw.draw` with kernels."""
+    """Choose the next tokens with kernels. See `draw.draw`."""
     logits, log_precision, latents = (part.contiguous() for part in output)
     rows, vocabulary = logits.shape
     latent, bits = latents[0].numel(), token_bits(vocabulary)

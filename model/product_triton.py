@@ -3,14 +3,15 @@
     product        x Wᵀ of x or of its norm, optionally with GELU
     add_product    total += x Wᵀ, the residual sum
 
-In a decode step launches cost more than arithmetic, so each program recomputes the norm of its rows.
+In a decode step, launches cost more than arithmetic, so each program recomputes the norm of its rows.
 
-Library products depend on the number of rows, so a text would depend on its batch. Here every row is summed in one
-order: a sum has consecutive parts of `PART` factors, each summed from first to last, and parts are added in pairs,
-whatever the block sizes. Few rows use blocks of 16 rows by few columns with one warp per part, because many programs
-read a matrix faster. Many rows use larger blocks, which read the matrix less often, and a separate norm kernel.
+With library products, the bits of a row depend on the number of rows, so a text would depend on its batch. Here, every
+row is summed in one order. A sum has consecutive parts of `PART` factors, each summed from first to last, and the parts
+are added in pairs, whatever the block sizes are. Few rows use blocks of 16 rows by few columns with one warp per part,
+because many programs read a matrix faster. Many rows use larger blocks, which read the matrix less often, and a
+separate norm kernel.
 
-Layout: rows `[B, in]`, matrices `[out, in]` in float32, float16 or bfloat16, contiguous. 16-bit products round their
+Layout: rows `[B, in]` and matrices `[out, in]` in float32, float16 or bfloat16, contiguous. 16-bit products round their
 factors to 16 bits.
 """
 
@@ -29,26 +30,26 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import blocks_of, is_interpreted
 
-# Factors per part, unless this gives more parts than MOST_PARTS.
+# Factors per part, unless this gives more than MOST_PARTS parts.
 PART, MOST_PARTS = 256, 8
 # Factors per tensor-core instruction.
 LEAST_FACTORS = 16
-# Rows per block for few rows, and factors per iteration by bytes per factor.
+# Rows per block for few rows, and factors per iteration by the bytes of a factor.
 FEW_ROWS, FACTORS_AT_ONCE = 16, {2: 1024, 4: 128}
-# Columns per block: as few as possible with at most this many programs, and at most this many bytes of W.
+# Columns per block: as few as possible with at most this many programs and at most this many bytes of W.
 LEAST_COLUMNS, PROGRAMS, PIECE_BYTES = 4, 128, 32 << 10
-# Warps without a warp per part, and pipeline stages (kernels prefetch by themselves).
+# Number of warps if there is not one warp per part, and of pipeline stages, because kernels prefetch by themselves.
 WARPS, STAGES = 4, 1
-# Factors squared at once in a norm, in sums of four, and their unit 2^23.
+# Number of factors that a norm squares at once, in sums of four, and their unit 2^23.
 AT_ONCE, UNITS = tl.constexpr(256), tl.constexpr(8388608.0)
-# Exponent bits of a float; bounds 2^-103 and 2^126; 254 as an exponent.
+# Exponent bits of a float; the bounds 2^-103 and 2^126; 254 as an exponent.
 EXPONENT, INVERSE = tl.constexpr(0x7F800000), tl.constexpr(254 << 23)
 LEAST_POWER, MOST_POWER = tl.constexpr(24 << 23), tl.constexpr(253 << 23)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
 class Norm(NamedTuple):
-    """x / sqrt(mean x² + eps) times the weight `[in]`."""
+    """Divides x by sqrt(mean x² + eps) and multiplies it by the weight `[in]`."""
 
     weight: Tensor
     eps: float
@@ -64,13 +65,13 @@ class ManyRows(NamedTuple):
     programs: int
 
 
-# The fastest of a dozen for 64 and 1,024 rows on an H200. With four warps, 64-row blocks would use wgmma, whose sums
-# may differ.
+# The fastest of a dozen settings for 64 and 1,024 rows on an H200. With four warps, blocks of 64 rows would use wgmma,
+# whose sums may differ.
 LARGE, MEDIUM = ManyRows(64, 64, 64, 2, 128), ManyRows(32, 32, 64, WARPS, 64)
 
 
 class Tile(NamedTuple):
-    """Constants of a product kernel. PARTS: parts per sum, of LENGTH factors each."""
+    """Constants of a product kernel. A sum has PARTS parts of LENGTH factors each."""
 
     FACTORS: int
     COLUMNS: int
@@ -93,18 +94,18 @@ class Tile(NamedTuple):
 
     @property
     def warps(self) -> int:
-        """Warps per program."""
+        """Number of warps per program."""
         if LARGE.rows == self.BM:
             return LARGE.warps
         return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Return the grid. Columns vary first, because programs of a row share input rows."""
+        """Return the grid. Columns vary first, because programs of the same rows share their input."""
         return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 
 def _block(weight: Tensor, rows: int) -> ManyRows | None:
-    """Return the blocks for many rows, or None for few rows or float32."""
+    """Return the block sizes for many rows, or None for few rows or float32."""
     columns, factors = weight.shape
     if weight.dtype.itemsize == 2:
         for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):
@@ -127,15 +128,15 @@ def _tile(columns: int, factors: int, size: int, block: ManyRows | None, interpr
 
 @triton.jit
 def in_parts(b_x, PARTS: tl.constexpr):
-    """[R, K] as [P, R, K / P]."""
+    """Return [R, K] as [P, R, K / P]."""
     return tl.permute(tl.reshape(b_x, [b_x.shape[0], PARTS, b_x.shape[1] // PARTS]), (1, 0, 2))
 
 
 @triton.jit
 def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr):
-    """Sum of [P, BM, BN] over P by pairs.
+    """Return the sum of [P, BM, BN] over P, in pairs.
 
-    A reduction would leave the result with every warp, each of which would then compute GELU.
+    A reduction would leave the result in every warp, each of which would then compute GELU.
     """
     b_sum = tl.permute(b_sum, (1, 2, 0))
     if PARTS == 8:
@@ -151,7 +152,7 @@ def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr)
 
 @triton.jit
 def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr):
-    """m_other, restricted to factors from `first` of each part on."""
+    """Return m_other, restricted to factors from `first` of each part on."""
     if PARTS * LENGTH != FACTORS:
         m_other = m_other & (o_factor < FACTORS - first)
     return m_other & (o_own < LENGTH - first)
@@ -159,11 +160,11 @@ def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.con
 
 @triton.jit
 def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """1 / sqrt(mean x² + eps) of the rows at p_x, [BM]; NaN for rows that are not finite; m_row [BM, 1].
+    """Return 1 / sqrt(mean x² + eps) of the rows at p_x, [BM], or NaN for rows that are not finite. m_row is [BM, 1].
 
-    Kernels lay out rows differently, and float sums depend on the order. So squares become integers, in units of 2^-23
-    of
-    the power of two at or below the largest.
+    Kernels arrange rows differently, and sums of floats depend on the order. Squares are therefore converted to
+    integers,
+    in units of 2^-23 of the power of two at or below the largest square.
     """
     o_factor = tl.arange(0, AT_ONCE)[None, :]  # [1, K]
     p_row = p_x + tl.arange(0, BM)[:, None] * FACTORS + o_factor  # [BM, K]
@@ -171,11 +172,11 @@ def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.
     for first in range(0, FACTORS, AT_ONCE):
         b_x = tl.load(p_row + first, mask=m_row & (o_factor < FACTORS - first), other=0.0)  # [BM, K]
         b_even, b_odd = tl.split(tl.reshape(b_x, [BM, AT_ONCE // 2, 2]))
-        # `fma`, so that the assembler cannot fuse in one kernel and not in another.
+        # Use `fma`, so that the assembler cannot fuse in one kernel and not in another.
         b_one, b_other = tl.split(tl.reshape(tl.fma(b_odd, b_odd, b_even * b_even), [BM, AT_ONCE // 4, 2]))
         b_square += b_one + b_other
     b_top = tl.max(tl.where(b_square < float("inf"), b_square, float("inf")), axis=1)  # [BM]
-    # The power of two at or below it, from its exponent bits; the exponent of its inverse is 254 minus that.
+    # Take the power of two at or below it from its exponent bits. The exponent of its inverse is 254 minus that.
     b_power = tl.minimum(tl.maximum(b_top.to(tl.int32, bitcast=True) & EXPONENT, LEAST_POWER), MOST_POWER)  # [BM]
     b_units = (-(b_power - INVERSE)).to(tl.float32, bitcast=True) * UNITS  # [BM]
     b_unit = b_power.to(tl.float32, bitcast=True) / UNITS  # [BM]
@@ -190,14 +191,16 @@ def multiplied(
     FACTORS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """b_sum [BM, BN] plus the rows at p_x, or their norm, times the matrix at p_weight; masks [BM, 1], [BN, 1]."""
+    """Return b_sum [BM, BN] plus the rows at p_x, or their norm, times the matrix at p_weight. The masks are [BM, 1],
+    [BN, 1].
+    """
     o_k = tl.arange(0, PARTS * BK)[None, :]  # [1, K], of all parts
     o_own = o_k % BK  # within a part
     o_factor = (o_k // BK) * LENGTH + o_own  # [1, K]
     o_row = tl.arange(0, BM)[:, None]  # [BM, 1]
     p_row = p_x + o_row * FACTORS + o_factor  # [BM, K]
     p_column = p_weight + tl.arange(0, BN)[:, None] * FACTORS + o_factor  # [BN, K]
-    # The matrix is loaded first, and a turn ahead: its latency is highest.
+    # Load the matrix first and one iteration ahead, because its latency is the highest.
     b_weight = tl.load(p_column, mask=within(m_column, o_own, o_factor, 0, FACTORS, PARTS, LENGTH), other=0.0)
     if WITH_NORM:
         b_scale = inverse_length(p_x, m_row, FACTORS, BM, EPS)  # [BM]
@@ -208,15 +211,15 @@ def multiplied(
         m_factor = within(m_row, o_own, o_factor, first, FACTORS, PARTS, LENGTH)  # [BM, K]
         b_x = tl.load(p_row + first, mask=m_factor, other=0.0)  # [BM, K]
         if WITH_NORM:
-            # In the layout of x.
+            # Load in the layout of x.
             b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_factor, other=0.0)  # [BM, K]
             b_x = b_x * b_scale[:, None] * b_norm
-        if INTERPRETED:  # it truncates to bfloat16, and has no product of it
+        if INTERPRETED:  # the interpreter truncates to bfloat16 and cannot multiply it
             b_x, b_weight = b_x.to(tl.float32), b_weight.to(tl.float32)
         else:
             b_x = b_x.to(b_weight.dtype)
         if PARTS == 1:
-            # With an accumulator: with a single turn the compiler would fuse a sum after the product.
+            # With a single iteration and without an accumulator, the compiler would fuse a sum after the product.
             b_sum = tl.dot(b_x, tl.trans(b_weight), b_sum, input_precision="ieee")
         else:
             b_columns = tl.permute(in_parts(b_weight, PARTS), (0, 2, 1))  # [P, K / P, BN]
@@ -229,7 +232,7 @@ def multiplied(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def normed_kernel(p_x, p_norm, p_out, n_rows, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """Program i: the norm of BM rows, in the dtype of p_out."""
+    """Compute the norm of BM rows in the dtype of p_out, in program i."""
     i_row = tl.program_id(0).to(tl.int64) * BM
     o_row, o_factor = tl.arange(0, BM)[:, None], tl.arange(0, AT_ONCE)[None, :]  # [BM, 1], [1, K]
     m_row = o_row < (n_rows - i_row).to(tl.int32)
@@ -251,7 +254,7 @@ def product_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr,
     EPS: tl.constexpr, WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, i): BM rows by BN columns. IS_ADDED: add to p_out."""
+    """Compute BM rows by BN columns in program (j, i). IS_ADDED: whether to add them to p_out."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -271,8 +274,9 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Return rows `[B, in]` for a product with this tile, and the norm to apply in it. For many rows it is applied
-    here.
+    """Return the rows `[B, in]` for a product with this tile, and the norm to apply in it, or None.
+
+    For many rows, the norm is applied here.
     """
     if not tile.is_of_many:
         return x, norm
@@ -299,9 +303,10 @@ def _launch(
 
 
 def product(x: Tensor, weight: Tensor, norm: Norm | None = None, *, with_gelu: bool = False) -> Tensor:
-    """Multiply x `[B, in]`, or its norm, by weightᵀ, with weight `[out, in]`.
+    """Multiply x `[B, in]`, or its norm, by weightᵀ, where weight is `[out, in]`.
 
-    Returns `[B, out]` float32, or GELU of it in the dtype of the weight.
+    Returns:
+        `[B, out]` float32, or its GELU in the dtype of the weight.
     """
     dtype = weight.dtype if with_gelu else torch.float32
     out = x.new_empty((len(x), len(weight)), dtype=dtype)

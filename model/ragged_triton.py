@@ -1,9 +1,10 @@
-"""Kernels around the mixers for packed tokens of many sequences. Each token is independent of the others, bit for bit.
+"""Kernels around the mixers for packed tokens of many sequences. The bits of a token do not depend on the other tokens.
 
-    arrange    rotates queries, keys and values, and writes them and the slot gates where the mixer reads them
-    settle     rotates the output of a mixer back, and applies output gates; latent and evidence of the last tokens
+    arrange        rotates queries, keys and values, and writes them and the slot gates where the mixer reads them
+    leave_frame    rotates the output of a mixer back, and applies output gates; for the last tokens, also writes latent
+                   and evidence
 
-Other operations are those of a step (`decoder_triton`, `product_triton`). Layout: tokens `[T, …]`, contiguous, float32.
+The other operations are those of a step (`decoder_triton`, `product_triton`). Tokens are `[T, …]`, contiguous, float32.
 """
 
 # Triton kernels have no type annotations.
@@ -51,11 +52,10 @@ def arrange_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     IS_UNIT: tl.constexpr, TURNS_VALUES: tl.constexpr, FOR_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h): head h of token t.
+    """Arrange head h of token t in program (t, h).
 
-    FOR_SLOTS: the query goes to the place of the token too, and there are gates; else numbers that are not finite are
-    flagged
-    for the stream.
+    FOR_SLOTS: the query is also written to the place of the token, and there are gates. Otherwise, numbers that are not
+    finite are flagged for the stream.
     """
     i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
@@ -81,7 +81,7 @@ def arrange_kernel(
     store_vector(p_v + i_place * 2 * D, b_v, o_d, m_d, D)
     if not FOR_SLOTS:
         i_stream = tl.load(p_streams + i_t)
-        b_nothing = b_k.to(tl.float32) * 0.0 + b_v.to(tl.float32) * 0.0  # [2, D], NaN of what is not finite
+        b_nothing = b_k.to(tl.float32) * 0.0 + b_v.to(tl.float32) * 0.0  # [2, D], NaN where a number is not finite
         is_broken = tl.sum(tl.sum(b_nothing, axis=0), axis=0) != 0.0
         tl.store(p_broken + i_stream * H + i_h, 1, mask=is_broken & (i_stream >= 0))
     if FOR_SLOTS:
@@ -101,7 +101,9 @@ def power_of_two(size: int) -> int:
 
 
 class Watch(NamedTuple):
-    """Flags of non-finite values: streams `[T]` int64 of the tokens (-1 for none), and broken `[S, H]` int32, initially
+    """Flags of values that are not finite.
+
+    streams `[T]` int64 contains the stream of each token (-1 for none), and broken `[S, H]` int32 the flags, initially
     0.
     """
 
@@ -118,11 +120,11 @@ def arrange_for_pages(
     Args:
         joint: Query, key and value, `[T, 3 · H · 2D + …]` float32.
         turn: Rotation of each token.
-        keys, values: Pools `[…, H, 2D]` of one dtype, which the queries get too.
+        keys, values: Pools `[…, H, 2D]` of one dtype, which the queries have too.
         places: Pool row of each token, `[T]` int64.
         watch: Flags for keys and values as stored.
-        is_unit: Normalise queries and keys.
-        turns_values: Rotate values too.
+        is_unit: Whether to normalise queries and keys.
+        turns_values: Whether to rotate values too.
     """
     tokens, heads, dims = turn.cos.shape
     q = keys.new_empty((tokens, heads, 2 * dims))
@@ -138,10 +140,12 @@ def arrange_for_pages(
 
 
 def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, shape: tuple[int, int]) -> SlotInputs:
-    """Return inputs of the slots, `[B, N, …]` float32.
+    """Return the inputs of the slots, `[B, N, …]` float32.
 
     Args:
         joint: Query, key, value and gate logits, `[T, 3 · H · 2D + 2 · H · S]`.
+        turn: Rotation of each token.
+        gates: Constants of the gates.
         rows: Index of each token in B · N, `[T]` int64. Other rows are not written.
         shape: B, N.
     """
@@ -167,9 +171,10 @@ def leave_frame_kernel(
     HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
     IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h): head h of token t or, IS_LAST, of the last token of stream t in the last layer.
+    """Process head h of token t in program (t, h). With IS_LAST, t is a stream, whose last token is processed in the
+    last layer.
 
-    IS_SAMPLED: its latent is sampled.
+    IS_SAMPLED: whether the latent is sampled.
     """
     i_out, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
@@ -204,9 +209,9 @@ class LastTokens(NamedTuple):
     """The last tokens of S streams in the last layer, and their outputs.
 
     Attributes:
-        places: Their indices among the T tokens, `[S]` int64.
+        places: Indices of the tokens among the T tokens, `[S]` int64.
         precision: Precision of the mixer, in the shape of x without its last dimension.
-        noise: `[S, H, 2D]` for the sample of the latent. None: the mean.
+        noise: `[S, H, 2D]` for the sample of the latent. If None, the latent is the mean.
         gamma2: `[H]`.
         outcome: Receives latent and evidence.
     """
@@ -222,15 +227,16 @@ def leave_frame(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
     rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the input of the output projection given the output of a mixer, `[T, H · 2D]`, or for the last tokens
+    """Return the input of the output projection, `[T, H · 2D]`, given the output of a mixer, or for the last tokens
     only.
 
     Args:
-        x: `[T, H, 2D]` float32, or with rows `[…, H, 2D]`.
-        turn: Rotation of each token. None: x is not in the rotating frame.
-        gates: Logits of the output gates `[T, H]`, contiguous per token, and their bias `[H]`. None: no gates.
+        x: `[T, H, 2D]` float32, or `[…, H, 2D]` with `rows`.
+        turn: Rotation of each token. None if x is not in the rotating frame.
+        gates: Logits of the output gates `[T, H]`, contiguous per token, and their bias `[H]`. None if there are none.
+        dtype: Dtype of the result.
         rows: Index of each token in x, `[T]` int64. Default: in order.
-        last: Tokens to compute in the last layer. None: all.
+        last: Tokens to compute in the last layer. Default: all.
     """
     heads, width = x.shape[-2:]
     tokens = len(x) if rows is None else len(rows)

@@ -1,8 +1,9 @@
 """Fused Robust Filter Attention as torch operators: `fused_attention` and `fused_rotation`.
 
-Equations: `reference.py`; kernels: `triton_forward.py`, `triton_backward.py` and `triton_rotation.py`. Memory is O(N).
-Gradients are deterministic; second derivatives are not supported. The scalars of the heads are one tensor `heads`
-`[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. Times are sums of two float32 numbers relative to the first key.
+The equations are in `reference.py`, the kernels in `triton_forward.py`, `triton_backward.py` and `triton_rotation.py`.
+Memory is O(N). Gradients are deterministic; second derivatives are not supported. The parameters of the heads are one
+tensor `heads` `[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. Times are sums of two float32 numbers relative to the first
+key.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from rfa.model.attention.triton_rotation import rotation
 from rfa.model.dynamics import Dynamics, rotate
 from rfa.runtime.text.config import KERNELS, Kernel, check_choice
 
-# The fields of `AttentionCall`, because torch schemas are flat.
+# Fields of `AttentionCall`, because torch schemas are flat.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor heads, Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, "
     "Tensor? key_starts, SymInt longest, SymInt longest_keys, bool is_gaussian, bool with_precision, "
     "bool needs_decay=True"
 )
-# Number of leading tensors among them.
+# Number of leading tensors in the call.
 _TENSORS = 8
 
 
@@ -56,7 +57,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     ),
 )
 def attention_backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return gradients of q, k, v in their dtypes and of heads `[H, 6]`, zeros if not needed."""
+    """Return gradients of q, k and v in their dtypes, and of heads `[H, 6]`, zeros if they are not needed."""
     *gradients, out, log_norm, needs_heads = arguments[:6]
     call = AttentionCall(*arguments[6:])
     with torch.cuda.device_of(call.q):
@@ -86,7 +87,7 @@ def _gradient(
         torch.zeros_like(out) if grad_out is None else grad_out,
         torch.zeros_like(log_norm) if grad_log_norm is None else grad_log_norm,
         grad_precision if call.with_precision else None,
-        # The gradient of heads costs a third of the row kernel, the gradient of mu half as much again.
+        # The gradient of heads takes a third of the row kernel's time, and the gradient of mu half as much again.
         out, log_norm, ctx.needs_input_grad[3], *call,
     )  # fmt: skip
     return (*gradients, *(None,) * (len(call) - 4))
@@ -127,7 +128,7 @@ def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) ->
     Args:
         phase: Wrapped phase `[N, H, D]` or `[B, N, H, D]`, float32.
     """
-    if phase.requires_grad:  # learned frequencies: the kernel has no gradient for the phase
+    if phase.requires_grad:  # learned frequencies, because the kernel does not compute the gradient of the phase
         turn = -phase if is_inverse else phase
         return tuple(rotate(x.float(), turn).to(x.dtype) for x in tensors)
     shape = (-1, *phase.shape[-3:])
@@ -180,16 +181,19 @@ def fused_attention(
 ) -> AttentionResult:
     """Compute causal RFA of rotated queries over rotated keys.
 
-    The caller has validated the inputs, including with `fused_refusal`.
+    The caller must have validated the inputs, also with `fused_refusal`.
 
     Args:
         q: Queries `[B, n, H, 2D]` in float32, float16 or bfloat16.
-        k, v: Keys and values `[B, M, H, 2D]`, M >= n, in the dtype of q. The last n keys belong to the queries; those
-            before them are a prefix cache.
+        k, v: Keys and values `[B, M, H, 2D]`, M >= n, in the dtype of q. The last n keys belong to the queries; earlier
+            keys are a prefix cache.
+        dynamics: Dynamics of the heads.
         query_times, key_times: Times `[n]` and `[M]`, or `[B, n]` and `[B, M]`. Default: the token positions.
         query_starts, key_starts: Cumulative lengths `[S + 1]` int32 of S sequences packed into a batch of one, each
-            with at least one query. Give both or neither.
-        with_precision: If False, the precision is zeros.
+            with at
+            least one query. Set both or neither.
+        kernel: "student_t" or "gaussian".
+        with_precision: Whether to compute the precision. Otherwise, it is zeros.
 
     Returns:
         out in the dtype of q; log_norm and precision in float32.
@@ -197,7 +201,7 @@ def fused_attention(
     check_choice("kernel", kernel, KERNELS)
     for name, first, second in (("times", query_times, key_times), ("starts", query_starts, key_starts)):
         if (first is None) != (second is None):
-            raise ValueError(f"query_{name} and key_{name} must be given together")
+            raise ValueError(f"query_{name} and key_{name} must be set together")
     longest, longest_keys = q.shape[1], k.shape[1]
     if query_starts is not None and key_starts is not None:
         longest, longest_keys = int(query_starts.diff().max()), int(key_starts.diff().max())

@@ -1,6 +1,8 @@
-"""Fused backward pass of Robust Filter Attention: gradients of q, k, v and of the heads' scalars, O(N) memory.
+"""Fused backward pass of Robust Filter Attention: gradients of q, k, v and of the parameters of the heads, in O(N)
+memory.
 
-Equations in `triton_score.py`, reference in `reference.py`. With dO, g, h the gradients of out, log_norm and precision:
+The notation is that of `triton_score.py`, the reference is `reference.py`. Let dO, g and h be the gradients of out,
+log_norm and precision:
 
     p = exp(L - log_norm)    dL = p (E dO·v - dO·out + g)    s = -dR² nu / c, c = tau kappa (Gaussian: tau)
     Student-t: s = (dL + h / (c U)) / U            m = -dV / c = s - (1 - 1 / kappa) dL / V
@@ -10,16 +12,16 @@ Equations in `triton_score.py`, reference in `reference.py`. With dO, g, h the g
     dnu = c Σ s R² / nu² + (tau / D) Σ dL log(V / U)
     dmu = -Σ lag (E p dO·v - (2 c / nu) s E (E |k|² - q·k)) - c Σ m dV/dmu
 
-Where rounding makes R² negative it counts as 0; the gradient of R² vanishes there too.
+A value of R² that is negative through rounding is set to 0, and its gradient to 0.
 
-One kernel goes over the keys of a block of queries (dq, the scalars), one over the queries of a block of keys (dk, dv).
-Two kernels before them store the numbers of every token; for float32 a third recomputes the norms of the rows. Sums
-have a fixed order. Where all keys of a block precede all queries, E and V follow from factors of the query (u after an
-instant between them) and of the key (s before it):
+One kernel iterates over the keys of a block of queries (dq, the parameters), and one over the queries of a block of
+keys (dk, dv). Two kernels before them store values of every token. For float32, a third kernel recomputes the norms of
+the rows. Sums have a fixed order. Where all keys of a block precede all queries, E and V follow from factors of the
+query (at u after an instant between them) and of the key (at s before it):
 
     E = E(u) E(s)    phi = phi(u) + E(u)² phi(s)    V = sigma2 phi(u) + gamma2 + E(u)² (sigma2 phi(s) + eta2 E(s)²)
 
-Variances are in units of the smallest V of the head, so that s fits 16 bits if dL does.
+Variances are in units of the smallest V of the head, so that s fits into 16 bits if dL does.
 """
 
 from __future__ import annotations
@@ -58,16 +60,20 @@ def backward(
     row_blocks: Launch | None = None,
     column_blocks: Launch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute gradients of the rotated q, k, v and of the scalars of the heads. The caller has validated the inputs.
+    """Compute gradients of the rotated q, k, v and of the parameters of the heads. The caller must have validated the
+    inputs.
 
     Args:
+        gradients: Gradients of the results.
+        call: Arguments of the forward pass.
         out, log_norm: Results of the forward pass.
-        needs_heads: If False, the gradients of the heads are 0.
-        row_blocks, column_blocks: Override the entries of the launch table.
+        needs_heads: Whether to compute the gradients of the heads. Otherwise, they are 0.
+        row_blocks, column_blocks: Replace the entries of the launch table.
 
     Returns:
-        Contiguous gradients of q, k, v in their dtypes, and of heads `[H, 6]` in float32. In 16 bits dO·out uses the
-        rounded `out`, as in FlashAttention.
+        Contiguous gradients of q, k, v in their dtypes, and of heads `[H, 6]` in float32. In 16 bits, dO·out is
+        computed
+        from the rounded `out`, as in FlashAttention.
     """
     call, n_heads, sequences = call.normalised(), call.q.shape[2], call.sequences
     q, k, v, heads = call[:4]
@@ -81,7 +87,7 @@ def backward(
     sizes = _sizes(call, queries)
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     row_grid = (triton.cdiv(call.longest, rows.block_m), n_heads, sequences)
-    # Zeros, because blocks after the end of a packed sequence write nothing.
+    # Zeros, because blocks after the end of a packed sequence do not write.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
     _rows_kernel[row_grid](
         q, k, v, gradients.out, heads, queries, keys, *layout, dq, sums, *sizes, keys.shape[1],
@@ -137,7 +143,7 @@ def _sizes(call: AttentionCall, queries: Tensor) -> tuple[int, ...]:
 
 
 def _constants(call: AttentionCall) -> dict[str, Any]:
-    """Return the constants of all gradient kernels."""
+    """Return the constants that all gradient kernels share."""
     width = call.q.shape[-1]
     return {
         "WIDTH": width,
@@ -149,7 +155,7 @@ def _constants(call: AttentionCall) -> dict[str, Any]:
 
 
 def _arithmetic(call: AttentionCall, has_precision: bool) -> dict[str, Any]:
-    """Return the constants of the kernels over rows and columns."""
+    """Return the constants that the kernels over rows and columns share."""
     interpreted = is_interpreted()
     return {
         "HAS_PRECISION": has_precision,

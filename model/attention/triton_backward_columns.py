@@ -36,9 +36,9 @@ def _columns_kernel(
     IS_PACKED: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of a block of keys.
+    """Compute dk and dv of a block of keys.
 
-    The first loop takes blocks of queries that are not all after the keys, the second those that are.
+    The first loop runs over blocks of queries of which some are not after the keys, the second over the other blocks.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
@@ -105,7 +105,7 @@ def _columns_kernel(
     b_until = elapsed(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
     b_own_decay = transport(b_until, mu)  # [BN]
     b_own_phi = phi(b_until, b_own_decay, mu, inverse_mu)  # [BN]
-    # As over the rows.
+    # As in the kernel over rows.
     STEPS: tl.constexpr = not HAS_STAMPS and p_q.dtype.element_ty != tl.float32
     gap = tl.cast(base + n_near * BM - last, tl.float32)
     gap_decay = transport(gap, mu)
@@ -160,7 +160,7 @@ def _columns_kernel(
     token = i_batch * n_keys + first_key + first
     o_store = i_head * WIDTH + (token + o_key)[:, None] * stride_row + o_w[None, :]  # [BN, W]
     tl.store(p_dv + o_store, b_dv.to(p_dv.dtype.element_ty), mask=m_store)
-    # Loaded again: kept, it or its addresses would take registers from the loops.
+    # Load k again, because keeping it or its addresses would take registers from the loops.
     b_k = load_rows(p_own_k, 0, (first + o_key).to(tl.int64), m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
     b_dk = (power * scale) * (b_dk - b_k.to(tl.float32) * tl.sum(b_sum, 1)[:, None])  # [BN, W]
     tl.store(p_dk + o_store, b_dk.to(p_dk.dtype.element_ty), mask=m_store)

@@ -1,6 +1,6 @@
 """Device functions of the gradient kernels: phi, its slope, and the weights and gradients of each pair of tokens.
 
-Equations and notation: `triton_backward.py`.
+The equations and the notation are in `triton_backward.py`.
 """
 
 # Triton kernels have no type annotations.
@@ -13,9 +13,9 @@ import triton.language as tl
 
 from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
 
-# log_norm of a missing row: its weights vanish and finite numbers stay finite.
+# log_norm of a missing row. Its weights vanish, and finite numbers remain finite.
 NO_ROW = tl.constexpr(1e30)
-# Below this mu lag, the series of phi are exact in float32; above it the quotients are.
+# For mu lag below this, the series of phi are exact in float32; above it, the quotients are.
 SMALL = tl.constexpr(0.25)
 # Number of values per key and per query, in blocks `[H, blocks, values, block]`.
 KEY_NUMBERS = tl.constexpr(7)
@@ -24,7 +24,9 @@ QUERY_NUMBERS = tl.constexpr(9)
 
 @triton.jit
 def phi(lag, decay, mu, inverse_mu):
-    """Variance accumulated over a lag, for decay = E: the series lag E sinh(y) / y, y = mu lag, or the quotient."""
+    """Return the variance accumulated over a lag, where decay = E: the series lag E sinh(y) / y, y = mu lag, or the
+    quotient.
+    """
     y2 = (mu * lag) * (mu * lag)
     series = lag * decay * (1.0 + y2 * (1.0 / 6.0 + y2 * (1.0 / 120.0 + y2 * (1.0 / 5040.0))))
     return tl.where(mu * lag < SMALL, series, (0.5 - 0.5 * decay * decay) * inverse_mu)
@@ -32,7 +34,7 @@ def phi(lag, decay, mu, inverse_mu):
 
 @triton.jit
 def minus_phi_slope(lag, decay, accumulated, mu, inverse_mu):
-    """-dphi/dmu for accumulated = phi(lag): (phi - lag E²) / mu, or its series."""
+    """Return -dphi/dmu, where accumulated = phi(lag): (phi - lag E²) / mu, or its series."""
     y = mu * lag
     series = 1.0 / 6.0 - y * (1.0 / 30.0 - y * (1.0 / 120.0 - y * (1.0 / 840.0)))
     series = lag * lag * decay * (1.0 - y * (1.0 / 3.0 - y * series))
@@ -41,9 +43,10 @@ def minus_phi_slope(lag, decay, accumulated, mu, inverse_mu):
 
 @triton.jit
 def scaled_head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
-    """Scalars of a head: mu, 1 / mu; sigma2, eta2, gamma2, 2 / nu in units of 2^log_unit; c; tau; nu; log_unit.
+    """Return parameters of a head: mu, 1 / mu; sigma2, eta2, gamma2, 2 / nu in units of 2^log_unit; c; tau; nu;
+    log_unit.
 
-    The unit is the largest power of two at or below the smallest V, unless V falls below a thousandth of V(0).
+    The unit is the largest power of two that does not exceed the smallest V, unless V falls below a thousandth of V(0).
     """
     p_head = p_heads + i_head * 6
     mu, sigma2, eta2 = tl.load(p_head), tl.load(p_head + 1), tl.load(p_head + 2)
@@ -51,7 +54,7 @@ def scaled_head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
     inverse_mu = tl.where(mu > 0.0, 1.0 / tl.where(mu > 0.0, mu, 1.0), 0.0)
     first = eta2 + gamma2
     last = tl.where(mu > 0.0, gamma2 + 0.5 * sigma2 * inverse_mu, first)
-    # V is monotonic in the lag; it may fall to 0.
+    # V is monotonic in the lag and may fall to 0.
     log_unit = tl.floor(tl.log2(tl.minimum(first, tl.maximum(last, first * 1e-3))))
     per_unit = tl.exp2(-log_unit)
     power = tau if IS_GAUSSIAN else tau * ((nu + DIMS) / DIMS)
@@ -61,7 +64,7 @@ def scaled_head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
 
 @triton.jit
 def load_rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, MASKED: tl.constexpr):
-    """Rows start + o_row of one head, [rows, W]."""
+    """Load the rows start + o_row of one head, [rows, W]."""
     o_w = tl.arange(0, BLOCK_W)  # [W]
     p_block = p + tl.cast(start, tl.int64) * stride_t + (o_row[:, None] * stride_t + o_w[None, :])  # [rows, W]
     if MASKED:
@@ -74,7 +77,7 @@ def load_rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl
 
 @triton.jit
 def stamps_at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
-    """Address of the stamps from `offset` on; 0 without stamps, for Triton 3.6 cannot return None."""
+    """Return the address of the stamps from `offset` on, or 0 without stamps, because Triton 3.6 cannot return None."""
     if HAS_STAMPS:
         return p_stamps + offset
     else:
@@ -83,7 +86,7 @@ def stamps_at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
 
 @triton.jit
 def load_times(p_time, start, o_row, m_row, HAS_STAMPS: tl.constexpr):
-    """Times of the tokens start + o_row as hi + lo; without stamps, the token numbers."""
+    """Return the times of the tokens start + o_row as hi + lo, or the token numbers without stamps."""
     if HAS_STAMPS:
         p_row = p_time + tl.cast(start, tl.int64) * 2 + o_row * 2
         return tl.load(p_row, mask=m_row, other=0.0), tl.load(p_row + 1, mask=m_row, other=0.0)
@@ -93,7 +96,7 @@ def load_times(p_time, start, o_row, m_row, HAS_STAMPS: tl.constexpr):
 
 @triton.jit
 def load_time(p_time, i_row, HAS_STAMPS: tl.constexpr):
-    """Time of one token as hi + lo."""
+    """Return the time of one token as hi + lo."""
     if HAS_STAMPS:
         p_row = p_time + tl.cast(i_row, tl.int64) * 2
         return tl.load(p_row), tl.load(p_row + 1)
@@ -103,7 +106,7 @@ def load_time(p_time, i_row, HAS_STAMPS: tl.constexpr):
 
 @triton.jit
 def lag_numbers(b_lag, head):
-    """E, phi and V of pairs at a lag."""
+    """Return E, phi and V of pairs at a lag."""
     mu, inverse_mu, sigma2, eta2, gamma2 = head[0], head[1], head[2], head[3], head[4]
     b_decay = transport(b_lag, mu)
     b_phi = phi(b_lag, b_decay, mu, inverse_mu)
@@ -112,7 +115,7 @@ def lag_numbers(b_lag, head):
 
 @triton.jit
 def product(b_x, b_y, UPCAST: tl.constexpr):
-    """x y, x in the dtype of y. UPCAST: the interpreter cannot multiply bfloat16."""
+    """Return x y, with x in the dtype of y. UPCAST is for the interpreter, which cannot multiply bfloat16."""
     if UPCAST:
         return tl.dot(b_x.to(b_y.dtype).to(tl.float32), b_y.to(tl.float32), input_precision="ieee")
     else:
@@ -124,10 +127,11 @@ def weigh(
     b_dot, b_decay, b_variance, b_query, b_key, b_norm, b_norm_low, m_pair, head,
     IS_GAUSSIAN: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """For every pair: p; log2 p; log2 V/U; 1 / U; match = -R² / 2; d match / dE - E |k|² / 2.
+    """Return for every pair: p; log2 p; log2 V/U; 1 / U; match = -R² / 2; d match / dE - E |k|² / 2.
 
-    Gaussian: 1 / V in place of 1 / U, x in place of log2 V/U. Blocks are `[BM, BN]` or `[BN, BM]`; numbers of queries
-    and keys broadcast to them.
+    For the Gaussian kernel, 1 / V replaces 1 / U, and x replaces log2 V/U. Blocks are `[BM, BN]` or `[BN, BM]`; values
+    of
+    queries and keys broadcast to them.
     """
     scale, power, tau = head[5], head[6], head[7]
     b_slope = b_decay * b_key + b_dot
@@ -144,7 +148,7 @@ def weigh(
             b_fit = b_log_v - log2(b_u, FAST)
             b_log_p = (power * b_fit - b_norm) - tau * b_log_v
         else:
-            # nu may be large: a power of a rounded V / U would be off by as much.
+            # nu may be large, in which case a power of a rounded V / U would be inaccurate.
             b_fit = -log2_of_one_plus(-scale * b_match / b_variance)
             b_log_p = (power * b_fit - tau * b_log_v) - b_norm
     if not FAST:
@@ -159,7 +163,7 @@ def weigh(
 def differentiate(
     weighed, b_gain, b_offset, b_h, m_pair, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):
-    """dL, s and the part of s from the gradient h of precision, for every pair; b_gain = E dO·v."""
+    """Return dL, s and the part of s from the gradient h of the precision, for every pair. b_gain = E dO·v."""
     b_p, _, b_fit, b_inverse, _, _ = weighed
     b_dl = b_p * (b_gain + b_offset)
     b_evidence = 0.0
@@ -176,7 +180,7 @@ def differentiate(
 def variance_slope(
     weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr
 ):  # fmt: skip
-    """m for every pair."""
+    """Return m for every pair."""
     _, _, b_fit, b_inverse, b_match, _ = weighed
     scale, power, tau = head[5], head[6], head[7]
     if IS_GAUSSIAN:
@@ -185,20 +189,20 @@ def variance_slope(
         # power - tau = tau nu / D.
         b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
     else:
-        # The common factor dL / V is taken out before the terms cancel.
+        # Factor out dL / V before the terms cancel.
         b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence  # [BM, BN]
     return b_m
 
 
 @triton.jit
 def transport_gradient(weighed, b_gain, b_carried, b_decay, b_key, head):
-    """E dE for every pair, without the part through V."""
+    """Return E dE for every pair, without the part through V."""
     return weighed[0] * b_gain + (head[6] * head[5]) * (b_carried * (weighed[5] + b_decay * b_key))  # [BM, BN]
 
 
 @triton.jit
 def nu_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
-    """Gradient of nu from Σ s · match and Σ dL log2 V/U."""
+    """Return the gradient of nu, from Σ s · match and Σ dL log2 V/U."""
     scale, power, tau, nu = head[5], head[6], head[7], head[8]
     b_through_u = -(power * scale / nu) * b_sum_match
     return b_through_u if IS_GAUSSIAN else b_through_u + ((power - tau) / nu * LN2) * b_sum_fit
@@ -206,7 +210,9 @@ def nu_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
 
 @triton.jit
 def load_queries(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
-    """-|q|² / 2, g - dO·out, log_norm as hi and lo, and h of a block of queries, [BM]; unused ones are arbitrary."""
+    """Load -|q|² / 2, g - dO·out, log_norm as hi and lo, and h of a block of queries, [BM]. Unused values are
+    arbitrary.
+    """
     b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
     b_norm_low, b_h = b_norm, b_norm
     if not FAST:

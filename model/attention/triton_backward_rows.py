@@ -1,4 +1,4 @@
-"""Gradient kernel over blocks of queries, for dq and the gradients of the head scalars."""
+"""Gradient kernel over blocks of queries, for dq and the gradients of the parameters of the heads."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -42,11 +42,13 @@ def _rows_kernel(
     HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, NEEDS_DECAY: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """dq of a block of queries, and its part of the gradients of the head's scalars.
+    """Compute dq of a block of queries, and its part of the gradients of the parameters of the head.
 
-    The first loop takes blocks of BD keys that are not before all queries, the second blocks of BN keys that are.
+    The first loop runs over blocks of BD keys of which some are not before all queries, the second over earlier blocks
+    of
+    BN keys.
     """
-    # The longest programs first.
+    # The longest programs run first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
     _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
@@ -81,7 +83,7 @@ def _rows_kernel(
         b_norm_low = tl.load(p_query + 3 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
     if HAS_PRECISION:
         b_h = tl.load(p_query + 4 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
-    # Position of a query: the number of its own key. Without stamps it is the time.
+    # The position of a query is the number of its own key. Without stamps, it is the time.
     position = length - n_own + first
     i_time = first if HAS_STAMPS else position
     b_hi, b_lo = load_times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
@@ -139,8 +141,8 @@ def _rows_kernel(
     b_own_phi = phi(b_since, b_own_decay, mu, inverse_mu)  # [BM]
     b_own_fall = minus_phi_slope(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
     o_key = tl.arange(0, BN)  # [BN]
-    # From near to far, E and phi of the gap follow from their sum rule over one block; in float32 they are computed
-    # anew.
+    # From near to far, E and phi of the gap follow from their sum rule over one block. In float32 they are computed
+    # again.
     STEPS: tl.constexpr = not HAS_STAMPS and p_q.dtype.element_ty != tl.float32
     gap = tl.cast(position - n_earlier * BN + 1, tl.float32)
     gap_decay = transport(gap, mu)
@@ -224,7 +226,7 @@ def _rows_kernel(
         tl.store(p_sum + 5 * stride_sum, tl.sum(b_all_tau, 0) / tau * LN2)
 
     o_w = tl.arange(0, BLOCK_W)  # [W]
-    # Loaded again: kept, it or its addresses would take registers from the loops.
+    # Load q again, because keeping it or its addresses would take registers from the loops.
     b_q = load_rows(p_own, 0, (first + o_query).to(tl.int64), m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
     b_dq = (power * scale) * (b_dq - b_q.to(tl.float32) * b_all_s[:, None])  # [BM, W]
     p_row = p_dq + i_head * WIDTH + (token + o_query)[:, None] * stride_row + o_w[None, :]  # [BM, W]

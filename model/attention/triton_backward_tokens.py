@@ -1,4 +1,4 @@
-"""Gradient kernels that precompute values of each token for the row and column kernels."""
+"""Gradient kernels that compute values of each token for the row and column kernels."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -35,7 +35,7 @@ def _describe_keys(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     IS_GAUSSIAN: tl.constexpr,
 ):  # fmt: skip
-    """Store for each key, s before the last key of its block: -|k|² / 2; E(s), E(s)²; C, phi(s), -dC/dmu; s.
+    """Store for each key, at s before the last key of its block: -|k|² / 2; E(s), E(s)²; C, phi(s), -dC/dmu; s.
 
     C = sigma2 phi(s) + eta2 E(s)².
     """
@@ -51,7 +51,7 @@ def _describe_keys(
     b_k = load_rows(p_own, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True).to(tl.float32)  # [BN, W]
     p_time = stamps_at(p_stamps, i_batch * stride_stamps + first * 2, HAS_STAMPS)
     b_hi, b_lo = load_times(p_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
-    # The last block may end early; only whole blocks use these numbers.
+    # The last block may be incomplete, but only complete blocks use these values.
     last_hi, last_lo = load_time(p_time, tl.minimum(start + BN, length) - 1, HAS_STAMPS)
     b_lag = elapsed(last_hi, last_lo, b_hi, b_lo)  # [BN]
     b_decay = transport(b_lag, mu)  # [BN]
@@ -75,8 +75,8 @@ def _describe_queries(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Store for each query, u after the first query of its block: -|q|² / 2; g - dO·out; log_norm / ln 2 in the units
-    of the head as hi and lo; h / c in these units; E(u), E(u)², sigma2 phi(u) + gamma2; g log_norm / ln 2.
+    """Store for each query, at u after the first query of its block: -|q|² / 2; g - dO·out; log_norm / ln 2 in the
+    units of the head as hi and lo; h / c in these units; E(u), E(u)², sigma2 phi(u) + gamma2; g log_norm / ln 2.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first, length = sequence(p_starts, i_sequence, n_queries, IS_PACKED)
@@ -97,7 +97,7 @@ def _describe_queries(
     )
     o_row = (token + o_query) * n_heads + i_head  # [BM]
     b_g = tl.load(p_grad_log_norm + o_row, mask=m_query, other=0.0)  # [BM]
-    # float64: an error here shifts all weights of a row.
+    # float64, because an error here shifts all weights of a row.
     b_norm = tl.load(p_log_norm + o_row, mask=m_query, other=0.0).to(tl.float64) / 0.6931471805599453  # [BM]
     b_norm += tau.to(tl.float64) * log_unit
     b_high = tl.where(m_query, b_norm.to(tl.float32), NO_ROW)  # [BM]

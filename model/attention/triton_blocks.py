@@ -1,7 +1,7 @@
-"""Splitting of sequences into blocks, for the forward and backward kernels.
+"""Division of sequences into blocks, for the forward and backward kernels.
 
-A batch holds one sequence per row or, if packed, several sequences in one row that begin at `starts`. Blocks never span
-two sequences.
+A batch contains one sequence per row or, if it is packed, several sequences in one row that begin at `starts`. A block
+never contains tokens of two sequences.
 """
 
 # Triton kernels have no type annotations.
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rfa.model.placement import is_simulated
 
-# Length-dependent arguments that Triton must not specialise. Otherwise prompts of length 1 or a multiple of 16 would
-# compile new variants while requests wait.
+# Length-dependent arguments that Triton must not specialise. Otherwise, prompts whose length is 1 or a multiple of 16
+# would compile new variants while requests wait.
 LENGTHS = [
     "n_queries", "n_keys", "n_blocks", "n_query_blocks", "n_key_blocks", "n_distances",
     "stride_stamps", "stride_query_stamps", "stride_key_stamps", "stride_pages",
@@ -25,7 +25,7 @@ LENGTHS = [
 
 @triton.jit
 def sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
-    """Batch row, first token in it and number of tokens of a sequence."""
+    """Return the batch row of a sequence, its first token in that row, and its number of tokens."""
     if IS_PACKED:
         first = tl.load(p_starts + i_sequence)
         return tl.cast(0, tl.int64), first.to(tl.int64), tl.load(p_starts + i_sequence + 1) - first
@@ -35,7 +35,7 @@ def sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
 
 @triton.jit
 def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Index of the first block of a sequence among the blocks of all sequences."""
+    """Return the index of the first block of a sequence among the blocks of all sequences."""
     if IS_PACKED:
         return first // BLOCK + i_sequence
     else:
@@ -44,9 +44,9 @@ def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.co
 
 @triton.jit
 def block_place(p_pages, i_block, BLOCK: tl.constexpr, PAGE: tl.constexpr):
-    """Row of the first key of a block: in a paged cache, in the page of the block.
+    """Return the row of the first key of a block, in a paged cache within the page of the block.
 
-    p_pages: pages of the sequence, in order. PAGE: keys of a page, a multiple of BLOCK; 0: not paged.
+    p_pages: pages of the sequence, in order. PAGE: keys per page, a multiple of BLOCK, or 0 if the keys are not paged.
     """
     first = tl.cast(i_block, tl.int64) * BLOCK
     if PAGE == 0:
@@ -57,12 +57,12 @@ def block_place(p_pages, i_block, BLOCK: tl.constexpr, PAGE: tl.constexpr):
 
 @triton.jit
 def elapsed(hi, lo, earlier_hi, earlier_lo):
-    """Time between two stamps hi + lo, >= 0."""
+    """Return the time between two stamps hi + lo, >= 0."""
     return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
 
 
 def is_interpreted() -> bool:
-    """Return whether kernels run in Triton's interpreter, which has no inline PTX and no bfloat16 products."""
+    """Return whether kernels run in Triton's interpreter, which supports neither inline PTX nor bfloat16 products."""
     return not isinstance(sequence, triton.JITFunction) and not is_simulated()
 
 
@@ -72,7 +72,9 @@ def blocks_of(n_tokens: int, block: int) -> int:
 
 
 def all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
-    """Return the number of blocks of all sequences. Packed sequences may need one more, to start in a block."""
+    """Return the number of blocks of all sequences. A packed sequence may need one more block, because it starts in a
+    new one.
+    """
     return n_tokens // block + sequences if is_packed else sequences * blocks_of(n_tokens, block)
 
 

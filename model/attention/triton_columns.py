@@ -23,7 +23,7 @@ def _describe_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    """Store the vectors of one block; p_pages: pages of its sequence."""
+    """Store the values of one block. p_pages are the pages of its sequence."""
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)
@@ -40,7 +40,7 @@ def _describe_block(
     b_k = tl.load(p_row + place[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
         p_time = p_stamps + i_batch * stride_stamps
-        # Only whole blocks are used; for the last one of a sequence any key serves as the anchor.
+        # Only complete blocks are used. For the last block of a sequence, any key can be the anchor.
         p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1) * 2
         b_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)
         b_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)
@@ -68,9 +68,9 @@ def _columns_kernel(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    """The vectors of each block of keys, [H, blocks, COLUMNS, BN].
+    """Store the values of each block of keys, [H, blocks, COLUMNS, BN].
 
-    With pages a program takes several blocks: a captured graph has a fixed number of programs.
+    With pages, a program processes several blocks, because a captured graph has a fixed number of programs.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)

@@ -1,18 +1,18 @@
 """log V between distant blocks as a matrix product, so that a score of the forward pass needs two hardware functions.
 
-With token numbers as times log V depends on the lag only, and between BM queries and BN keys at least `gap` apart it is
-smooth. Per column c its Chebyshev series in the row r is cut after ORDERS terms:
+If times are token numbers, log V depends on the lag only. Between BM queries and BN keys that are at least `gap` apart,
+it is smooth. For each column c, its Chebyshev series in the row r is cut after ORDERS terms:
 
     f(r, c) = tau (kappa - 1) log2 V(gap + r + BN - 1 - c) + constant  ≈  Σ_k a_k(c) T_k(x_r),    -1 <= x_r <= 1
 
-a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. Large coefficients and T_2 are split into high + low parts; two
-terms subtract the shift of the row. The second factor depends only on the head and the distance of the blocks: a table
-over distances, computed here with less work than the pairs by a factor of BM. Blocks at the queries themselves have
-only BM lags: a second table holds E, V and log V of each.
+This is a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. Large coefficients and T_2 are split into high and low
+parts, and two terms subtract the shift of the row. The second factor depends only on the head and on the distance of
+the blocks. A table over distances is computed here with less work than the pairs by a factor of BM. Blocks at the
+queries themselves have only BM lags. A second table contains E, V and log V of each of these lags.
 
 Error: the kernel compares the product with the exact f for all pairs of the blocks. If a difference of exponents
-exceeds BOUND (a relative error of the weights of 1.7e-4) the distance is marked to be computed exactly. Beyond
-LARGEST_SHIFT the rounding of the shift would exceed that.
+exceeds BOUND (a relative error of the weights of 1.7e-4), the distance is marked to be computed exactly. Beyond
+LARGEST_SHIFT, the rounding of the shift would exceed BOUND.
 """
 
 # Triton kernels have no type annotations.
@@ -33,49 +33,50 @@ from rfa.model.attention.triton_score import LOG2E, accumulated, exponential, lo
 from rfa.model.placement import capability_of
 
 ORDERS = tl.constexpr(10)
-# Chebyshev nodes, padded to the size of a matrix product.
+# Number of Chebyshev nodes, padded to the size of a matrix product.
 NODES = tl.constexpr(16)
-# 1 and T_1 with high, low; T_2 high, high, low with high, low, high; T_3 …; the shift of the row with 1.
+# Terms: 1 and T_1 with high, low; T_2 high, high, low with high, low, high; T_3 …; the shift of the row with 1.
 TERMS = tl.constexpr(16)
-# Per lag BM … 1 - BM, with negative lags clamped to 0: E; V; tau (kappa - 1) log2 V; 0.
+# Values per lag BM … 1 - BM, where negative lags are clamped to 0: E; V; tau (kappa - 1) log2 V; 0.
 LAG_NUMBERS = tl.constexpr(4)
 SHIFT_TERM = tl.constexpr(14)
 BOUND = tl.constexpr(2.0**-12)
 LARGEST_SHIFT = tl.constexpr(1024.0)
-# E may be part of the exponent of a weight while it is above 2^-LIGHT_EXPONENT.
+# E may be part of the exponent of a weight if it is above 2^-LIGHT_EXPONENT.
 LIGHT_EXPONENT = tl.constexpr(60.0)
 
 
 @triton.jit
 def is_slow_head(mu, BN: tl.constexpr):
-    """Whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant block; else use (1 - E²) / (2
-    mu)."""
+    """Return whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant block. If not, use (1 -
+    E²) / (2 mu).
+    """
     return 2.0 * mu * BN < 1.0
 
 
 @triton.jit
 def n_light_distances(mu, BM: tl.constexpr, BN: tl.constexpr):
-    """Number of distances without a pair whose E is below 2^-LIGHT_EXPONENT."""
+    """Return the number of distances at which E of all pairs is at least 2^-LIGHT_EXPONENT."""
     longest = LIGHT_EXPONENT * 0.6931471805599453 / tl.maximum(mu, 1e-9) - (BM + BN)
     return tl.cast(tl.maximum(longest / BN, 0.0), tl.int32)
 
 
 @triton.jit
 def _low(x):
-    """The part of x that rounding to float16 loses."""
+    """Return the part of x that is lost by rounding to float16."""
     return x - x.to(tl.float16).to(tl.float32)
 
 
 @triton.jit
 def _order(o_term):
-    """Order of the polynomial of a term; ORDERS or more for the shift of the row."""
+    """Return the order of the polynomial of a term, or at least ORDERS for the shift of the row."""
     lowest = tl.where(o_term < 2, 0, tl.where(o_term < 4, 1, 2))
     return tl.where(o_term < 7, lowest, o_term - 4)
 
 
 @triton.jit
 def _cosine(i_step):
-    """cos(pi i / (2 ORDERS)), i >= 0, as the sine of at most a quarter turn by its series."""
+    """Return cos(pi i / (2 ORDERS)) for i >= 0, as the sine of at most a quarter turn from its series."""
     step = i_step.to(tl.float32)
     from_turn = step - 4 * ORDERS * tl.floor(step * (0.25 / ORDERS) + 0.5)
     x = (ORDERS - tl.abs(from_turn)) * (1.5707963267948966 / ORDERS)
@@ -90,7 +91,7 @@ def _cosine(i_step):
 
 @triton.jit
 def _row_terms(BM: tl.constexpr):
-    """First factor [BM, TERMS] without the shift; T_1 is scaled to numbers that float16 holds."""
+    """Return the first factor [BM, TERMS] without the shift. T_1 is scaled to numbers that float16 can represent."""
     o_term = tl.arange(0, TERMS)[None, :]  # [1, TERMS]
     order = _order(o_term)  # [1, TERMS]
     b_whole = (2 * tl.arange(0, BM) - (BM - 1)).to(tl.float32)[:, None]  # [BM, 1]
@@ -105,7 +106,7 @@ def _row_terms(BM: tl.constexpr):
 
 @triton.jit
 def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
-    """First factor [BM, TERMS] float16 with the shift of the row."""
+    """Return the first factor [BM, TERMS] in float16, with the shift of the row."""
     o_term = tl.arange(0, TERMS)[None, :]  # [1, TERMS]
     b_terms = tl.load(p_rows + tl.arange(0, BM)[:, None] * TERMS + o_term)  # [BM, TERMS]
     b_terms = tl.where(o_term == SHIFT_TERM, -b_shift[:, None].to(tl.float16), b_terms)
@@ -114,9 +115,9 @@ def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
 
 @triton.jit
 def numbers_of_lags(p_lag, FAST: tl.constexpr):
-    """E, V and tau (kappa - 1) log2 V at addresses of the table of lags.
+    """Load E, V and tau (kappa - 1) log2 V at addresses of the table of lags.
 
-    FAST loads them at once into the threads that use them; a load of Triton would go through shared memory.
+    FAST loads them at once into the threads that use them. A load by Triton would go through shared memory.
     """
     if FAST:
         b_decay, b_variance, b_level, _ = tl.inline_asm_elementwise(
@@ -133,8 +134,8 @@ def table_kernel(
     p_heads, p_rows, p_table, p_marks, p_lags, n_distances,
     WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """One distance of one head: second factor [H, T, TERMS, BN] and marks [H, T] int32; the first factor without
-    shifts.
+    """Store one distance of one head: the second factor [H, T, TERMS, BN] and the mark [H, T] int32; also the first
+    factor without shifts.
 
     A mark is distance + 1 if the product is too inaccurate, else 0. Distance 0 also writes the table of lags,
     [H, 2 BM, LAG_NUMBERS].
@@ -147,26 +148,26 @@ def table_kernel(
     nu = tl.load(p_heads + i_head * 6 + 4)
     tau = tl.load(p_heads + i_head * 6 + 5)
     slope = tau * nu / (WIDTH // 2)
-    # U is computed as nu / 2 times itself.
+    # U is computed as nu / 2 times its value.
     constant = (slope + tau) * (tl.log2(nu) - 1.0)
     gap = (i_distance * BN + 1).to(tl.float32)
     before_anchor = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
-    # For a light distance the exponent of E is part of the table.
+    # For a light distance, the table includes the exponent of E.
     transported = tl.where(i_distance < n_light_distances(mu, BM, BN), mu * LOG2E, 0.0)
 
     o_term = tl.arange(0, TERMS)  # [TERMS]
     order = _order(o_term)  # [TERMS]
     o_node = tl.arange(0, NODES)  # [NODES]
     b_node = _cosine(2 * o_node + 1)  # [NODES]
-    # The numbers of the keys are one more row, at its lag before the anchor: a thread of the pairs has too many
-    # columns.
+    # The values of the keys are an additional row, at its lag before the anchor, because a thread of the pairs has too
+    # many columns.
     is_key = o_node == ORDERS  # [NODES]
     b_from_anchor = tl.where(is_key, 0.0, gap + 0.5 * (BM - 1) * (1.0 + b_node))  # [NODES]
     b_lag = b_from_anchor[:, None] + before_anchor[None, :]  # [NODES, BN]
     b_spread = spread(b_lag, exponential(-2.0 * mu * b_lag), mu, sigma2, eta2, 0.0)  # [NODES, BN]
     b_key_variance = tl.sum(tl.where(is_key[:, None], b_spread, 0.0), 0)  # [BN]
     b_exponents = slope * log2(b_spread + gamma2, FAST) + constant - transported * b_lag  # [NODES, BN]
-    b_exponents = tl.where(is_key[:, None], 0.0, b_exponents)  # it is infinite for V = 0
+    b_exponents = tl.where(is_key[:, None], 0.0, b_exponents)  # the exponent is infinite if V = 0
     scale = tl.where(order == 0, 0.5, tl.where(order == 1, BM / (BM - 1.0), 1.0)) * (2.0 / ORDERS)  # [TERMS]
     m_polynomials = (order < ORDERS)[:, None] & (o_node < ORDERS)[None, :]  # [TERMS, NODES]
     b_polynomials = scale[:, None] * _cosine(order[:, None] * (2 * o_node + 1)[None, :])  # [TERMS, NODES]
@@ -187,7 +188,7 @@ def table_kernel(
     b_transported = transported * (gap + o_row)[:, None] + (transported * before_anchor)[None, :]  # [BM, BN]
     b_exact = slope * log2(b_variance, FAST) + (constant - b_transported)  # [BM, BN]
     b_product = tl.dot(b_rows, b_terms)  # [BM, BN]
-    # As integers, positive floats keep their order, and NaN is the largest.
+    # Interpreted as integers, positive floats keep their order, and NaN is the largest.
     b_error = tl.abs(b_product - b_exact).to(tl.int32, bitcast=True)  # [BM, BN]
     error = tl.max(b_error).to(tl.float32, bitcast=True)
 

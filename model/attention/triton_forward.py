@@ -1,26 +1,26 @@
 """Fused forward pass of Robust Filter Attention: out, log_norm and precision in one pass over the keys, O(N) memory.
 
-Equations in `triton_score.py`, reference in `reference.py`. A program owns the queries at positions P0 … P0 + BM - 1 of
-one head and sequence (position p is the token of key p) and takes the keys in blocks of BN:
+The equations are in `triton_score.py`, the reference is `reference.py`. A program owns the queries at positions
+P0 … P0 + BM - 1 of one head and sequence (position p is the token of key p) and processes the keys in blocks of BN:
 
-* First the blocks at P0 … P0 + BM - 1: masked, a lag per pair, a running maximum. Where distant blocks use a table, E
-  and V of these lags come from one too. The maximum of a row then shifts its exponents for good. The token's own key is
-  among them, so no row underflows. If the sum of a row exceeds LIMIT, its program goes over all keys again with the
-  running maximum.
-* Then the blocks before them: no mask, no maximum. An anchor (the last key of the block) lies between these keys and
-  the queries, so E and V follow from factors of rows and columns, with s = anchor - key and u = query - anchor, without
-  cancellation and for any mu >= 0:
+* First, the blocks at P0 … P0 + BM - 1, with a mask, a lag per pair and a running maximum. If distant blocks use a
+  table, E and V of these lags come from a table too. Afterwards, the maximum of a row shifts its exponents permanently.
+  The token's own key is among these keys, so no row underflows. If the sum of a row exceeds LIMIT, its program
+  processes all keys again with a running maximum.
+* Then the blocks before them, without a mask or a maximum. An anchor (the last key of the block) lies between these
+  keys and the queries, so E and V follow from factors of rows and columns, with s = anchor - key and
+  u = query - anchor, without cancellation and for any mu >= 0:
 
       E = E(u) E(s)     V = [sigma2 phi(u) + gamma2] + E(u)² [sigma2 phi(s) + eta2 E(s)²]
 
-  `triton_columns.py` computes the column factors; those of the rows follow from the offset to the first query and one
+  `triton_columns.py` computes the column factors. The row factors follow from the offset to the first query and one
   scalar per block.
-* For token numbers as times, inputs of 16 bits and the Student-t kernel, log V of distant blocks is a product with a
-  table (`triton_distant.py` states the error). E is part of the exponent of a weight while it is above 2^-60, and is
+* If times are token numbers, inputs have 16 bits and the kernel is Student-t, log V of distant blocks is a product with
+  a table (`triton_distant.py` states the error). E is part of the exponent of a weight if it is above 2^-60, and is
   divided out of the sum of the weights.
 
-Layout: q [B, n, H, W], k, v [B, M, H, W], W = 2D reals, even, 16 … 256; float32, float16 or bfloat16, accumulated in
-float32. float16 weights are scaled by 2^HEADROOM: they vanish below 2^-24.
+Layout: q [B, n, H, W], k and v [B, M, H, W], where W = 2D is even and 16 … 256; float32, float16 or bfloat16,
+accumulated in float32. float16 weights are scaled by 2^HEADROOM, because they vanish below 2^-24.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rfa.model.attention.triton_columns import COLUMNS, _columns_kernel
 from rfa.model.attention.triton_distant import Distances, distances, forward_launch
 from rfa.model.attention.triton_forward_kernel import _forward_kernel
 
-# Upper limit of programs that precompute key values of pages: one or two waves on a GPU.
+# Maximum number of programs that compute values of paged keys: one or two waves on a GPU.
 COLUMN_PROGRAMS = 4096
 
 
@@ -53,10 +53,12 @@ def forward(
     """Compute out, log_norm and precision of rotated, validated inputs.
 
     Args:
-        pages: Pages of the keys in k and v, for packed sequences without stamps. None: the keys start at `key_starts`.
+        call: Arguments of the operator.
+        pages: Pages of the keys in k and v, for packed sequences without stamps. If None, the keys start at
+            `key_starts`.
         out_dtype: Dtype of out. Default: that of q.
-        table: `distances` of these heads for at least as many keys. Default: computed here.
-        blocks: Overrides the launch table. `block_n` divides `block_m`.
+        table: Result of `distances` for these heads and at least as many keys. Default: computed here.
+        blocks: Replaces the entry of the launch table. `block_n` must divide `block_m`.
 
     Returns:
         out `[B, n, H, W]`, log_norm and precision `[B, n, H]` float32. precision is `[0]` without `with_precision`.
@@ -101,7 +103,7 @@ def _check_blocks(shape: Launch, pages: KeyPages | None) -> None:
 
 
 def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> dict[str, Any]:
-    """Return the constants of both kernels."""
+    """Return the constants that both kernels share."""
     width = call.q.shape[-1]
     return {
         "WIDTH": width,
@@ -114,7 +116,7 @@ def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> di
 
 
 def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
-    """Return the constants of the forward kernel alone."""
+    """Return the constants of the forward kernel only."""
     is_half, interpreted = call.q.dtype == torch.float16, is_interpreted()
     return {
         "BM": shape.block_m,
@@ -128,7 +130,9 @@ def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
 
 
 def _table(call: AttentionCall, shape: Launch, longest_keys: int, table: Distances | None) -> Distances | None:
-    """Return the table of distances, for token positions as times and Student-t. It is too inaccurate for float32."""
+    """Return the table of distances for token positions as times and Student-t, or None. It is too inaccurate for
+    float32.
+    """
     if call.query_stamps is not None or call.is_gaussian or call.q.dtype == torch.float32:
         return None
     if table is None:
@@ -137,5 +141,5 @@ def _table(call: AttentionCall, shape: Launch, longest_keys: int, table: Distanc
             with_precision=call.with_precision, blocks=shape,
         )  # fmt: skip
     if (count := table.marks.shape[1] * shape.block_n) < longest_keys:
-        raise ValueError(f"the table of distances covers {count} keys, got a sequence of {longest_keys}")
+        raise ValueError(f"the table of distances covers {count} keys, but a sequence has {longest_keys}")
     return table

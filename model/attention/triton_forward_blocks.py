@@ -22,15 +22,15 @@ from rfa.model.attention.triton_score import (
     spread,
 )
 
-# Initial shift of a row: below every logit, but finite, so that differences are finite.
+# Initial shift of a row, below every logit but finite, so that differences are finite.
 NOTHING = tl.constexpr(-1.0e30)
-# Head width above which the column decays are loaded in every iteration to save registers.
+# Head width above which the decays of columns are loaded in every iteration to save registers.
 KEPT_DECAYS = tl.constexpr(4096)
 
 
 @triton.jit
 def decayed(b_exponent, IS_EXACT: tl.constexpr):
-    """e^-x for x >= 0."""
+    """Return e^-x for x >= 0."""
     if IS_EXACT:
         return exponential(-b_exponent)
     else:
@@ -39,9 +39,9 @@ def decayed(b_exponent, IS_EXACT: tl.constexpr):
 
 @triton.jit
 def half_residual2(b_decay, b_dot, b_half_q2, b_half_k2):
-    """R² / 2 of every pair, [BM, BN]."""
+    """Return R² / 2 of every pair, [BM, BN]."""
     b_match = b_half_q2 - b_decay * (b_dot - b_decay * b_half_k2)  # [BM, BN]
-    # A maximum takes a number before a NaN: the worst input would be the best match.
+    # By default, a maximum prefers a number to NaN, which would make an invalid input the best match.
     return tl.maximum(b_match, 0.0, propagate_nan=tl.PropagateNan.ALL)  # [BM, BN]
 
 
@@ -50,7 +50,7 @@ def logits(
     b_decay, b_variance, b_dot, b_half_q2, b_half_k2, b_shift, nu, tau, kappa,
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """L / ln 2 - shift and the evidence of every pair, [BM, BN]; arguments broadcast to it."""
+    """Return L / ln 2 - shift and the evidence of every pair, [BM, BN], to which the arguments broadcast."""
     b_half = half_residual2(b_decay, b_dot, b_half_q2, b_half_k2)  # [BM, BN]
     if IS_GAUSSIAN:
         b_precision = reciprocal(b_variance, FAST)  # [BM, BN]
@@ -71,7 +71,7 @@ def logits(
 
 @triton.jit
 def accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED: tl.constexpr):
-    """out + (weight · E) v, the factor in the dtype of v."""
+    """Return out + (weight · E) v, with the first factor in the dtype of v."""
     b_transported = b_weight * b_decay  # [BM, BN]
     if INTERPRETED and b_v.dtype == tl.bfloat16:
         return tl.dot(b_transported, b_v.to(tl.float32), b_out, input_precision="ieee")
@@ -81,7 +81,7 @@ def accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def similarity(b_q, b_k, INTERPRETED: tl.constexpr):
-    """q·k of every pair, [BM, BN]."""
+    """Return q·k of every pair, [BM, BN]."""
     if INTERPRETED and b_q.dtype == tl.bfloat16:
         return tl.dot(b_q.to(tl.float32), tl.trans(b_k.to(tl.float32)), input_precision="ieee")
     else:
@@ -93,7 +93,7 @@ def load_any_block(
     p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
     BN: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
-    """k and v of a block, zeros after the last key, [BN, W]."""
+    """Load k and v of a block, [BN, W], with zeros after the last key."""
     o_within = tl.arange(0, BN)  # [BN]
     o_w = tl.arange(0, BLOCK_W)  # [W]
     m_kv = (i_block * BN + o_within < length)[:, None] & (o_w < WIDTH)[None, :]  # [BN, W]
@@ -105,7 +105,7 @@ def load_any_block(
 
 @triton.jit
 def add_weighted(state, b_logit, b_decay, b_v, HEADROOM: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Add pairs to the state under a running maximum; the logit of a pair that does not count is -inf."""
+    """Add pairs to the state under a running maximum. The logit of a pair that does not count is -inf."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     b_top = tl.maximum(b_shift, tl.max(b_logit, 1) - HEADROOM)  # [BM]
     b_rescale = tl.exp2(b_shift - b_top)  # [BM]
@@ -121,7 +121,7 @@ def masked_block(
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Any block of keys: a causal mask, a lag per pair and a running maximum. Returns the new state."""
+    """Add any block of keys, with a causal mask, a lag per pair and a running maximum. Return the new state."""
     mu, sigma2, eta2, gamma2, nu, tau, kappa = head
     b_k, b_v = load_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
@@ -137,7 +137,7 @@ def masked_block(
         b_ahead = (o_row - i_block * BN).to(tl.float32)  # [BM]
         b_lag = tl.maximum(b_ahead[:, None] - o_within.to(tl.float32)[None, :], 0.0)  # [BM, BN]
     b_decay = decayed(mu * b_lag, b_q.dtype == tl.float32)  # [BM, BN]
-    # The square of a rounded E would not do for the difference 1 - E².
+    # The square of a rounded E is too inaccurate for the difference 1 - E².
     b_decay2 = exponential(-2.0 * mu * b_lag) if b_q.dtype == tl.float32 else b_decay * b_decay  # [BM, BN]
     b_variance = spread(b_lag, b_decay2, mu, sigma2, eta2, gamma2, b_q.dtype == tl.float32)  # [BM, BN]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
@@ -160,12 +160,14 @@ def near_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr,
     WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """`masked_block` with E, V and log V from the table of lags; i_near counts from the first query's block."""
+    """Add a block as `masked_block` does, with E, V and log V from the table of lags. i_near counts from the block of
+    the first query.
+    """
     nu, tau, kappa = head[4], head[5], head[6]
     b_k, b_v = load_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
     b_half_k2 = tl.load(p_columns + tl.cast(i_block, tl.int64) * (COLUMNS * BN) + 2 * BN + tl.arange(0, BN))  # [BN]
     p_row = p_lags + (BM + i_near * BN - tl.arange(0, BM)) * LAG_NUMBERS  # [BM]
-    # In 64 bits: what two columns are apart becomes part of the load.
+    # The offset has 64 bits, so that the distance between two columns becomes part of the load.
     p_lag = p_row[:, None] + (tl.arange(0, BN).to(tl.int64) * LAG_NUMBERS)[None, :]  # [BM, BN]
     b_decay, b_variance, b_level = numbers_of_lags(p_lag, FAST)  # [BM, BN]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
@@ -185,7 +187,7 @@ def near_block(
 def load_whole_block(
     p_k, p_v, stride_kt, stride_vt, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
-    """k and v of a whole block, [BN, W]."""
+    """Load k and v of a complete block, [BN, W]."""
     o_key = tl.arange(0, BN)[:, None]  # [BN, 1]
     o_w = tl.arange(0, BLOCK_W)[None, :]  # [1, W]
     if WIDTH == BLOCK_W:
@@ -201,7 +203,9 @@ def earlier_block(
     head, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """A whole block of keys before all queries, its last key `gap` before the first query. Returns the new state."""
+    """Add a complete block of keys before all queries, whose last key is `gap` before the first query. Return the new
+    state.
+    """
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     mu, sigma2, _, gamma2, nu, tau, kappa = head
     place = block_place(p_pages, i_block, BN, PAGE)
@@ -238,10 +242,10 @@ def distant_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_LIGHT: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """A whole block of keys far before all queries, with log V and the shifts of the rows from a product.
+    """Add a complete block of keys far before all queries, with log V and the shifts of the rows from a product.
 
-    IS_LIGHT: the table's exponent includes that of E, and the sums are of weight E factor / E(s).
-    Returns out (-out if not light: -q·k would cost an instruction), and by LANES Σ weight and Σ 2 / (nu U).
+    IS_LIGHT: the exponent of the table includes that of E, and the sums are of weight E factor / E(s).
+    Returns out (-out unless IS_LIGHT, because -q·k would cost an instruction), and by LANES Σ weight and Σ 2 / (nu U).
     """
     b_k, b_v = load_whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]
@@ -251,7 +255,7 @@ def distant_block(
     b_terms = tl.load(p_table + o_table)  # [TERMS, BN]
     b_minus_decay = b_minus_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
-    # Written as sums they would become the accumulator of a product, and wait for each other.
+    # Written as sums, these would become the accumulators of a product and wait for each other.
     b_match = tl.fma(b_minus_decay, tl.broadcast_to(b_key_total[None, :], (BM, BN)), b_dot)  # [BM, BN]
     b_total = tl.fma(b_minus_decay, b_match, tl.broadcast_to(b_query_total[:, None], (BM, BN)))  # [BM, BN] nu U / 2
     b_level = tl.dot(b_row_terms, b_terms)  # [BM, BN]
@@ -269,7 +273,7 @@ def distant_block(
 
 @triton.jit
 def distant_addresses(p_k, p_v, p_columns, i_block, stride_kt, stride_vt, BN: tl.constexpr):
-    """Where k, v and totals of a distant block begin."""
+    """Return the addresses of k, v and the totals of a distant block."""
     i_block = tl.cast(i_block, tl.int64)
     p_block_k = p_k + i_block * BN * stride_kt
     p_block_v = p_v + i_block * BN * stride_vt
@@ -278,7 +282,7 @@ def distant_addresses(p_k, p_v, p_columns, i_block, stride_kt, stride_vt, BN: tl
 
 @triton.jit
 def n_exact_distances(p_marks, n_distances):
-    """Distances that are computed exactly: all later ones of `n_distances` may use the table."""
+    """Return the number of distances that are computed exactly. All later ones of `n_distances` may use the table."""
     first = 0
     for start in range(0, n_distances, 128):
         o_distance = start + tl.arange(0, 128)
@@ -289,7 +293,7 @@ def n_exact_distances(p_marks, n_distances):
 
 @triton.jit
 def load_head(p_heads, i_head, WIDTH: tl.constexpr):
-    """mu, sigma2, eta2, gamma2, nu, tau, kappa; loaded anew for each loop to save registers."""
+    """Load mu, sigma2, eta2, gamma2, nu, tau and compute kappa. Each loop loads them again to save registers."""
     mu = tl.load(p_heads + i_head * 6, volatile=True)
     sigma2 = tl.load(p_heads + i_head * 6 + 1, volatile=True)
     eta2 = tl.load(p_heads + i_head * 6 + 2, volatile=True)
@@ -301,6 +305,6 @@ def load_head(p_heads, i_head, WIDTH: tl.constexpr):
 
 @triton.jit
 def empty_state(BM: tl.constexpr, BLOCK_W: tl.constexpr):
-    """State of rows before their first key: out, sum of weights, shift of the exponents, evidence."""
+    """Return the state of rows before their first key: out, sum of weights, shift of the exponents, and evidence."""
     b_zero = tl.zeros([BM], tl.float32)  # [BM]
     return tl.zeros([BM, BLOCK_W], tl.float32), b_zero, b_zero + NOTHING, b_zero

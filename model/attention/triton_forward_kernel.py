@@ -1,4 +1,4 @@
-"""The kernel of the forward pass. Algorithm: `triton_forward.py`."""
+"""The kernel of the forward pass. The algorithm is described in `triton_forward.py`."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -46,11 +46,12 @@ def _forward_kernel(
     HAS_TABLE: tl.constexpr, PAGE: tl.constexpr, HEADROOM: tl.constexpr,
     LIMIT: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Out, log_norm and precision of one block of query positions of one head and sequence."""
+    """Compute out, log_norm and precision of one block of query positions of one head and sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
     _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
-    # The longest programs first. Positions, not queries, are cut into blocks, so that lags between blocks are whole.
+    # The longest programs run first. Positions rather than queries are divided into blocks, so that lags between blocks
+    # are integers.
     start = length - n_own
     i_rows = (length + BM - 1) // BM - 1 - tl.program_id(0)
     if i_rows * BM + BM <= start or i_rows < 0:
@@ -60,7 +61,7 @@ def _forward_kernel(
     o_w = tl.arange(0, BLOCK_W)  # [W]
     head = load_head(p_heads, i_head, WIDTH)
 
-    # Only where a block begins takes 64 bits; the first one may begin before the first query.
+    # Only the beginning of a block needs 64 bits. The first block may begin before the first query.
     query = first_query + (i_rows * BM - start)
     o_query = tl.arange(0, BM)  # [BM]
     p_own_q = p_q + i_batch * stride_qb + query * stride_qt + i_head.to(tl.int64) * stride_qh
@@ -134,7 +135,7 @@ def _forward_kernel(
         is_slow = is_slow_head(mu, BN)
         steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
         half_nu = 0.5 * nu
-        # The rounding of R² cannot exceed this much of |q|² where U is near zero: U stays positive without a maximum.
+        # Near U = 0, the rounding of R² cannot exceed this share of |q|², so U remains positive without a maximum.
         least = half_nu * tl.minimum(eta2 + gamma2, gamma2 + tl.where(is_slow, float("inf"), steady))
         b_lift = tl.maximum(b_q2 * ROUNDING - 0.5 * least, 0.0)  # [BM]
         b_row_total = (
@@ -144,7 +145,7 @@ def _forward_kernel(
         b_far_decay = tl.where(b_shift > NOTHING, b_row_decay, 0.0)  # [BM]
         b_far_process = tl.where(b_shift > NOTHING, process_scale * b_row_process, 0.0)  # [BM]
         b_row_terms = shifted_row_terms(p_rows, b_shift, BM)  # [BM, TERMS]
-        # From near to far, transport and process of the gap by their sum rule over one more block.
+        # From near to far, transport and process of the gap follow from their sum rule over one more block.
         gap = tl.cast((n_earlier - n_distant) * BN + 1, tl.float32)
         gap_decay = exponential(-mu * gap)
         gap_process = process_scale * accumulated(gap, exponential(-2.0 * mu * gap), mu)
@@ -153,7 +154,7 @@ def _forward_kernel(
         b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
         n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant)
-        # Where E is divided out of sums, it is by factors that a light distance bounds.
+        # If E is divided out of sums, the divisors are factors that a light distance bounds.
         light_mu = tl.where(n_light > 0, mu, 0.0)
         factor = 1.0 / exponential(-light_mu * gap)
         block_factor = 1.0 / exponential(-light_mu * BN)

@@ -2,8 +2,9 @@
 
     y = e^{i phase} x, or e^{-i phase} x
 
-x [B, N, H, 2D], real parts first, float32, float16 or bfloat16; cosine and sine of the phase [1 or B, N, H, D] float32.
-Computed in float32 and rounded to the dtype of x. The gradient of x is the inverse rotation; the phase has none.
+x is [B, N, H, 2D], real parts first, in float32, float16 or bfloat16. The cosine and sine of the phase are
+[1 or B, N, H, D] float32. The result is computed in float32 and rounded to the dtype of x. The gradient of x is the
+inverse rotation; the gradient of the phase is not supported.
 """
 
 # Triton kernels have no type annotations.
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import is_interpreted
 
-# Complex numbers per program, and warps per program.
+# Number of complex numbers per program, and of warps per program.
 BLOCK = 2048
 WARPS = 4
 
@@ -29,7 +30,7 @@ def _rotation_kernel(
     p_x, p_cos, p_sin, p_out, n_rows, n_phases,
     DIMS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, IS_INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_R rows of D complex numbers; row r of x has the phases of row r modulo n_phases."""
+    """Rotate BLOCK_R rows of D complex numbers. Row r of x has the phases of row r modulo n_phases."""
     o_row = (tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R))[:, None]  # [R, 1]
     o_d = tl.arange(0, BLOCK_D)[None, :]  # [1, D]
     m_x = (o_row < n_rows) & (o_d < DIMS)  # [R, D]
@@ -47,9 +48,9 @@ def _rotation_kernel(
 
 
 def rotation(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
-    """Rotate x by the phase into a contiguous tensor. The caller has validated the arguments."""
+    """Rotate x by the phase into a contiguous tensor. The caller must have validated the arguments."""
     if x.dtype == torch.bfloat16 and is_interpreted():
-        # Triton's interpreter truncates to bfloat16; the hardware rounds.
+        # Triton's interpreter truncates to bfloat16, whereas the hardware rounds.
         return rotation(x.float(), cos, sin, is_inverse).to(x.dtype)
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
     out = x.new_empty(x.shape)

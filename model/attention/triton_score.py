@@ -7,8 +7,8 @@ logit:
     U = V + R² / nu     L = tau ((kappa - 1) log V - kappa log U)                        Student-t
                         L = -tau (log V + R² / (nu V))                                   Gaussian
 
-FAST uses approximate hardware functions (2 ulp, flushing subnormals to zero), for 16-bit inputs on a GPU. Logarithms
-are to base 2; stored results are scaled by ln 2.
+FAST uses approximate hardware functions (2 ulp, subnormals flushed to zero), for 16-bit inputs on a GPU. Logarithms
+have base 2, and stored results are scaled by ln 2.
 """
 
 # Triton kernels have no type annotations.
@@ -21,20 +21,20 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# Below this mu lag, the series of phi is exact in float32; above it the quotient is.
+# For mu lag below this, the series of phi is exact in float32; above it, the quotient is.
 SMALL_EXPONENT = tl.constexpr(0.5)
-# The same limit for 16-bit results and five terms.
+# The same limit for 16-bit results and a series of five terms.
 COARSE_EXPONENT = tl.constexpr(0.125)
 # ln 2 = LN2_HIGH + LN2_LOW. Products of LN2_HIGH with integers are exact.
 LN2_HIGH = tl.constexpr(0.693145751953125)
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
-# Threads that share a row of a matrix product, each with two of eight adjacent columns.
+# Number of threads that share a row of a matrix product, each with two of eight adjacent columns.
 LANES = tl.constexpr(4)
 
 
 @triton.jit
 def log2(x, FAST: tl.constexpr):
-    """Logarithm to base 2; `tl.log2` is 25 instructions, the hardware's is one."""
+    """Return the logarithm to base 2. `tl.log2` takes 25 instructions, the hardware function one."""
     if FAST:
         return tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -45,14 +45,14 @@ def log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def log2_of_one_plus(x):
-    """log2(1 + x) for x >= 0, corrected for the rounding of the sum."""
+    """Return log2(1 + x) for x >= 0, corrected for the rounding of the sum."""
     total = 1.0 + x
     return tl.log2(total) + (x - (total - 1.0)) / total * LOG2E
 
 
 @triton.jit
 def reciprocal(x, FAST: tl.constexpr):
-    """1 / x."""
+    """Return 1 / x."""
     if FAST:
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -63,13 +63,13 @@ def reciprocal(x, FAST: tl.constexpr):
 
 @triton.jit
 def by_lane(b_pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Sums over columns, [ROWS, LANES], each within a thread."""
+    """Return sums over columns, [ROWS, LANES], each computed within a thread."""
     return tl.sum(tl.sum(tl.reshape(b_pairs, (ROWS, COLUMNS // (2 * LANES), LANES, 2)), 3), 1)
 
 
 @triton.jit
 def exponential(x):
-    """e^x for x <= 0 to rounding; the relative error of `tl.exp` grows with |x|."""
+    """Return e^x for x <= 0, accurate to rounding. The relative error of `tl.exp` grows with |x|."""
     whole = tl.floor(tl.maximum(x, -127.0) * LOG2E + 0.5)
     rest = (tl.maximum(x, -150.0) - whole * LN2_HIGH) - whole * LN2_LOW
     return tl.exp2(whole) * tl.exp2(rest * LOG2E)
@@ -77,15 +77,15 @@ def exponential(x):
 
 @triton.jit
 def transport(lag, mu):
-    """E, for lag >= 0."""
+    """Return E for lag >= 0."""
     return tl.exp2(-mu * LOG2E * lag)
 
 
 @triton.jit
 def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
-    """phi(lag) for `transport2` = E²: the quotient, or its series where the quotient cancels; lag at mu = 0.
+    """Return phi(lag), where `transport2` = E²: the quotient, its series where the quotient cancels, or lag if mu = 0.
 
-    IS_EXACT: to rounding, else to 3e-6 for inputs of 16 bits.
+    IS_EXACT: whether the result is accurate to rounding rather than to 3e-6, which suffices for 16-bit inputs.
     """
     x = 2.0 * mu * lag
     if IS_EXACT:
@@ -106,5 +106,5 @@ def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
 
 @triton.jit
 def spread(lag, transport2, mu, sigma2, eta2, gamma2, IS_EXACT: tl.constexpr = True):
-    """V, with `transport2` = E²."""
+    """Return V, where `transport2` = E²."""
     return sigma2 * accumulated(lag, transport2, mu, IS_EXACT) + eta2 * transport2 + gamma2

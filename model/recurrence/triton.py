@@ -1,8 +1,8 @@
 """Gated filter slots on a GPU, as the torch operator `rfa::slot_scan`. A single step is in `decoder_triton.py`.
 
-Equations: `slots_reference.py`. The operator is opaque to `torch.compile` and `torch.export`, accepts any strides and
-returns contiguous tensors. With one reweighting pass and the innovation of the key, all inputs, the initial state and
-all parameters have gradients, from every output and the final state.
+The equations are in `slots_reference.py`. The operator is opaque to `torch.compile` and `torch.export`, accepts any
+strides and returns contiguous tensors. With one reweighting pass and the innovation of the key, all inputs, the initial
+state and all parameters have gradients, from every output and the final state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rfa.model.recurrence.slots_reference import (
     wants_gradients,
 )
 
-# On import, kernels are defined either for the interpreter or for a GPU.
+# Whether kernels were defined for the interpreter on import, rather than for a GPU.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 TOKEN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SLOTS = 32
@@ -42,7 +42,9 @@ def refusal(
     *,
     with_gradients: bool = False,
 ) -> str | None:
-    """Return why the kernels do not support these inputs, or None. `with_gradients`: gradients may be requested."""
+    """Return why the kernels do not support these inputs, or None. `with_gradients`: whether gradients may be
+    requested.
+    """
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it runs on cuda, got {tokens.k.device.type}"
@@ -56,7 +58,7 @@ def refusal(
 
 
 def size_refusal(slots: int, width: int, inner: int) -> str | None:
-    """Return why the kernels do not support S slots, keys of `width` reals and `inner` passes, or None."""
+    """Return why the kernels do not support S slots, keys of `width` reals and `inner` passes, or None if they do."""
     if slots > MAX_SLOTS:
         return f"it supports up to {MAX_SLOTS} slots, got {slots}"
     if width > MAX_WIDTH:
@@ -142,7 +144,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     *tensors, _, _, _, ctx.interval = inputs
     checkpoints = output[5:]
     ctx.save_for_backward(*tensors, *checkpoints)
-    # Without these two lines the checkpoints would get gradients of zeros.
+    # Without these two lines, the checkpoints would get zero gradients.
     ctx.mark_non_differentiable(*checkpoints)
     ctx.set_materialize_grads(False)
 
@@ -160,7 +162,7 @@ def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         *upstream, *tokens, *parameters, kept_means, kept_precisions, ctx.interval
     )
     found = [*found, *gscalars.unbind()]
-    # lengths, inner, by_value and interval have no gradient.
+    # Gradients of lengths, inner, by_value and interval are None.
     return (*(gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=True)), *(None,) * 4)
 
 
@@ -170,10 +172,11 @@ _scan.register_autograd(_backward, setup_context=_save)
 def slot_scan_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """`slot_scan_reference` with kernels, within the limits of `refusal`. The readout is float32.
+    """Run `slot_scan_reference` with kernels, within the limits of `refusal`. The readout is float32.
 
-    Rows are independent, also of tokens after their length. Lengths below 0 or above N give NaN precisions, because a
-    check would wait for the GPU.
+    Rows are independent, even of tokens after their length. Lengths below 0 or above N give NaN precisions, because a
+    check
+    would wait for the GPU.
     """
     tensors = (*tokens, means, precisions, *parameters)
     is_training = wants_gradients(*tensors)
@@ -190,9 +193,10 @@ def slot_scan_triton(
 def slot_states_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters
 ) -> tuple[Tensor, Tensor]:
-    """Return states before each of N >= 1 tokens and after the last, without gradients.
+    """Return the states before each of N >= 1 tokens and after the last one, without gradients.
 
-    Returns `[B, N + 1, H, S, 4D]` and `[B, N + 1, H, S]`.
+    Returns:
+        Means `[B, N + 1, H, S, 4D]` and precisions `[B, N + 1, H, S]`.
     """
     *_, last_means, last_precisions, kept_means, kept_precisions = torch.ops.rfa.slot_scan(
         *tokens, means, precisions, *parameters, None, 1, False, 1

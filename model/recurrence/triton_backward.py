@@ -1,11 +1,12 @@
 """Gradient of the scan of gated filter slots on a GPU.
 
 The gradient needs the state before every token. The forward pass stores it every `interval` tokens. The backward pass
-processes these segments from last to first, recomputes the states of a segment, and goes back through them. This stores
-N / interval + interval states instead of N.
+processes these segments from last to first, recomputes the states of a segment, and goes back through them. It
+therefore stores N / interval + interval states instead of N.
 
 Programs and layout are those of `triton_forward`. Gradients of tokens have the dtypes of the tokens, all others are
-float32. Gradients of parameters are summed per slot and segment, then in float64, without atomics: deterministic.
+float32. Gradients of parameters are summed per slot and segment, then in float64, without atomics, so they are
+deterministic.
 """
 
 # Triton kernels have no type annotations.
@@ -38,7 +39,7 @@ from rfa.model.recurrence.triton_token import (
     weigh,
 )
 
-# Rows of the sums over a segment per slot, in the order of SlotParameters.
+# Number of sums over a segment per slot, in the order of SlotParameters.
 N_PARAMETERS = len(SlotParameters._fields)
 
 
@@ -48,7 +49,9 @@ def repeat_segment(
     b_mk, b_mv, b_p, b_common, nu, exponent, residual_noise, delta,
     i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr, OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
-    """Recompute the states before the tokens of a segment, whose first token is in row i_row, into the scratch."""
+    """Recompute the states before the tokens of a segment, whose first token is in row i_row, and store them in the
+    scratch.
+    """
     b_k, b_v, b_pi, b_process = load_measurement(p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D)
     i_last_row = i_row + (n_inside - 1) * n_heads
     for i_t in range(n_inside):
@@ -74,7 +77,7 @@ def load_for_gradient(
     p_q, p_k, p_v, p_measurement, p_process, p_grad_out, p_grad_log_norm, p_grad_evidence,
     p_scratch_means, p_scratch_precisions, i_row, i_t, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """The state before token i_t of a segment, the token in row i_row, and the gradients of its outputs."""
+    """Load the state before token i_t of a segment, the token in row i_row, and the gradients of its outputs."""
     o_t = tl.cast(i_t, tl.int64) * S
     b_mk, b_mv, b_p = load_state(p_scratch_means + o_t * 4 * D, p_scratch_precisions + o_t, o_s, o_d, m_s, m_d, D)
     b_q = load_vector(p_q + i_row * 2 * D, o_d, m_d, D)  # [2, D]
@@ -96,9 +99,10 @@ def scan_gradient_kernel(
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, N_SUMS: tl.constexpr,
     OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
-    """p_gparameters `[B, H, n_checkpoints, N_SUMS, S]`: sums over one segment.
+    """Compute the gradients of all inputs. p_gparameters is `[B, H, n_checkpoints, N_SUMS, S]`, the sums over each
+    segment.
 
-    OWN_DECAY: decay and its gradient p_gdecay are `[B, N, H, S]`, else p_gdecay is not used.
+    OWN_DECAY: whether decay and its gradient p_gdecay are `[B, N, H, S]`. Otherwise, p_gdecay is not used.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -145,7 +149,7 @@ def scan_gradient_kernel(
             p_scratch_means, p_scratch_precisions, i_row, i_t, o_s, o_d, m_s, m_d, S, D,
         )  # fmt: skip
         for _ in range(n_inside):
-            # Prefetch the token before this one; before the first, the first again.
+            # Prefetch the token before this one, or the first token again before the first.
             i_before_t = tl.maximum(i_t - 1, 0)
             i_before_row = i_row - (i_t - i_before_t) * n_heads
             (
@@ -210,7 +214,7 @@ def scan_gradient_kernel(
 
 
 def checkpoint_interval(n_tokens: int) -> int:
-    """Return tokens per segment: √N rounded up, which minimises N / interval + interval."""
+    """Return the number of tokens per segment: √N rounded up, which minimises N / interval + interval."""
     return math.isqrt(n_tokens - 1) + 1
 
 
@@ -222,11 +226,12 @@ def scan_gradient(
     kept_precisions: Tensor,
     interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return gradients, given contiguous gradients of out, log_norm, precision and the final state.
+    """Return the gradients, given contiguous gradients of out, log_norm, precision and the final state.
 
     Returns:
         Gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
-        parameters `[7, H]`.
+        parameters
+        `[7, H]`.
     """
     batch, n_tokens, heads, width = tokens.k.shape
     kept, slots = kept_precisions.shape[2:]
@@ -246,7 +251,7 @@ def scan_gradient(
             S=slots, D=width // 2, BS=block_s, BD=block_d, N_SUMS=N_PARAMETERS, OWN_DECAY=own_decay,
             num_warps=warps(slots, width),
         )  # fmt: skip
-    # Over sequences and segments, in float64: [H, N_PARAMETERS, S].
+    # Sum over sequences and segments in float64: [H, N_PARAMETERS, S].
     summed = sums.sum((0, 2), dtype=torch.float64)
     if gdecay is None:
         gdecay = summed[:, 0].float().contiguous()

@@ -1,11 +1,11 @@
 """Scan of gated filter slots on a GPU, in three kernels.
 
 The gain of a token for a slot depends only on the mean and precision of that slot, so each warp of the first kernel
-runs a few slots of a head over all tokens without synchronisation. The second kernel computes the weights of the slots
-for all tokens. The third updates the value means with the gains and reads them with the weights.
+processes a few slots of a head over all tokens without synchronisation. The second kernel computes the weights of the
+slots for all tokens. The third updates the value means with the gains and reads them with the weights.
 
-Rows of a batch are independent and results deterministic. The step of a decoder (`rfa.model.decoder_triton`) calls the
-same device functions, so scans and steps agree bit for bit.
+Rows of a batch are independent, and results are deterministic. The step of a decoder (`rfa.model.decoder_triton`) calls
+the same device functions, so scans and steps give the same bits.
 
 Layout: contiguous tokens `[B, N, H, …]` in float32, bfloat16 or float16; state `[B, H, S, 4D]`, `[B, H, S]` and all
 results in float32.
@@ -26,19 +26,19 @@ from torch import Tensor
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
 from rfa.model.recurrence.triton_token import distance, innovation, load_gates, moved, read_weights, weigh, weighted
 
-OF_A_WARP = 512  # reals of key means in a warp of the scan
-REALS_OF_A_WARP = 32  # of the value means of all slots
+OF_A_WARP = 512  # reals of key means per warp of the scan
+REALS_OF_A_WARP = 32  # reals of the value means of all slots per warp
 STAGES = 4  # three tokens are loaded ahead
-ROWS = 32  # tokens and heads that a warp weighs
+ROWS = 32  # pairs of token and head that a warp weighs
 
 
 @triton.jit
 def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
-    """Offsets of a vector of 2D reals for each slot, split into parts and halves, and a mask; [4, S, D / 2].
+    """Return offsets of a vector of 2D reals for each slot, split into parts and halves, and a mask; [4, S, D / 2].
 
-    A thread has some of each of the four. A vector shared by all slots is loaded for each slot, to be in the right
-    threads.
-    One dim has no halves: [2, S, 1].
+    A thread has some numbers of each of the four groups. A vector that all slots share is loaded for each slot, so that
+    it
+    is in the right threads. A single dimension is not split into halves: [2, S, 1].
     """
     HALVES: tl.constexpr = 2 if BD > 1 else 1
     HALF: tl.constexpr = BD // HALVES
@@ -49,7 +49,7 @@ def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_driving(p_k, p_v, i_row, o_i, m_i, D: tl.constexpr, BY_VALUE: tl.constexpr):
-    """Key, and value if BY_VALUE (else the key), of row i_row, [4, S, D / 2]."""
+    """Load the key and, if BY_VALUE, the value of row i_row, [4, S, D / 2]. Otherwise, the key stands for the value."""
     b_k = tl.load(p_k + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)
     b_v = b_k
     if BY_VALUE:
@@ -67,14 +67,15 @@ def scan_kernel(
     BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr, OWN_DECAY: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program i, j runs slots j · BS … of head i mod H of sequence i div H: their key means and precisions.
+    """Process slots j · BS … of head i mod H of sequence i div H in program i, j: their key means and precisions.
 
     KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: read only so many tokens of a sequence; a length
-    below 0 or above n_tokens gives NaN precisions. OWN_DECAY: decay is `[B, N, H, S]`, else `[H, S]`. A turn of the
-    loop
-    advances the slots by a token and compares the previous query with the result: two independent chains. The next
-    token
-    is loaded meanwhile.
+    below
+    0 or above n_tokens gives NaN precisions. OWN_DECAY: decay is `[B, N, H, S]` rather than `[H, S]`. An iteration
+    advances
+    the slots by a token and compares the previous query with the result, which are two independent chains of
+    operations.
+    The next token is loaded meanwhile.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -102,7 +103,7 @@ def scan_kernel(
     i_before = i_row - n_heads
     b_first = tl.load(p_decay + (i_row if OWN_DECAY else i_h) * S + o_s, mask=m_s, other=1.0)  # [S]
     b_k, b_v = load_driving(p_k, p_v, i_row, o_i, m_i, D, BY_VALUE)
-    # Placeholders: there is no token before the first.
+    # Placeholders, because there is no token before the first.
     b_gain, b_d = b_p, b_mk
     b_yk, b_yv = innovation(b_mk, b_k, b_first), b_mv  # [4, S, D / 2]
     if BY_VALUE:
@@ -115,7 +116,7 @@ def scan_kernel(
         b_q = tl.load(p_q + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)  # [4, S, D / 2]
         b_k, b_v = load_driving(p_k, p_v, i_row + n_heads, o_i, m_i & (i_t + 1 < n_read), D, BY_VALUE)
         b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)
-        b_decay, b_ahead = b_first, b_first  # of this token and of the next
+        b_decay, b_ahead = b_first, b_first  # of this token and of the next token
         if OWN_DECAY:
             b_decay = tl.load(p_decay + i_row * S + o_s, mask=m_s, other=1.0)  # [S]
             b_ahead = tl.load(p_decay + (i_row + n_heads) * S + o_s, mask=m_s & (i_t + 1 < n_read), other=1.0)
@@ -158,7 +159,7 @@ def weights_kernel(
     p_course, p_nu, p_kappa, p_gamma2, p_tau, p_log_norm, p_precision, p_lengths, n_rows, n_heads,
     S: tl.constexpr, BS: tl.constexpr, BLOCK: tl.constexpr, HAS_LENGTHS: tl.constexpr,
 ):  # fmt: skip
-    """A program weighs the slots for BLOCK of the n_rows tokens and heads of a sequence, one per thread.
+    """Weigh the slots for BLOCK of the n_rows pairs of token and head of a sequence, one per thread.
 
     Gains and weights [2, S] replace the content of the course.
     """
@@ -180,7 +181,7 @@ def weights_kernel(
     b_a, b_log_norm, b_precision = read_weights(
         b_r2, b_p, m_s, tl.load(p_nu + i_h), tl.load(p_kappa + i_h), tl.load(p_gamma2 + i_h), tl.load(p_tau + i_h)
     )
-    # A thread may overwrite numbers of another thread's token: all must have read.
+    # A thread may overwrite numbers of another thread's token, so all threads must have read.
     tl.debug_barrier()
     tl.store(p_course + i_row * 4 * S + o_s, b_gain, mask=m_read & m_s)
     tl.store(p_course + i_row * 4 * S + S + o_s, b_a, mask=m_read & m_s)
@@ -195,11 +196,11 @@ def values_kernel(
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     OWN_DECAY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program i, j moves reals j · BW … of the value means of head i mod H of sequence i div H, and reads them.
+    """Update and read reals j · BW … of the value means of head i mod H of sequence i div H, in program i, j.
 
-    A thread has one real of all slots. Read-outs after a length are 0. one: 1, unknown to the compiler, which else
-    gives a
-    thread four neighbours in memory.
+    A thread has one real of all slots. Readouts after a length are 0. The argument `one` is 1, which the compiler does
+    not
+    know. Otherwise, it would give a thread four neighbours in memory.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -235,18 +236,20 @@ def values_kernel(
 
 
 def blocks(slots: int, width: int) -> tuple[int, int]:
-    """Return powers of two that hold the slots and the complex dimensions of a head."""
+    """Return the powers of two that hold the slots and the complex dimensions of a head."""
     return triton.next_power_of_2(slots), triton.next_power_of_2(width // 2)
 
 
 def warps(slots: int, width: int) -> int:
-    """Return the warps of a program that holds a head: 16 floats of the state per thread, 32 in the largest."""
+    """Return the number of warps of a program that processes a head: 16 floats of the state per thread, 32 in the
+    largest.
+    """
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
 
 
 def slots_of_a_warp(slots: int, width: int) -> int:
-    """Return the slots per warp of the scan: 16 reals per thread, so that no sum crosses warps."""
+    """Return the number of slots per warp of the scan: 16 reals per thread, so that no sum crosses warps."""
     block_s, block_d = blocks(slots, width)
     return min(block_s, OF_A_WARP // max(2 * block_d, 16))
 
@@ -274,9 +277,9 @@ class ScanOptions(NamedTuple):
 
     Attributes:
         inner: Number of reweighting passes.
-        by_value: Use the innovation of the value instead of the key for the weight.
-        interval: Tokens between checkpoints. 0: no checkpoints.
-        lengths: Tokens of each row, `[B]` int64. Requires no checkpoints.
+        by_value: Whether the innovation of the value determines the weight, rather than that of the key.
+        interval: Tokens between checkpoints. 0 stands for no checkpoints.
+        lengths: Number of tokens of each row, `[B]` int64. Requires that there are no checkpoints.
     """
 
     inner: int

@@ -1,13 +1,13 @@
 """Device functions for one token in the slots of one head, and its gradient, used by the scan and the step.
 
-Equations: `slots_reference.py`. The gradient is for K = 1 and the innovation of the key only.
+The equations are in `slots_reference.py`. The gradient is for K = 1 and the innovation of the key only.
 
-A head is a tile of key means and one of value means, real and imaginary parts [2, S, D], and precisions [S], all
+A head is a tile of key means and a tile of value means, real and imaginary parts [2, S, D], and precisions [S], all
 float32. Padding has mean 0, precision 1, measurement precision 0, process variance 1 and decay 1, which add 0 to every
 sum. Only the softmax over the slots needs a mask.
 
-Kernels with different layouts give identical bits: sums add two numbers at a time in an explicit order, and `tl.fma`
-marks products that are not rounded before a sum.
+Kernels with different layouts give identical bits, because sums add two numbers at a time in an explicit order, and
+`tl.fma` marks products that are not rounded before a sum.
 """
 
 # Triton kernels have no type annotations.
@@ -20,12 +20,12 @@ import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)
 SQRT_HALF_BITS = tl.constexpr(0x3F3504F3)
-POWER_23 = tl.constexpr(8388608.0)  # 2^23: the last bits of a float of that size are a whole number
+POWER_23 = tl.constexpr(8388608.0)  # 2^23: the last bits of a float of that size are an integer
 
 
 @triton.jit
 def log1p(x):
-    """ln(1 + x), x >= 0, corrected for the rounding of 1 + x."""
+    """Return ln(1 + x) for x >= 0, corrected for the rounding of 1 + x."""
     u = 1.0 + x
     is_lost = u == 1.0
     return tl.where(is_lost, x, tl.log(u) * (x / tl.where(is_lost, 1.0, u - 1.0)))
@@ -33,9 +33,11 @@ def log1p(x):
 
 @triton.jit
 def log2_near_one(f):
-    """log2 f, sqrt(1/2) <= f <= sqrt(2), with a relative error of at most 2.4 · 2^-24.
+    """Return log2 f for sqrt(1/2) <= f <= sqrt(2), with a relative error of at most 2.4 · 2^-24.
 
-    r / ln 2 + r² P(r), P a minimax polynomial of degree 8, evaluated in pairs to shorten the chain of operations.
+    The form is r / ln 2 + r² P(r), with a minimax polynomial P of degree 8 that is evaluated in pairs to shorten the
+    chain
+    of operations.
     """
     r = f - 1.0
     r2 = r * r
@@ -47,20 +49,22 @@ def log2_near_one(f):
 
 @triton.jit
 def negative_power(u, exponent):
-    """u^-exponent and ln u, u >= 1, to float accuracy.
+    """Return u^-exponent and ln u for u >= 1, to float accuracy.
 
-    exp(-exponent ln u) would be off by ten roundings for large u. So u is split into 2^n f, f near 1, and exponent · n
-    into
-    an exact product and a small rest. Conversions use the bits of floats, which is faster than a GPU's own.
+    exp(-exponent ln u) would have an error of ten roundings for large u. Therefore u is split into 2^n f with f near 1,
+    and
+    exponent · n into an exact product and a small rest. Conversions use the bits of floats, which is faster than the
+    GPU's
+    own instructions.
     """
     bits = u.to(tl.int32, bitcast=True)
     whole = (bits - SQRT_HALF_BITS) >> 23
     n = (whole + 0x4B400000).to(tl.float32, bitcast=True) - 1.5 * POWER_23
     log2_f = log2_near_one((bits - (whole << 23)).to(tl.float32, bitcast=True))
-    # 12 bits of the exponent times 8 of n fit into the 24 of a float.
+    # 12 bits of the exponent times 8 bits of n fit into the 24 bits of a float.
     coarse = (exponent.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
     exact = -coarse * n
-    # What is below the smallest power that is no denormal stays in the rest.
+    # The part below the smallest normal power remains in the rest.
     shifted = tl.maximum(exact, -126.0) + 1.5 * POWER_23
     power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
     rest = (exact - (shifted - 1.5 * POWER_23)) - tl.fma(exponent, log2_f, (exponent - coarse) * n)
@@ -69,7 +73,7 @@ def negative_power(u, exponent):
 
 @triton.jit
 def load_head(p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h):
-    """The scalars of one head."""
+    """Load the parameters of one head."""
     return (
         tl.load(p_nu + i_h),
         tl.load(p_kappa + i_h),
@@ -83,13 +87,15 @@ def load_head(p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_de
 
 @triton.jit
 def state_offsets(o_s, o_d, D: tl.constexpr):
-    """Of the key means in `[S, 4D]`: real parts, then imaginary parts, [2, S, D]; the value means follow 2D later."""
+    """Return offsets of the key means in `[S, 4D]`: real parts, then imaginary parts, [2, S, D]. The value means are 2D
+    later.
+    """
     return tl.arange(0, 2)[:, None, None] * D + o_s[None, :, None] * (4 * D) + o_d[None, None, :]
 
 
 @triton.jit
 def load_state(p_means, p_precisions, o_s, o_d, m_s, m_d, D: tl.constexpr):
-    """Key means, value means [2, S, D] and precisions [S] of the head that the pointers point at."""
+    """Load key means and value means [2, S, D], and precisions [S], of the head at the pointers."""
     o_k = state_offsets(o_s, o_d, D)  # [2, S, D]
     m_k = m_s[None, :, None] & m_d[None, None, :]  # [1, S, D]
     b_mk = tl.load(p_means + o_k, mask=m_k, other=0.0)  # [2, S, D]
@@ -100,7 +106,7 @@ def load_state(p_means, p_precisions, o_s, o_d, m_s, m_d, D: tl.constexpr):
 
 @triton.jit
 def store_state(p_means, p_precisions, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D: tl.constexpr):
-    """The inverse of `load_state`."""
+    """Store the state that `load_state` loads."""
     o_k = state_offsets(o_s, o_d, D)  # [2, S, D]
     m_k = m_s[None, :, None] & m_d[None, None, :]  # [1, S, D]
     tl.store(p_means + o_k, b_mk, mask=m_k)
@@ -110,21 +116,21 @@ def store_state(p_means, p_precisions, b_mk, b_mv, b_p, o_s, o_d, m_s, m_d, D: t
 
 @triton.jit
 def load_vector(p_row, o_d, m_d, D: tl.constexpr):
-    """Query, key or value of one token and head, [2, D]."""
+    """Load query, key or value of one token and head, [2, D]."""
     o_w = tl.arange(0, 2)[:, None] * D + o_d[None, :]  # [2, D]
     return tl.load(p_row + o_w, mask=m_d[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store_vector(p_row, b_x, o_d, m_d, D: tl.constexpr):
-    """The inverse of `load_vector`."""
+    """Store a vector that `load_vector` loads."""
     o_w = tl.arange(0, 2)[:, None] * D + o_d[None, :]  # [2, D]
     tl.store(p_row + o_w, b_x, mask=m_d[None, :])
 
 
 @triton.jit
 def load_gates(p_measurement, p_process, o_s, m_s):
-    """Measurement precision and process variance of one token for every slot, [S] each."""
+    """Load measurement precision and process variance of one token for every slot, [S] each."""
     b_pi = tl.load(p_measurement + o_s, mask=m_s, other=0.0).to(tl.float32)  # [S]
     b_process = tl.load(p_process + o_s, mask=m_s, other=1.0).to(tl.float32)  # [S]
     return b_pi, b_process
@@ -134,7 +140,7 @@ def load_gates(p_measurement, p_process, o_s, m_s):
 def load_measurement(
     p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
-    """Key, value [2, D] and gates [S] of row i_row of contiguous tokens, [B, N, H] flattened."""
+    """Load key, value [2, D] and gates [S] of row i_row of contiguous tokens, [B, N, H] flattened."""
     b_k = load_vector(p_k + i_row * 2 * D, o_d, m_d, D)  # [2, D]
     b_v = load_vector(p_v + i_row * 2 * D, o_d, m_d, D)  # [2, D]
     b_pi, b_process = load_gates(p_measurement + i_row * S, p_process + i_row * S, o_s, m_s)  # [S]
@@ -143,17 +149,17 @@ def load_measurement(
 
 @triton.jit
 def pairs(b_x):
-    """Neighbours along the last of three axes added up."""
+    """Return the sums of neighbours along the last of three axes."""
     return tl.sum(tl.reshape(b_x, (b_x.shape[0], b_x.shape[1], b_x.shape[2] // 2, 2)), axis=3)
 
 
 @triton.jit
 def distance(b_y):
-    """|y|² of every slot, [S], of a tile [2, S, D] or, of the scan, [4, S, D / 2]: its first axis is then that of parts
+    """Return |y|² of every slot, [S], for a tile [2, S, D] or, in the scan, [4, S, D / 2], whose first axis is parts
     and halves.
 
-    First over the two lowest bits of a dim, which a thread has to itself; then over the halves of the dims, and the
-    parts, which in the scan it has as well; last over the other bits, for which it asks its neighbours.
+    The sum is first over the two lowest bits of a dimension, which belong to one thread; then over the halves of the
+    dimensions and the parts, which belong to one thread in the scan; and last over the other bits, across threads.
     """
     HALF: tl.constexpr = b_y.shape[0] * b_y.shape[2] // 4
     if HALF >= 2:
@@ -176,13 +182,15 @@ def distance(b_y):
 
 @triton.jit
 def over_dims(b_x):
-    """The sum over the dims of every slot, [S]."""
+    """Return the sum over the dimensions of every slot, [S]."""
     return tl.sum(tl.sum(b_x, axis=0), axis=1)
 
 
 @triton.jit
 def over_slots(b_x):
-    """The sum over the slots of a tile [S, R] or [2, S, D]: neighbours first, which in the step are in a warp."""
+    """Return the sum over the slots of a tile [S, R] or [2, S, D], neighbours first, which are in one warp in the
+    step.
+    """
     for _ in tl.static_range(5):
         if len(b_x.shape) == 2:
             if b_x.shape[0] > 1:
@@ -194,28 +202,29 @@ def over_slots(b_x):
 
 @triton.jit
 def innovation(b_m, b_z, b_decay):
-    """z - E m, [2, S, D], of z [2, 1, D]."""
+    """Return z - E m, [2, S, D], for z [2, 1, D]."""
     return tl.fma(-b_decay[None, :, None], b_m, b_z)
 
 
 @triton.jit
 def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER: tl.constexpr):
-    """What tokens at squared distance r² do to slots, in INNER passes; all [S].
+    """Return the effect of tokens at squared distance r² on slots, in INNER passes; all [S].
 
     Returns:
-        prior precision p⁻; of the first pass x = r² / (nu (1/p⁻ + R)), ln(1 + x) and weight; of the last posterior
-        precision and gain.
+        Prior precision p⁻; x = r² / (nu (1/p⁻ + R)), ln(1 + x) and weight of the first pass; posterior precision and
+        gain
+        of the last pass.
     """
     b_decay2 = b_decay * b_decay
     b_prior = b_p / tl.fma(b_process, b_p, b_decay2)  # 1 / (E² / p + process)
-    b_scale = b_p / (nu * tl.fma(b_process + residual_noise, b_p, b_decay2))  # known before r² is
+    b_scale = b_p / (nu * tl.fma(b_process + residual_noise, b_p, b_decay2))  # computed before r² is available
     b_weight, b_log = negative_power(tl.fma(b_r2, b_scale, 1.0), exponent)
     b_x = b_r2 * b_scale
     b_weighted = b_weight * b_pi
     b_posterior = tl.fma(b_weight, b_pi, b_prior)
     b_gain = delta * b_weighted / b_posterior
     for _ in tl.static_range(INNER - 1):
-        b_left = 1.0 - b_gain  # of the innovation
+        b_left = 1.0 - b_gain  # share of the innovation that remains
         b_again, _ = negative_power(tl.fma(b_left * b_left, b_x, 1.0), exponent)
         b_weighted = b_again * b_pi
         b_posterior = tl.fma(b_again, b_pi, b_prior)
@@ -225,7 +234,7 @@ def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, del
 
 @triton.jit
 def moved(b_m, b_y, b_decay, b_gain):
-    """E m + g y, [2, S, D]."""
+    """Return E m + g y, [2, S, D]."""
     return tl.fma(b_gain[None, :, None], b_y, b_decay[None, :, None] * b_m)
 
 
@@ -234,7 +243,9 @@ def advance(
     b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr,
 ):  # fmt: skip
-    """The state after one token, reweighted INNER times. BY_VALUE: the innovation of the value drives the weight."""
+    """Return the state after one token, reweighted INNER times. BY_VALUE: whether the innovation of the value
+    determines the weight.
+    """
     b_yk, b_yv = innovation(b_mk, b_k[:, None, :], b_decay), innovation(b_mv, b_v[:, None, :], b_decay)  # [2, S, D]
     b_r2 = distance(b_yv) if BY_VALUE else distance(b_yk)  # [S]
     _, _, _, _, b_posterior, b_gain = weigh(
@@ -245,8 +256,12 @@ def advance(
 
 @triton.jit
 def compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
-    """Queries at squared distance r² of key means, one each: spread 1/p + gamma², x = r² / (nu spread), ln(1 + x),
-    logit / tau, and the logit, -inf where there is no slot; in the shape of r²."""
+    """Compare queries with slots, given the squared distance r² of each query from a key mean.
+
+    Returns, in the shape of r², the spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, and the logit,
+    -inf
+    where there is no slot.
+    """
     b_spread = 1.0 / b_p + gamma2
     b_x = b_r2 / (nu * b_spread)
     b_log = log1p(b_x)
@@ -256,8 +271,10 @@ def compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
 
 @triton.jit
 def read_weights(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
-    """Weights of the slots [S, R], log_norm and precision [R] of RFA over the slots; of R queries, what `compare` takes
-    [S, R], parameters [1, R]."""
+    """Return the weights of the slots [S, R], and log_norm and precision [R] of RFA over the slots, for R queries.
+
+    The arguments are those of `compare`, [S, R]; the parameters are [1, R].
+    """
     b_spread, b_x, _, _, b_logit = compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau)
     b_top = tl.max(b_logit, axis=0)  # [R]
     b_a = tl.exp(b_logit - b_top[None, :])
@@ -268,13 +285,13 @@ def read_weights(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
 
 @triton.jit
 def weighted(b_a, b_m):
-    """The read-out [2, D] of means [2, S, D] by weights [S]: the rounded products added up."""
+    """Return the readout [2, D] of means [2, S, D] with weights [S], the sum of the rounded products."""
     return over_slots(tl.fma(b_a[None, :, None], b_m, 0.0))
 
 
 @triton.jit
 def read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau):
-    """out [2, D], log_norm and precision of RFA over the slots."""
+    """Return out [2, D], log_norm and precision of RFA over the slots."""
     b_r2 = distance(b_q[:, None, :] - b_mk)  # [S]
     b_a, b_log_norm, b_precision = read_weights(b_r2[:, None], b_p[:, None], m_s[:, None], nu, kappa, gamma2, tau)
     return weighted(tl.sum(b_a, axis=1), b_mv), tl.sum(b_log_norm, axis=0), tl.sum(b_precision, axis=0)
@@ -284,23 +301,24 @@ def read(b_q, b_mk, b_mv, b_p, m_s, nu, kappa, gamma2, tau):
 def read_gradient(
     b_q, b_mk, b_mv, b_p, b_grad_out, grad_log_norm, grad_evidence, m_s, nu, kappa, gamma2, tau
 ):  # fmt: skip
-    """Gradients of `read` with respect to its state and scalars.
+    """Return gradients of `read` with respect to its state and parameters.
 
     Returns:
-        of the query [2, D]; of the key means, of the value means [2, S, D]; of the precisions [S]; per slot [S], of nu,
-        kappa, gamma², tau.
+        Gradients of the query [2, D]; of the key means and the value means [2, S, D]; of the precisions [S]; and, per
+        slot
+        [S], of nu, kappa, gamma² and tau.
     """
     b_d = b_q[:, None, :] - b_mk  # [2, S, D]
     b_spread, b_x, b_log, b_score, b_logit = compare(distance(b_d), b_p, m_s, nu, kappa, gamma2, tau)  # [S]
     b_a = tl.exp(b_logit - tl.max(b_logit, axis=0))  # [S]
     b_a = b_a / tl.sum(b_a, axis=0)  # [S]
     b_dot = over_dims(b_grad_out[:, None, :] * b_mv)  # [S]
-    b_gl = b_a * (b_dot - tl.sum(b_a * b_dot, axis=0) + grad_log_norm)  # [S], of the logit
+    b_gl = b_a * (b_dot - tl.sum(b_a * b_dot, axis=0) + grad_log_norm)  # [S], gradient of the logit
     b_u = (1.0 + b_x) * b_spread  # [S], spread + r²/nu, whose inverse is the evidence
     b_gu = tl.where(m_s, -grad_evidence / (b_u * b_u), 0.0)  # [S]
-    b_gx = -b_gl * tau * kappa / (1.0 + b_x)  # [S], of x in the logit
+    b_gx = -b_gl * tau * kappa / (1.0 + b_x)  # [S], gradient of x in the logit
     b_gspread = b_gu - (b_gl * tau + b_gx * b_x) / b_spread  # [S]
-    b_gr2 = (b_gx / b_spread + b_gu) / nu  # [S], of r²
+    b_gr2 = (b_gx / b_spread + b_gu) / nu  # [S], gradient of r²
     b_gd = 2.0 * b_gr2[None, :, None] * b_d  # [2, S, D]
     return (
         tl.sum(b_gd, axis=1),
@@ -319,27 +337,29 @@ def advance_gradient(
     b_mk, b_mv, b_p, b_yk, b_yv, b_prior, b_x, b_log, b_weight, b_posterior, b_gain, b_gmk, b_gmv, b_gp,
     b_pi, b_decay, nu, exponent, residual_noise, delta,
 ):  # fmt: skip
-    """Gradients of `advance`, from what `weigh` returned and the gradient of the state after the token.
+    """Return gradients of `advance`, given the result of `weigh` and the gradient of the state after the token.
 
     Returns:
-        of the state before it; of key and value [2, D]; of measurement, process; per slot [S], of decay, nu, the
-        weight's exponent, the residual noise, delta.
+        Gradients of the state before the token; of key and value [2, D]; of measurement and process; and, per slot [S],
+        of
+        decay, nu, the exponent of the weight, the residual noise and delta.
     """
-    b_gg = over_dims(b_gmk * b_yk + b_gmv * b_yv)  # [S], of the gain
+    b_gg = over_dims(b_gmk * b_yk + b_gmv * b_yv)  # [S], gradient of the gain
     b_variance = 1.0 / b_prior  # [S]
-    # gain = delta weighted / (prior + weighted): its slope is delta prior / posterior², without a difference.
+    # gain = delta weighted / (prior + weighted), so its slope is delta prior / posterior², without a difference.
     b_gweighted = b_gp + b_gg * delta * b_prior / (b_posterior * b_posterior)  # [S]
     b_gprior = b_gp - b_gg * b_gain / b_posterior  # [S]
-    b_gw = b_gweighted * b_pi * b_weight  # [S], of ln w
+    b_gw = b_gweighted * b_pi * b_weight  # [S], gradient of ln w
     b_scale = nu * (b_variance + residual_noise)  # [S], x = r² / scale
     b_gx = -exponent * b_gw / (1.0 + b_x)  # [S]
     b_gscale = -b_gx * b_x / b_scale  # [S]
     b_gvariance = b_gscale * nu - b_gprior * b_prior * b_prior  # [S]
-    b_gy = (2.0 * b_gx / b_scale)[None, :, None] * b_yk  # [2, S, D], of the key's innovation through the weight
+    # [2, S, D], gradient of the key's innovation through the weight
+    b_gy = (2.0 * b_gx / b_scale)[None, :, None] * b_yk
     b_gk = b_gain[None, :, None] * b_gmk + b_gy  # [2, S, D]
     b_gv = b_gain[None, :, None] * b_gmv  # [2, S, D]
     b_keep = (1.0 - b_gain)[None, :, None]  # [1, S, 1]
-    b_gmk = b_keep * b_gmk - b_gy  # [2, S, D], of the predicted mean
+    b_gmk = b_keep * b_gmk - b_gy  # [2, S, D], gradient of the predicted mean
     b_gmv = b_keep * b_gmv  # [2, S, D]
     b_gdecay = over_dims(b_gmk * b_mk + b_gmv * b_mv) + 2.0 * b_gvariance * b_decay / b_p  # [S]
     return (

@@ -267,7 +267,7 @@ def test_queries_over_a_prefix_equal_rows_of_the_full_pass(n, irregular):
 
 @pytest.mark.parametrize(("given", "message"), [("query_times", "query_times and"), ("key_starts", "query_starts and")])
 def test_queries_and_keys_are_placed_together(given, message):
-    with pytest.raises(ValueError, match=f"{message}.* must be given together"):
+    with pytest.raises(ValueError, match=f"{message}.* must be set together"):
         fused_attention(*small()[:4], **{given: starts_of((4, 5))})
 
 
