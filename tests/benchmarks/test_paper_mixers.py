@@ -104,7 +104,7 @@ def test_pieces_with_a_cache_are_the_whole_sequence(name):
 @pytest.mark.parametrize("name", ["unrolled-K1", "stack-K2"])
 def test_a_mixer_without_cache_says_so(name):
     made = model(name)
-    with pytest.raises(ValueError, match="has no cache"):
+    with pytest.raises(ValueError, match="does not support a cache"):
         made.extend(torch.zeros(1, 2, dtype=torch.int64), made.init_cache(1, 4))
 
 

@@ -142,7 +142,7 @@ def test_what_is_asked_wrongly_is_said():
     ):
         with pytest.raises(ValueError, match=message):
             fit_series({(): series}, config=FAST, **wrong)
-    with pytest.raises(ValueError, match="needs a series with dates"):
+    with pytest.raises(ValueError, match="requires a series with dates"):
         fit_series({(): replace(series, is_dated=False)}, config=FAST, country="US")
     with pytest.raises(ValueError, match="has 7 values"):
         fit_series({(): part_of(series, slice(0, 10))}, config=FAST)

@@ -156,7 +156,7 @@ def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None
     [
         ({"innovation": "query"}, "innovation must be one of"),
         ({"robust_slots": 1}, "robust_slots must be true or false, got 1"),
-        ({"robust_slots": False, "inner": 2}, "without robust_slots they must be 1 and 'key', got 2 and 'key'"),
+        ({"robust_slots": False, "inner": 2}, "must be 1 and 'key' without robust_slots, got 2 and 'key'"),
         ({"robust_slots": False, "innovation": "value"}, "got 1 and 'value'"),
         ({"mixer": "softmax", "output_gate": True}, "output_gate requires the mixer 'rfa', got 'softmax'"),
         ({"mixer": "softmax", "own_readout": True}, "own_readout requires the mixer 'rfa', got 'softmax'"),

@@ -170,7 +170,7 @@ def test_refusals() -> None:
         plain.step(tokens[:, 0], model.init_state(2))
     with pytest.raises(ValueError, match="window must be an integer >= 0, got -1"):
         model_of(window=-1)
-    with pytest.raises(ValueError, match=r"with slots in one Student-t softmax.*kernel 'gaussian'"):
+    with pytest.raises(ValueError, match=r"a window requires .*got .*kernel 'gaussian'"):
         model_of(window=4, kernel="gaussian")
     with pytest.raises(ValueError, match="n_slots 0"):
         model_of(window=4, n_slots=0)

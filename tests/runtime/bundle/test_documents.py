@@ -149,7 +149,7 @@ GOLDEN: list[tuple[Change, str]] = [
     (put("cases", 0, "absolute", 1e9), r"cases\.0\.absolute"),
     (put("cases", 0, "relative", 0.5), r"cases\.0\.relative"),
     (put("cases", 0, "graph", "other"), "case 0: runs a graph"),
-    (put("cases", 0, "outputs", {}), "case 0: outputs are not those"),
+    (put("cases", 0, "outputs", {}), "case 0: outputs do not match"),
     (put("cases", 0, "outputs", "logits", "values", []), "indices, values and shape differ"),
     (put("cases", 0, "outputs", "logits", "values", 0, 1e300), r"cases\.0\.outputs\.logits\.values\.0"),
     (put("cases", 0, "outputs", "logits", "indices", 0, 10**6), "indices, values and shape differ"),
@@ -164,7 +164,7 @@ GOLDEN: list[tuple[Change, str]] = [
     (put("cases", 0, "inputs", "means", {"tensor": "nobody"}), "a tensor that is not in the bundle"),
     (put("cases", 0, "inputs", "means", {"case": 0, "output": "next_means"}), "no earlier case"),
     (put("cases", 0, "inputs", "means", {"case": 200, "output": "next_means"}), "no earlier case"),
-    (lambda document: document["cases"][0]["inputs"].pop("means"), "case 0: inputs are not those"),
+    (lambda document: document["cases"][0]["inputs"].pop("means"), "case 0: inputs do not match"),
     (
         lambda document: document.update(cases=[case for case in document["cases"] if case["graph"] != "attention"]),
         "no case runs the graph 'attention'",

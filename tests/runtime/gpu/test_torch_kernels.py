@@ -177,7 +177,7 @@ def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
     ("given", "reason"),
     [
         ({"capability": (9, 0)}, "it is for sm_80, but the GPU is sm_90"),
-        ({"version": 11080}, "the driver is of CUDA 11.8"),
+        ({"version": 11080}, "the driver supports CUDA 11.8"),
     ],
 )
 def test_what_does_not_fit_the_gpu_is_compiled(
