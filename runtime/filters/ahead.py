@@ -25,12 +25,15 @@ def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
     readout: ReadoutOptions, covariates: np.ndarray | None,
 ) -> Ahead:  # fmt: skip
-    """Return forecasts at these horizons, at least one.
+    """Return forecasts at one or more horizons.
 
     They equal those of a missing observation at the time of the state.
 
     Args:
-        known: values of the columns that are known ahead, at the leads, NaN where missing, `[M, K]`.
+        state: State of the stream.
+        levels: Levels of the intervals.
+        leads: Horizons.
+        covariates: Values of the columns that are known ahead, at the horizons, NaN where missing, `[M, K]`.
 
     Raises:
         InvalidInput: A horizon is invalid, or exceeds the range of the model's numbers.
@@ -57,7 +60,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """Return the forecasts in the form of a step's."""
+    """Return the forecasts in the form that steps have."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))
@@ -70,10 +73,11 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
     """Return horizons to forecast at each row of a recorded series, so that intervals up to `furthest` adapt.
 
-    They are those of the model's calibration, and the furthest.
+    They are the horizons of the model's calibration below `furthest`, and `furthest`.
 
     Args:
         step: Typical lag between rows.
+        furthest: Largest horizon.
     """
     leads = runtime.readout((0.9,), (), 0).calibration.horizons * (step if runtime.has_own_steps else 1.0)
     nearest = int(np.argmin(np.abs(np.log(leads / furthest))))

@@ -1,9 +1,9 @@
-"""A weekly pattern in local time: an offset for each type of day and time of day, by column.
+"""A weekly pattern in local time: an offset for each type of day and time of day, for each column.
 
     value(t) = pattern[type of the day, time of the day]     linear between the nodes of a day
 
-The type of a day is its weekday, or holiday for listed dates. The pattern follows local time through daylight saving. A
-filter subtracts it from observations, as a known bias of the sensor, and adds it to forecasts.
+The type of a day is its weekday, or holiday for listed dates. The pattern follows local time when daylight saving
+changes. A filter subtracts it from observations, as a known bias of the sensor, and adds it to forecasts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 DAY_SECONDS: Final = 86_400
 WEEKDAYS: Final = 7
-# Limits of a document: nodes per day (every quarter of an hour), columns, and listed dates.
+# Limits of a document: nodes per day (one per quarter of an hour), columns, and listed dates.
 MOST_SLOTS, MOST_COLUMNS, MOST_DATES = 96, 64, 1_000
 LARGEST: Final = 1e30
-# From 1971, because smaller numbers may be row counts, to years of four digits.
+# From 1971, because smaller numbers may be row counts, to the last year with four digits.
 FIRST_MOMENT, LAST_MOMENT = 365 * DAY_SECONDS, 253_402_300_799 - DAY_SECONDS
 _EPOCH = date(1970, 1, 1)
 
@@ -41,7 +41,7 @@ class Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Days:
-    """The days of a calendar: time zone, nodes per day, and holidays.
+    """Days of a calendar: the time zone, the number of nodes per day, and the holidays.
 
     Raises:
         ValueError: The zone is unknown, or a number or date is invalid.
@@ -53,7 +53,7 @@ class Days:
 
     def __post_init__(self) -> None:
         if not isinstance(self.zone, str) or not _is_zone(self.zone):
-            raise ValueError(f"zone must be the name of a time zone, like Europe/Berlin or UTC, got {self.zone!r}")
+            raise ValueError(f"zone must be the name of a time zone such as Europe/Berlin or UTC, got {self.zone!r}")
         if not isinstance(self.slots, int) or isinstance(self.slots, bool) or not 1 <= self.slots <= MOST_SLOTS:
             raise ValueError(f"slots must be an integer from 1 to {MOST_SLOTS}, got {self.slots!r}")
         if len(self.holidays) > MOST_DATES:
@@ -63,17 +63,17 @@ class Days:
 
     @property
     def types(self) -> int:
-        """Number of types of days: the weekdays, and holidays if any."""
+        """Number of types of days: the weekdays and, if there are any, holidays."""
         return WEEKDAYS + bool(self.holidays)
 
     def nodes(self, times: np.ndarray) -> Nodes:
-        """Return positions of `times` `[N]`, in seconds since 1970.
+        """Return the positions of `times` `[N]`, in seconds since 1970.
 
         Raises:
-            ValueError: A time is outside `is_moment`.
+            ValueError: A time is not valid for `is_moment`.
         """
         if not is_moment(times).all():
-            raise ValueError("a calendar needs times in seconds since 1970, in the years 1971 to 9999")
+            raise ValueError("a calendar requires times in seconds since 1970, in the years 1971 to 9999")
         day, rest = self._local(times)
         place = rest * (self.slots / (DAY_SECONDS * 1e6))
         slot = np.floor(place).astype(np.int64)
@@ -82,7 +82,7 @@ class Days:
         return Nodes(self._type(day) * self.slots + slot, after, place - slot)
 
     def dates(self, times: np.ndarray) -> np.ndarray:
-        """Return days since 1970 of each time."""
+        """Return the days since 1970 of each time."""
         return self._local(times)[0]
 
     def is_holiday(self, dates: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ class Days:
         return np.isin(dates, listed)
 
     def _local(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the local day, and microseconds since its midnight."""
+        """Return the local day, and the microseconds since its midnight."""
         micros = np.rint(1e6 * np.asarray(times, dtype=np.float64)).astype(np.int64)
         local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", tz=self.zone))).to_numpy(zero_copy_only=False)
         day, rest = np.divmod(local.astype(np.int64), DAY_SECONDS * 1_000_000)
@@ -104,10 +104,10 @@ class Days:
 
 @dataclass(frozen=True)
 class Calendar:
-    """Days and their pattern `[P, types of days, slots]`, Monday first and holidays last.
+    """Days and their pattern `[P, types of days, slots]`. Monday is the first type, and holidays are the last.
 
     Raises:
-        ValueError: The pattern has a wrong shape, too many columns, or a non-finite value.
+        ValueError: The pattern has a wrong shape, too many columns, or a value that is not finite.
     """
 
     days: Days
@@ -120,17 +120,17 @@ class Calendar:
             shape = f"[1 to {MOST_COLUMNS} columns, {expected[0]} types of days, {expected[1]} slots]"
             raise ValueError(f"pattern must be {shape}, got {list(pattern.shape)}")
         if not (np.abs(pattern) <= LARGEST).all():
-            raise ValueError(f"pattern must have finite numbers, at most {LARGEST:g} in size")
+            raise ValueError(f"pattern must contain finite numbers of magnitude at most {LARGEST:g}")
         object.__setattr__(self, "pattern", pattern)
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """Return the pattern at `times` `[N]`, seconds since 1970: `[N, P]`."""
+        """Return the pattern at `times` `[N]`, in seconds since 1970, `[N, P]`."""
         before, after, share = self.days.nodes(times)
         flat = self.pattern.reshape(len(self.pattern), -1)
         return (flat[:, before] + share * (flat[:, after] - flat[:, before])).T
 
     def to_document(self) -> dict[str, Any]:
-        """Convert to JSON."""
+        """Return the calendar as a JSON document."""
         days = self.days
         return {
             "zone": days.zone, "slots": days.slots, "holidays": list(days.holidays), "pattern": self.pattern.tolist()
@@ -138,10 +138,10 @@ class Calendar:
 
     @classmethod
     def from_document(cls, document: Any) -> Calendar:
-        """Convert from JSON.
+        """Return the calendar of a JSON document.
 
         Raises:
-            ValueError: An entry is missing, unknown or invalid. The message names it and the reason.
+            ValueError: An entry is missing, unknown or invalid. The message names the entry and the reason.
         """
         if not isinstance(document, Mapping):
             raise ValueError("calendar must be an object with zone, slots and pattern")
@@ -152,12 +152,14 @@ class Calendar:
         try:
             listed = document.get("holidays") or ()
             if not isinstance(listed, (list, tuple)):
-                raise ValueError("holidays must be a list of dates like 2026-12-25")
+                raise ValueError("holidays must be a list of dates such as 2026-12-25")
             days = Days(document["zone"], document["slots"], tuple(listed))
             try:
                 pattern = np.asarray(document["pattern"], dtype=np.float64)
             except (TypeError, ValueError):
-                raise ValueError("pattern must be numbers, a list of types of days for each column") from None
+                raise ValueError(
+                    "pattern must contain a list for each column, with a list of numbers for each type of day"
+                ) from None
             return cls(days, pattern)
         except ValueError as error:
             raise ValueError(f"calendar.{error}") from None
@@ -176,7 +178,7 @@ def _checked_date(text: Any) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except (TypeError, ValueError):
-        raise ValueError(f"holidays must be dates like 2026-12-25, got {text!r}") from None
+        raise ValueError(f"holidays must be dates such as 2026-12-25, got {text!r}") from None
 
 
 def _day(text: str) -> int:
@@ -184,5 +186,5 @@ def _day(text: str) -> int:
 
 
 def is_moment(times: np.ndarray) -> np.ndarray:
-    """Return which times may be seconds since 1970, excluding row numbers and years beyond four digits."""
+    """Return which times may be seconds since 1970. Row numbers and years beyond four digits are excluded."""
     return (times >= FIRST_MOMENT) & (times <= LAST_MOMENT)

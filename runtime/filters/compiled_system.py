@@ -1,8 +1,8 @@
 """Run a linear system from a request or a file, without a bundle.
 
-The pattern of a calendar is a known bias of the sensor: it is subtracted from observations and added to the outputs.
-Intervals start from the normal distribution and adapt to the stream, as in `auto`. There is no attention mode. The
-kernels are those of every linear filter; a server compiles them at startup.
+The pattern of a calendar is a known bias of the sensor. It is subtracted from observations and added to the outputs.
+Intervals start from the normal distribution and adapt to the stream, as in `auto`. Attention mode is not supported. The
+kernels are those of every linear filter, which a server compiles at startup.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from rfa.runtime.uncertainty.steps import Readout, Steps
 if TYPE_CHECKING:
     from rfa.runtime.filters.calendar import Calendar
 
-# Cache sizes of a system: readouts and sets of horizons, and lags of inputs.
+# Number of readouts and sets of horizons, and of lags of inputs, that a system caches.
 KEPT: Final = 2
 KEPT_LAGS: Final = 256
 NO_MOMENTS: Final = (
-    "times: a system with a calendar needs the times of all rows, in seconds since 1970 and from 1971 on."
+    "times: a system with a calendar requires the times of all rows, in seconds since 1970 and from 1971 on."
 )
-# The name of every system in metrics.
+# Name of every system in metrics.
 LABEL: Final = "system"
-# Systems of at most this many states and components process many observations per call, others one.
+# Systems with at most this many states and components process many observations per call, larger systems one.
 SMALL: Final = 16
 # Limits on the work, as the cube of the size for each observation and forecast: per call (about a millisecond), and per
-# observation (about ten).
+# observation (about ten milliseconds).
 PIECE_WORK: Final = 1 << 20
 MOST_STEP_WORK: Final = 1 << 24
 MANY: Final = 256  # observations of a small system per call
 MOST_HORIZONS: Final = 256  # per request
-MODES: Final = 25  # size of the modes, in pairs of F and Q
+MODES: Final = 25  # memory of the modes, in pairs of F and Q
 # Memory in addition to the matrices: readouts of all horizons, the index of the pool, and Python objects.
 OBJECTS_BYTES: Final = 1 << 20
 LAG_BYTES: Final = 1 << 10
 
 
 class SystemRuntime(FilterRuntime):
-    """A system, ready to run.
+    """A system that is ready to run.
 
     Attributes:
-        digest: Digest of the version that its states belong to.
+        digest: Digest of the version of the system, to which its states belong.
     """
 
     has_own_steps = True
@@ -99,7 +99,7 @@ class SystemRuntime(FilterRuntime):
 
     @property
     def kept_bytes(self) -> int:
-        """Upper estimate of its memory without the pool."""
+        """Upper estimate of the memory without the pool, in bytes."""
         n, p = self.state_size, self.observation_size
         moves, leads = 16 * n**2, KEPT * min(MOST_HORIZONS, MOST_STEP_WORK // self._cube)
         driven = 0 if self._driven is None else KEPT_LAGS * (moves + LAG_BYTES) + leads * 16 * n * p
@@ -107,7 +107,7 @@ class SystemRuntime(FilterRuntime):
         return pattern + OBJECTS_BYTES + (leads + MODES) * moves + driven
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """See `FilterRuntime`. Fewer with many forecasts, to bound the time per call."""
+        """See `FilterRuntime`. The number is smaller with many forecasts, to bound the time per call."""
         work = (1 + len(options.horizon)) * self._cube
         return max(1, min(super().piece_rows_of(options), PIECE_WORK // work))
 
@@ -115,7 +115,7 @@ class SystemRuntime(FilterRuntime):
         """See `run_sequence`.
 
         Raises:
-            InvalidInput: Also if a time is outside the range of calendars.
+            InvalidInput: Also raised if a time is outside the range of calendars.
         """
         if self.calendar is not None:
             ends = np.array([*options.times[:1], *options.times[-1:]])
@@ -145,7 +145,7 @@ class SystemRuntime(FilterRuntime):
         return None if self.calendar is None else self.calendar.at(times)
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """See `FilterRuntime`. A range would apply to the measurements without the calendar."""
+        """See `FilterRuntime`. An alarm range would apply to the measurements without the calendar."""
         if self.calendar is not None and (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high):
             message = "alarm.range cannot be combined with a system that has a calendar: omit one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_calendar")

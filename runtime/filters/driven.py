@@ -2,17 +2,18 @@
 
     dx = (A x + u) dt + dw
 
-The responses to noise and input add up: x = z + s, with z the system without an input and
+The responses to noise and input add up: x = z + s, where z is the system without an input and
 
     s(t + lag) = F s(t) + G u          F = e^{A lag},   G = integral of e^{A r} over 0 <= r <= lag
 
-So any filter of z, given y - C s, is a filter of x: its estimates of z are shifted by s. In the modes A = V (diag(l) +
-N) V⁻¹ of `rfa.runtime.filters.spectrum`
+Therefore, a filter of z, given y - C s, is a filter of x whose estimates of z are shifted by s. In the modes
+A = V (diag(l) + N) V⁻¹ of `rfa.runtime.filters.spectrum`,
 
     F = V [ sum_k N^k / k! t^k e^{l t} ] V⁻¹         G = V [ sum_k N^k / k! I_k(l, t) ] V⁻¹
 
-with I_k the integral of r^k e^{l r} up to t: a Gauss-Legendre sum for small |l t|, otherwise (t^k e^{l t} - k I_{k-1})
-/ l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A, such as constant velocity.
+where I_k is the integral of r^k e^{l r} up to t: a Gauss-Legendre sum for small |l t|, and otherwise
+(t^k e^{l t} - k I_{k-1}) / l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A, such as
+constant velocity.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 from rfa.runtime.filters.spectrum import Spectrum, spectrum
 
 Array = np.ndarray
-# Exact to rounding for |l t| up to the number of terms of a chain.
+# The sum is exact to rounding for |l t| up to the number of terms of a chain.
 NODES, WEIGHTS = (np.polynomial.legendre.leggauss(32)[i] / 2 for i in (0, 1))
 KEPT_LAGS = 4096
 
@@ -41,7 +42,7 @@ class HeldInput:
 
     def __init__(self, drift: Array, kept: int = KEPT_LAGS) -> None:
         found = spectrum(np.asarray(drift, np.float64))
-        # One lag at a time, so that results do not depend on the other lags.
+        # Lags are processed one at a time, so that results do not depend on the other lags.
         self.moves = functools.lru_cache(kept)(functools.partial(_moves, found, found.powers()))
 
 

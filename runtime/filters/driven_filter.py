@@ -1,7 +1,7 @@
 """Filters of systems with a known input.
 
-The filter runs without the input, and its outputs are shifted by the response to it (`driven.py`), so every runtime and
-mode supports inputs.
+The filter runs without the input, and its outputs are shifted by the response to the input (`driven.py`). Every runtime
+and mode therefore supports inputs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 Array = np.ndarray
 RESPONSE = "response"
-# F and G of a lag take n³ operations.
+# Maximum number of states n, because F and G of a lag take n³ operations.
 MOST_STATES = 16
-# Rows of a driven series at a time. Each new lag takes a tenth of a millisecond.
+# Number of rows of a driven series that are processed at a time. Each new lag takes a tenth of a millisecond.
 DRIVEN_ROWS = 32
 KEPT_HORIZONS = 8
 
@@ -45,7 +45,7 @@ class Response:
     def hide(self, values: Array) -> Array:
         """Return observations `[R, P]` minus the response.
 
-        Rows with a non-finite response become infinite, which filters reject.
+        Rows whose response is not finite become infinite, which filters reject.
         """
         parts = (part.reshape(len(values), -1) for part in (self.states, self.seen, self.ahead))
         is_finite = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
@@ -82,7 +82,8 @@ class DrivenSystem:
         Rows are processed one by one, so that results do not depend on the other rows.
 
         Args:
-            inputs: Per unit time, since the previous observation, `[R, n]`. Without effect for the first row of a
+            inputs: Inputs per unit time since the previous observation, `[R, n]`. They have no effect on the first row
+                of a
                 stream.
         """
         responses = pool.arrays[RESPONSE].take(batch.slots, axis=0)
@@ -112,7 +113,7 @@ class DrivenSystem:
             pool.arrays[RESPONSE][batch.slots[row]] = response.states[row]
 
     def shift(self, out: StepOutputs, trace: Traced, response: Response) -> None:
-        """Add the response to the input to the outputs, and to the trace."""
+        """Add the response to the input to the outputs and to the trace."""
         shift(out, response.seen, response.ahead)
         if len(trace.mean):
             trace.mean[:] += response.states
@@ -128,7 +129,7 @@ def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tup
 
 
 def shift(out: StepOutputs, seen: Array, ahead: Array) -> None:
-    """Add to the estimates `[R, P]` and the forecasts `[R, H, P]`."""
+    """Add a response to the estimates `[R, P]` and to the forecasts `[R, H, P]`."""
     out.mean[:] += seen
     out.interval[:] += seen[:, None, :, None]
     out.moments[:, :, 0] += ahead

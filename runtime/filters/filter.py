@@ -1,10 +1,10 @@
-"""Run a filter bundle: many streams at once, whole sequences, portable states.
+"""Run a filter bundle: many streams at once, whole sequences, and portable states.
 
 The states of streams are in a pool. Linear filters are compiled. Deep filters run on the graphs of their bundle in ONNX
-Runtime, and have an attention mode. Random numbers are keyed by (seed, position in the stream). A stream therefore
-gives the same results with or without other streams, in one request, in segments or one by one.
+Runtime, and support attention mode. Random numbers depend on (seed, position in the stream) only. A stream therefore
+gives the same results with or without other streams, in one request, in segments or one row at a time.
 
-A row with non-finite results changes neither its stream nor the other rows.
+A row with results that are not finite changes neither its stream nor the other rows.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw, limit_outputs
 
 Array = np.ndarray
-KEPT_READOUTS = 64  # of 90 kB, with 256 horizons and 16 levels
+KEPT_READOUTS = 64  # of 90 kB each, with 256 horizons and 16 levels
 
 
 class FilterRuntime(FilterStates):
-    """A filter bundle, ready to run.
+    """A filter bundle that is ready to run.
 
     Args:
         bundle: Bundle of kind "filter".
 
     Attributes:
-        has_own_steps: Whether its calibrated horizons are in typical lags of the stream, not in times.
+        has_own_steps: Whether its calibrated horizons are in typical lags of the stream rather than in units of time.
         suits_any: Whether it accepts numbers of any size, and learns only from the stream.
         farthest: Horizon in typical lags beyond which the forecast is constant.
-        experts: Names of the models whose forecasts it mixes.
+        experts: Names of the models whose forecasts it combines.
         covariates: Number of columns that are known ahead.
 
     Raises:
@@ -114,22 +114,24 @@ class FilterRuntime(FilterStates):
         adaptive |= alarm_fields(self.observation_size)
         adaptive |= {} if driven is None else driven.fields
         super().__init__(steps.magic, steps.initial, steps.fields, adaptive)
-        # Through a proxy: a cache that holds `self` would keep it until the next garbage collection.
+        # Use a proxy, because a cache that refers to `self` would keep it alive until the next garbage collection.
         self._readouts = functools.lru_cache(readouts)(functools.partial(type(self)._make_readout, weakref.proxy(self)))
 
     @property
     def own_bytes(self) -> int:
-        """Memory of the model that each request must account for. That of bundles is accounted for at load."""
+        """Memory of the model that each request must account for. The memory of bundles is accounted for when they are
+        loaded.
+        """
         return 0
 
     @property
     def kept_bytes(self) -> int:
-        """Maximum memory retained between requests, without the pool."""
+        """Maximum memory that is retained between requests, without the pool."""
         return 0
 
     @property
     def label(self) -> str:
-        """Its name in metrics."""
+        """Name of the model in metrics."""
         return self.name
 
     @property
@@ -139,7 +141,7 @@ class FilterRuntime(FilterStates):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Supported modes, the default last."""
+        """Supported modes. The last one is the default."""
         return tuple(mode for mode in get_args(Mode) if mode in self._calibration)
 
     def sized(self, size: int) -> FilterRuntime:
@@ -147,12 +149,12 @@ class FilterRuntime(FilterStates):
         return self
 
     def with_covariates(self, count: int) -> FilterRuntime:
-        """The same model with so many columns that are known ahead.
+        """Return the same model for this number of columns that are known ahead.
 
         Raises:
-            InvalidInput: it takes none, or fewer.
+            InvalidInput: The model does not support that many columns.
         """
-        message = f"model {self.name!r} takes no columns that are known ahead: name no model"
+        message = f"model {self.name!r} does not support columns that are known ahead; omit the model"
         raise InvalidInput(message, param="known", code="no_known")
 
     @property
@@ -161,7 +163,7 @@ class FilterRuntime(FilterStates):
         return self.steps.rows
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """Return the maximum of these for a series."""
+        """Return the maximum number of observations per call of `follow` for a series."""
         is_driven = options.inputs is not None or _was_driven(options.state)
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 
@@ -170,21 +172,21 @@ class FilterRuntime(FilterStates):
 
         Args:
             cost: Cost of its outputs.
-            t: Its time.
+            t: Time of the observation.
             state: Returns a field of its stream's state. None before the first observation.
         """
         return cost
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
-        """Return the part of a piece that costs at most `most` plain observations, at least one row."""
+        """Return the part of a piece that costs at most `most` plain observations, but at least one row."""
         return piece
 
     # Steps.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """Process one observation of each row. Return None for rows with non-finite results, which change nothing.
+        """Process one observation per row. Return None for rows with results that are not finite, which change nothing.
 
-        The rows have been validated: shapes, finite values, non-decreasing times.
+        The rows must have been validated: shapes, finite values, non-decreasing times.
         """
         slots = pool.rows([row.slot for row in rows])
         groups: dict[Readout, list[int]] = {}
@@ -203,7 +205,7 @@ class FilterRuntime(FilterStates):
                 np.array([row.noise for row in chosen], np.float64),
             )
             ready.append((readout, members, chosen, batch))
-        # A failure restores all streams, including those of earlier readouts.
+        # A failure restores all streams, including the streams of earlier readouts.
         may_fail_late = len(ready) > 1 or any(readout.samples for readout in groups)
         before = {name: array[slots] for name, array in pool.arrays.items()} if may_fail_late else {}
         try:
@@ -234,7 +236,7 @@ class FilterRuntime(FilterStates):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """Process the observations with `FilterSteps.advance`, or one by attention with its memory.
+        """Process observations with `FilterSteps.advance`, or one observation by attention if a memory is given.
 
         Args:
             inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
@@ -253,14 +255,18 @@ class FilterRuntime(FilterStates):
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """Return the steps of one stream up to the first observation with non-finite results, which is ignored."""
+        """Return the steps of one stream up to the first observation with results that are not finite, which is
+        ignored.
+        """
         steps, _ = self.trace(pool, piece, traced=False)
         return steps
 
     def trace(
         self, pool: StatePool, piece: Piece, memory: Memory | None = None, *, traced: bool
     ) -> tuple[Steps, Traced]:
-        """`follow` with the trace for smoothing. With `memory`, one observation by attention."""
+        """Return the steps as `follow` does, and the trace for smoothing. With `memory`, process one observation by
+        attention.
+        """
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0
@@ -302,30 +308,34 @@ class FilterRuntime(FilterStates):
         return Readout(self._calibration[options.mode], levels, horizon, samples, options, passes, experts)
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
-        """Raise InvalidInput `too_large` for more horizons than an observation may have."""
-
-    def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """Reject an unsupported input or alarm range. An input that has ended still affects a state.
+        """Check the number of horizons.
 
         Raises:
-            InvalidInput: One is not supported. `param` is its field.
+            InvalidInput: There are more horizons than an observation may have (code `too_large`).
+        """
+
+    def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
+        """Check that the model supports the input and the alarm range. An input that has ended still affects a state.
+
+        Raises:
+            InvalidInput: One of them is not supported. `param` is its field.
         """
         has_range = (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high)
         if has_range and (is_given or self.covariates or _was_driven(state)):
             driven = "known" if self.covariates else "input" if is_given else "a state that had an input"
-            message = f"alarm.range cannot be combined with {driven}: omit one of them."
+            message = f"alarm.range cannot be combined with {driven}; omit one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
         if is_given and (self._driven is None or self.covariates):
-            message = f"model {self.name!r} supports no input: linear filters of up to {MOST_STATES} states do."
+            message = f"model {self.name!r} does not support inputs; linear filters of up to {MOST_STATES} states do."
             raise InvalidInput(message, param="input", code="no_input")
 
     # Merging.
 
     def check_merges(self) -> None:
-        """Reject a filter whose states cannot be merged. See `rfa.runtime.filters.merge`.
+        """Check that states of this filter can be merged. See `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidInput: `no_merge`.
+            InvalidInput: They cannot (code `no_merge`).
         """
         check_merges(self.name, self._family)
 
@@ -360,13 +370,15 @@ class FilterRuntime(FilterStates):
         """Filter a sequence.
 
         Args:
-            observations: P numbers each. None is a missing observation; None within one, a missing component.
-            noise: Factors on the standard deviation of each observation's measurement noise. None is 1.
-            inputs: Inputs to the state until each observation, per unit time: a number for each state.
-            samples: Samples of the state per step. With `smooth`, trajectories given all observations.
-            lag: With `smooth`, smooth each state with this many later observations instead of all.
-            mode: "attention" uses all earlier observations of the request (at most MAX_ATTENTION), without `state`.
-            state: State to continue from (recurrent mode).
+            times: Times of the observations, non-decreasing.
+            observations: P numbers each. None is a missing observation; None among the numbers is a missing component.
+            noise: Factors on the standard deviation of each observation's measurement noise. None stands for 1.
+            inputs: Inputs to the state until each observation, per unit time, with one number per state.
+            samples: Number of samples of the state per step. With `smooth`, trajectories given all observations.
+            lag: With `smooth`, number of later observations that each state is smoothed with. Default: all.
+            mode: "attention" uses all earlier observations of the request (at most MAX_ATTENTION), and excludes
+                `state`.
+            state: State to continue from, in recurrent mode.
 
         Raises:
             InvalidInput: An argument is invalid. The message names the field.
@@ -391,11 +403,11 @@ class FilterRuntime(FilterStates):
         return forecasts_after(self, state, levels, leads, options, covariates)
 
     def pattern_at(self, times: Array) -> Array | None:
-        """Return the offsets of measurements at these times, `[N, P]`, if there are any."""
+        """Return the offsets of measurements at these times, `[N, P]`, or None if there are none."""
         return None
 
     def no_steps(self, readout: Readout) -> Steps:
-        """Return the steps of no observations."""
+        """Return an empty result."""
         return Steps.empty(readout, self.observation_size)
 
 
@@ -412,7 +424,7 @@ def _steps(bundle: Bundle, leads: Horizons) -> FilterSteps:
 
 
 def _samples(readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int | Sequence[int]) -> list[Array] | None:
-    """Return samples of the state of each row, `[samples, P]`, or none for invalid rows."""
+    """Return samples of the state of each row, `[samples, P]`, or none for invalid rows. None if none are requested."""
     if not readout.samples:
         return None
     good, position = outputs.is_good, outputs.position.tolist()
@@ -421,5 +433,5 @@ def _samples(readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int |
     covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
     paths = draw(outputs.mean, covariances, readout.samples, keys, position)
     paths = paths.clip(*readout.options.range) if readout.has_range else paths
-    # Copies, so that a reader of one row does not keep the samples of all.
+    # Copies, so that a reader of one row does not keep the samples of all rows alive.
     return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]

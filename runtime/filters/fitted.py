@@ -1,7 +1,7 @@
 """Systems fitted to series, in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
 
-A system is a document of `system.py`. `rfa filter --system FILE` reads the file; a request or `rfa.filter` accepts any
-of its systems. `fits` has the record of each fit.
+A system is a document of `system.py`. `rfa filter --system FILE` reads the file, and a request or `rfa.filter` accepts
+any of its systems. `fits` contains the record of each fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Models(Mapping[str, dict[str, Any]]):
     """Documents of systems by the names of their series.
 
     Attributes:
-        fits: Record of each fit: parameters with standard errors, likelihoods, tried structures.
-        failed: Reasons why series could not be fitted.
+        fits: Record of each fit: parameters with standard errors, likelihoods and tried structures.
+        failed: Reasons why series could not be fitted, by name.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -46,7 +46,7 @@ class Models(Mapping[str, dict[str, Any]]):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file, and check every system in it.
+        """Read a file and check every system in it.
 
         Raises:
             ValueError: The file is invalid. The message names the invalid system.
@@ -58,7 +58,7 @@ class Models(Mapping[str, dict[str, Any]]):
             raise ValueError(f"{name} is not a JSON document: {error}") from None
         series = document.get("series") if isinstance(document, Mapping) else None
         if not isinstance(series, Mapping) or not series:
-            raise ValueError(f"{name} has no models: it needs `series` with systems by name")
+            raise ValueError(f"{name} does not contain models, which are `series` with systems by name")
         for label, system in series.items():
             try:
                 System.from_document(system)
@@ -68,7 +68,7 @@ class Models(Mapping[str, dict[str, Any]]):
 
 
 def are_models(document: object) -> bool:
-    """Return whether this is a `Models` or the content of its file, instead of a single system."""
+    """Return whether this is a `Models` or the content of its file, rather than a single system."""
     return isinstance(document, Models) or (isinstance(document, Mapping) and "series" in document)
 
 
@@ -76,11 +76,13 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
     """Return the system of one column of a series, from models or the content of their file.
 
     Args:
-        key: Key of the series, where a table has several.
-        is_only: Whether the series has no other columns. Models of more columns use the longer name.
+        document: Models, or the content of their file.
+        column: Name of the column.
+        key: Key of the series, if a table has several.
+        is_only: Whether the series has no other columns. Models of several columns use a longer name.
 
     Raises:
-        InvalidSystem: There is none, or it is invalid.
+        InvalidSystem: There is no such system, or it is invalid.
     """
     whole = {"series": document.systems} if isinstance(document, Models) else document
     found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None

@@ -3,17 +3,20 @@
     fuse        P⁻¹ = P0⁻¹ + sum_i (Pi⁻¹ - Qi⁻¹)        P⁻¹ m = P0⁻¹ m0 + sum_i (Pi⁻¹ mi - Qi⁻¹ qi)
     intersect   P⁻¹ = sum_i wi Pi⁻¹                     P⁻¹ m = sum_i wi Pi⁻¹ mi,        wi >= 0, sum_i wi = 1
 
-(mi, Pi) is a posterior, (qi, Qi) its prior, (m0, P0) the prior without any sensor. With one prior for two posteriors
-P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹: the prior counts once. Without a prior P⁻¹ = P1⁻¹ + P2⁻¹: the prior of each posterior counts.
+(mi, Pi) is a posterior, (qi, Qi) its prior, and (m0, P0) the prior without any sensor. If two posteriors share a prior,
+P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹, so the prior counts once. Without a prior, P⁻¹ = P1⁻¹ + P2⁻¹, so the prior of each posterior
+counts.
 
-`fuse` is exact (Bayes' rule) if the posteriors' observations are independent given this state: the sensors' errors are
-independent, and no process noise came between the observations and the state. So fuse at every observation, with the
-predictions as priors, or at any time without process noise. Filters that ran separately share the process noise, and
-`fuse` would be overconfident. `intersect` (Julier and Uhlmann, American Control Conference 1997) is never
-overconfident. Its weights minimise the determinant of the fused covariance, whatever the units of the state. It does
-not gain from agreement, only from one posterior being precise where another is not.
+`fuse` is exact (Bayes' rule) if the observations of the posteriors are independent given this state. That is, the
+errors of the sensors are independent, and no process noise came between the observations and the state. Fuse therefore
+at every observation, with the predictions as priors, or at any time if there is no process noise. Filters that ran
+separately share the process noise, and `fuse` would be overconfident.
 
-Units: those of the state. Computed in float64. Leading dimensions are a batch.
+`intersect` (Julier and Uhlmann, American Control Conference 1997) is never overconfident. Its weights minimise the
+determinant of the fused covariance, whatever the units of the state are. It does not gain from agreement, only where
+one posterior is precise and another is not.
+
+Results are in the units of the state and are computed in float64. Leading dimensions are a batch.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Relative tolerance of a posterior against its prior: the rounding of covariances in float32.
+# Relative tolerance when a posterior is compared with its prior, for covariances that were rounded to float32.
 TOLERANCE = 1e-5
-# Search for the weights of an intersection: barrier heights in nats, tolerance, and maximum steps per height.
+# Search for the weights of an intersection: heights of the barrier in nats, tolerance, and maximum steps per height.
 BARRIERS = 10.0 ** -np.arange(10)
 CLOSE, MOST_STEPS = 1e-3, 50
 
@@ -42,11 +45,12 @@ class Gaussian(NamedTuple):
 def fuse(
     posteriors: Sequence[Gaussian], prior: Gaussian | None = None, own_priors: Sequence[Gaussian] | None = None
 ) -> Gaussian:
-    """Return the posterior of all sensors with independent errors.
+    """Return the posterior of all sensors, whose errors must be independent.
 
     Args:
         posteriors: Posteriors of the same state, each from one sensor.
-        prior: Prior of the state without any of the sensors. None: no information, and the posteriors share nothing.
+        prior: Prior of the state without any of the sensors. If None, there is no such information, and the posteriors
+            share nothing.
         own_priors: Prior of each posterior. Default: `prior`.
 
     Raises:
@@ -74,7 +78,7 @@ def _sum(posteriors: Sequence[Gaussian]) -> Gaussian:
 
 
 def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
-    """Return the weights of `intersect` with the least determinant.
+    """Return the weights for `intersect` that minimise the determinant of the fused covariance.
 
     Raises:
         ValueError: See `intersect`.
@@ -91,7 +95,7 @@ def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = 
 
     Args:
         posteriors: Posteriors of the same state, `[n]` and `[n, n]` each.
-        weights: One per posterior, non-negative, with sum 1. Default: `intersection_weights`.
+        weights: One weight per posterior, non-negative, with sum 1. Default: `intersection_weights`.
 
     Raises:
         ValueError: A covariance is not positive definite, shapes differ, or the weights are invalid.
@@ -103,7 +107,7 @@ def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = 
 
 
 def _stacked(posteriors: Sequence[Gaussian]) -> tuple[Array, Array]:
-    """Return P⁻¹ and P⁻¹ m of each."""
+    """Return P⁻¹ and P⁻¹ m of each posterior."""
     if not posteriors:
         raise ValueError("posteriors must not be empty")
     shape = np.shape(posteriors[0].mean)[-1:]
@@ -143,11 +147,11 @@ def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = Non
 
 
 def _check_sharper(name: str, information: Array, own: Gaussian) -> None:
-    """Check that a posterior is at least as certain as its prior in every direction: L'P⁻¹L >= 1 for a prior LL'."""
+    """Check that a posterior is at least as certain as its prior in every direction: LᵀP⁻¹L >= 1 for a prior LLᵀ."""
     root = np.linalg.cholesky(np.asarray(own.covariance, np.float64))
     if np.linalg.eigvalsh(root.mT @ information @ root).min() < 1 - TOLERANCE:
         raise ValueError(
-            f"{name} is less certain than its prior; are they for the same time? `intersect` needs no prior"
+            f"{name} is less certain than its prior; are they for the same time? `intersect` does not need a prior"
         )
 
 
@@ -165,10 +169,12 @@ def _checked(weights: Sequence[float], count: int) -> Array:
 
 
 def _least_determinant(information: Array) -> Array:
-    """Return weights that maximise log det(sum wi Pi⁻¹): a concave problem, by Newton's method with a log barrier.
+    """Return weights that maximise log det(sum wi Pi⁻¹), a concave problem, by Newton's method with a log barrier.
 
-    The objective with the barrier, divided by its height, is self-concordant: steps damped by the decrement stay inside
-    and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights times the last height.
+    The objective with the barrier, divided by its height, is self-concordant. Steps that are damped by the decrement
+    therefore stay inside and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights
+    times
+    the last height.
     """
     count = len(information)
     shares = np.full(count, 1 / count)

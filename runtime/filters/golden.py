@@ -1,4 +1,4 @@
-"""Open a filter, compile it, and check it against the golden outputs of its bundle, before the first request."""
+"""Open a filter, compile it, and check it against the golden outputs of its bundle before the first request."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Array = np.ndarray
 
 
 def open_filter(bundle: Bundle) -> FilterRuntime:
-    """Return a filter that is ready after its `filter_tasks`.
+    """Return a filter that is ready to run after its `filter_tasks`.
 
     Raises:
-        BundleError: It cannot run.
+        BundleError: The filter cannot run.
     """
     try:
         return FilterRuntime(bundle)
@@ -40,9 +40,12 @@ def open_filter(bundle: Bundle) -> FilterRuntime:
 def filter_tasks(
     bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Return tasks that compile parts of a filter's kernels, and tasks that run them, after those of all filters.
+    """Return tasks that compile parts of a filter's kernels, and tasks that run them after the first tasks of all
+    filters.
 
     Args:
+        bundle: Bundle of the filter.
+        model: The opened filter.
         report: Called with the number of golden values that a compiled filter reproduced.
     """
     if model.runtime != "compiled":
@@ -72,7 +75,7 @@ def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
-    """Run a step on the graphs, which compiles its scoring."""
+    """Run a step on the graphs, which compiles the scoring functions."""
     pool = StatePool(model.state_fields, 1)
     slot = pool.acquire()
     model.put(pool, slot, model.start())
@@ -83,7 +86,7 @@ def _observe_nothing(model: FilterRuntime) -> None:
 
 @dataclass(frozen=True)
 class CompiledSession:
-    """The step or the forecast of a linear filter, as `rfa.runtime.bundle.golden` runs it."""
+    """The step or the forecast of a linear filter as a session for `rfa.runtime.bundle.golden`."""
 
     model: FilterRuntime
     steps: CompiledSteps
@@ -101,7 +104,7 @@ class CompiledSession:
         return [Named(name) for name in names]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """Return the named outputs in order, float32."""
+        """Return the named outputs in order, as float32."""
         rows = len(inputs["state.mean"])
         values, lags, noise = np.full((rows, self.steps.size), np.nan), np.zeros(rows), np.ones(rows)
         horizon: Sequence[float] = ()

@@ -1,9 +1,9 @@
-"""Late rows of a stream, exactly: the rows of a window of time, and states to go back to.
+"""Exact processing of late rows: the rows of a window of time, and snapshots of the stream to go back to.
 
-A late row goes back to the last state before it, and the rows since then are filtered again. From then on the numbers
-are those of the stream in the order of time, bit for bit. Rows of equal times stay in the order in which they came.
+A late row restores the last state before it, and the rows since then are filtered again. Afterwards, the results equal
+those of the stream in the order of time, bit for bit. Rows with equal times stay in the order of arrival.
 
-A packed window: its version, then compressed the first state, as `FilterStates.pack` has it, and the rows in JSON.
+A packed window contains its version and, compressed, the first state (see `FilterStates.pack`) and the rows in JSON.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.input import MOST_HORIZONS
 from rfa.runtime.uncertainty.interface import Row, Stepped
 
-# Rows that a late one may go back.
+# Maximum number of rows that a late row may go back.
 MOST_BACK: Final = 512
-# Rows to keep: these, and those since the state before them. A stream that continues with more rows than `REPLAYED`
-# filters them again, for the states in between.
+# Maximum number of stored rows: the rows above, and those since the state before them. A stream that continues with
+# more rows than `REPLAYED` filters them again to restore the states in between.
 MOST_KEPT: Final = 1_200
 REPLAYED: Final = 640
 MOST_SNAPSHOTS: Final = 10
-# Rows between the newest snapshots: of rows that were filtered again, and of those in order. Older ones are further
-# apart.
+# Number of rows between the newest snapshots, for rows that were filtered again and for rows in order. Older snapshots
+# are further apart.
 SNAPSHOT_ROWS: Final = 8
 ORDERED_ROWS: Final = 64
 _MAGIC: Final = b"RFAL\x01"
-_OWN_FIELDS: Final = frozenset({"slot", "readout", "seed"})  # of a stream, not of a row
+_OWN_FIELDS: Final = frozenset({"slot", "readout", "seed"})  # fields of a stream, not of a row
 _ROW_FIELDS: Final = tuple(name for name in Row._fields if name not in _OWN_FIELDS)
 _NOWHERE: Final = PoolSlot(0, 0)
-# Memory of a kept row and of a number in it; characters of a number in JSON.
+# Memory of a stored row and of a number in it, and characters of a number in JSON.
 _ROW_BYTES, _NUMBER_BYTES, _NUMBER_CHARACTERS = 700, 40, 26
 
 
@@ -47,8 +47,8 @@ class Snapshot(NamedTuple):
     """A stream between two rows.
 
     Attributes:
-        place: rows of the window before it.
-        totals: what the stream has added up so far, such as its log-likelihood.
+        place: Number of rows of the window before the snapshot.
+        totals: Sums over the stream so far, such as its log-likelihood.
     """
 
     place: int
@@ -58,17 +58,17 @@ class Snapshot(NamedTuple):
 
 class _KeptRow(NamedTuple):
     row: Row
-    is_counted: bool  # in the totals
+    is_counted: bool  # whether it counts in the totals
 
 
 class LateWindow:
-    """The rows of the last `length` units of time, and snapshots.
+    """The rows of the last `length` units of time, and snapshots of the stream.
 
-    `add` a row, then filter `next_row` and `accept` its result while `is_behind`. `take_answer` has the result.
+    After `add`, filter `next_row` and `accept` its result while `is_behind`. Then `take_answer` returns the result.
 
     Args:
-        length: of the window, in units of the times.
-        first: before the first row.
+        length: Length of the window, in units of the times.
+        first: Snapshot before the first row.
     """
 
     def __init__(self, length: float, first: Snapshot) -> None:
@@ -76,58 +76,60 @@ class LateWindow:
         self._rows: list[_KeptRow] = []
         self._times: list[float] = []
         self._snapshots = [first]
-        self._next = 0  # rows before it are in the state
+        self._next = 0  # rows before this one are included in the state
         self._added = -1
         self._answer: FilterStep | InvalidInput | None = None
         self._recomputed = 0
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows have to be filtered before the state is that of all rows."""
+        """Whether rows must be filtered before the state includes all rows."""
         return self._next < len(self._rows)
 
     @property
     def count(self) -> int:
-        """Observations of the stream."""
+        """Number of observations of the stream."""
         return self._snapshots[0].state.count + len(self._rows)
 
     @property
     def first_state(self) -> FilterState:
-        """The state before all rows."""
+        """State before all rows of the window."""
         return self._snapshots[0].state
 
     @property
     def newest(self) -> float:
-        """Time of the last row; minus infinity before the first."""
+        """Time of the last row, or minus infinity before the first row."""
         state = self._snapshots[0].state
         return self._times[-1] if self._times else state.time if state.count else -math.inf
 
     @property
     def next_row(self) -> Row:
-        """The row to filter; its slot, readout and seed have to be set."""
+        """Row to filter next. The caller must set its slot, readout and seed."""
         return self._rows[self._next].row
 
     @property
     def is_next_new(self) -> bool:
-        """Whether `next_row` is the row that was added, not one to filter again."""
+        """Whether `next_row` is the added row, rather than a row that is filtered again."""
         return self._next == self._added
 
     @property
     def is_counted(self) -> bool:
-        """Whether `next_row` belongs to the totals: a row from before a cut does not."""
+        """Whether `next_row` counts in the totals. Rows from before a restored state do not."""
         return self._rows[self._next].is_counted
 
     def add(self, row: Row, *, param: str = "t", is_counted: bool = True) -> Snapshot | None:
-        """Add a row in its place.
+        """Insert a row in the order of time.
 
         Args:
-            param: the field of its time, for errors.
+            row: The row.
+            param: Field of its time, for messages.
+            is_counted: Whether the row counts in the totals.
 
         Returns:
-            The snapshot to go back to, if the row is late.
+            The snapshot to restore if the row is late, else None.
 
         Raises:
-            InvalidInput: it is older than the window (`too_late`), or equals an earlier row (`repeated`).
+            InvalidInput: The row is older than the window (code `too_late`) or equals an earlier row (code `repeated`).
         """
         place = bisect_right(self._times, row.t)
         if row.t < self.newest:
@@ -149,10 +151,11 @@ class LateWindow:
         return self._snapshots[-1]
 
     def append(self, row: Row, snapshot: Callable[[int], Snapshot]) -> None:
-        """Add a row after all others that is in the state and the totals already: the short way of most rows.
+        """Append a row that the state and the totals already include. This is the fast path for rows in order.
 
         Args:
-            snapshot: see `accept`.
+            row: The row.
+            snapshot: See `accept`.
         """
         self._rows.append(_KeptRow(row, True))
         self._times.append(row.t)
@@ -173,10 +176,12 @@ class LateWindow:
         raise InvalidInput(message, param=param, code="too_late")
 
     def accept(self, stepped: Stepped | None, error: InvalidInput | None, snapshot: Callable[[int], Snapshot]) -> None:
-        """Take the result of `next_row`; a row that has an error instead is left out, as if it had not come.
+        """Accept the result of `next_row`. A row with an error is removed from the window.
 
         Args:
-            snapshot: makes a snapshot of the stream after the row, at this index.
+            stepped: Result of the row, or None.
+            error: Reason why the row is invalid, or None.
+            snapshot: Creates a snapshot of the stream after the row with this index.
         """
         is_new = self.is_next_new
         if is_new:
@@ -193,14 +198,16 @@ class LateWindow:
             self._forget()
 
     def take_answer(self) -> FilterStep | InvalidInput | None:
-        """The step of the row that was added, or why it was refused, once nothing `is_behind`; None without one."""
+        """Return the step of the added row, or its error, once nothing `is_behind`. None if there is no result."""
         answer, self._answer = self._answer, None
         if self._recomputed and isinstance(answer, FilterStep):
             return LateStep(**{"weights": None, **vars(answer)}, late=True, recomputed=self._recomputed)
         return answer
 
     def _thin_out(self) -> None:
-        """Drop the snapshot whose loss adds least work to a late row, in proportion to how far back it is."""
+        """Remove the snapshot whose loss adds the least work to late rows, relative to its distance from the newest
+        row.
+        """
         if len(self._snapshots) <= MOST_SNAPSHOTS:
             return
         index = [snapshot.place for snapshot in self._snapshots]
@@ -212,7 +219,7 @@ class LateWindow:
         del self._snapshots[min(range(1, len(index) - 1), key=loss)]
 
     def _forget(self) -> None:
-        """Drop rows and snapshots that no late row can go back to."""
+        """Remove rows and snapshots that no late row can go back to."""
         oldest = self._times[-1] - self.length if self._times else -math.inf
         keep = max(bisect_right(self._times, oldest), len(self._times) - MOST_BACK)
         dropped = 0
@@ -224,10 +231,12 @@ class LateWindow:
             del self._rows[:dropped], self._times[:dropped]
             self._next -= dropped
 
-    # As bytes.
+    # Conversion to bytes.
 
     def pack(self, states: FilterStates) -> bytes:
-        """The rows and the first snapshot; the others are made again when they are needed."""
+        """Return the rows and the first snapshot as bytes. The other snapshots are created again when they are
+        needed.
+        """
         if not self.is_behind:
             self._forget()
         rows = [_inputs_of(kept.row) for kept in self._rows]
@@ -236,10 +245,11 @@ class LateWindow:
 
     @classmethod
     def unpack(cls, data: bytes, states: Any, length: float, totals: Any) -> LateWindow:
-        """The inverse of `pack`; its rows are not in the totals. If it `is_behind`, it goes on from `first_state`.
+        """Return the window of packed bytes. Its rows are not in the totals. If it `is_behind`, continue from
+        `first_state`.
 
         Raises:
-            InvalidInput: it is no window of these states.
+            InvalidInput: The bytes are not a window of these states.
         """
         reader = zlib.decompressobj()
         try:
@@ -260,13 +270,13 @@ class LateWindow:
 
 
 def split_state(payload: bytes, states: FilterStates) -> tuple[bytes, bytes]:
-    """The packed state of a stream, and its packed window; empty without one."""
+    """Return the packed state of a stream, and its packed window, which is empty if there is none."""
     size = states.state_bytes
     return (payload[:size], payload[size:]) if payload[size:].startswith(_MAGIC) else (payload, b"")
 
 
 def row_characters(model: Any) -> int:
-    """Upper bound of the rows of a window in JSON."""
+    """Return an upper bound on the number of characters of the rows of a window in JSON."""
     return MOST_KEPT * _NUMBER_CHARACTERS * _numbers_per_row(model)
 
 
@@ -276,18 +286,20 @@ def _numbers_per_row(model: Any) -> int:
 
 
 def packed_bytes(model: Any) -> int:
-    """Upper bound of a packed window."""
+    """Return an upper bound on the size of a packed window in bytes."""
     content = model.state_bytes + row_characters(model)
     return len(_MAGIC) + content + content // 1000 + 64
 
 
 def held_bytes(model: Any) -> int:
-    """Memory of a window."""
+    """Return the memory of a window in bytes."""
     return (MOST_SNAPSHOTS + 1) * model.state_bytes + MOST_KEPT * (_ROW_BYTES + _NUMBER_BYTES * _numbers_per_row(model))
 
 
 def _inputs_of(row: Row) -> list[Any]:
-    """The fields of a row; unknown values of columns that are known ahead are None, which equals itself."""
+    """Return the fields of a row. Unknown values of columns that are known ahead are None, so that equal rows compare
+    equal.
+    """
     known = row.input if row.input is None else [None if x is None or math.isnan(x) else x for x in _as_list(row.input)]
     return [known if name == "input" else getattr(row, name) for name in _ROW_FIELDS]
 

@@ -1,4 +1,4 @@
-"""The configuration of a linear filter: the matrices of its system. Equations: `linear_filter.py`."""
+"""Configuration of a linear filter: the matrices of its system. The equations are in `linear_filter.py`."""
 
 from __future__ import annotations
 
@@ -43,22 +43,25 @@ def _rows(matrix: np.ndarray) -> Matrix:
 
 @dataclass(frozen=True)
 class LinearFilterConfig(StrictConfig):
-    """The matrices of the system, in the units of the observations and of their times.
+    """Matrices of the system, in the units of the observations and of their times.
 
     Attributes:
         drift: A `[n, n]`.
         process_noise: Q `[n, n]`, per unit time.
         measurement_noise: R `[P, P]`.
-        observation: C `[P, n]`. null: identity.
-        offset: b `[P]`. null: zero.
-        nu: Degrees of freedom > 2. null: the Kalman filter.
+        observation: C `[P, n]`. null stands for the identity.
+        offset: b `[P]`. null stands for zero.
+        nu: Degrees of freedom > 2. null stands for the Kalman filter.
         inner: Number of reweighting passes K.
-        initial_mean, initial_covariance: Prior of the first observation. null: zero and the stationary covariance.
+        initial_mean, initial_covariance: Prior of the first observation. null stands for zero and for the stationary
+            covariance.
         contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
-        reacquire: Number of consecutive agreeing outliers, >= 2, after which the state has jumped. null: never
-            (`rfa.model.recurrence.dense`).
-        rule: Rule of the weights: "capped", or "learned", which learns the noise distribution from the stream. It has a
-            larger state and assumes that Q is correct. Attention mode always uses "capped".
+        reacquire: Number of consecutive agreeing outliers, >= 2, that make a jump of the state. With null, the state
+            never
+            jumps (`rfa.model.recurrence.dense`).
+        rule: Rule of the weights: "capped", or "learned", which learns the noise distribution from the stream. The
+            second
+            has a larger state and assumes that Q is correct. Attention mode always uses "capped".
     """
 
     drift: Matrix
@@ -111,7 +114,7 @@ class LinearFilterConfig(StrictConfig):
         check_choice("rule", self.rule, RULES)
         if spectrum(drift).rates.real.max() > -STABILITY_TOLERANCE and self.initial_covariance is None:
             raise ValueError(
-                "initial_covariance is required: drift has an undamped mode, so there is no stationary covariance"
+                "initial_covariance is required, because drift has an undamped mode and hence no stationary covariance"
             )
 
 

@@ -1,6 +1,6 @@
-"""Merge the posteriors of several streams of one system: predict to a common time, and fuse (`fusion.py`).
+"""Merge the posteriors of several streams of one system: predict them to a common time, and fuse them (`fusion.py`).
 
-A posterior is predicted by its own filter, as by a missing observation. The rest of the merged state is that of the
+A posterior is predicted by its own filter, as for a missing observation. The rest of the merged state is taken from the
 first state (docs/STATE.md).
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 # Families whose state is a Gaussian in coordinates that all streams of the model share.
 MERGEABLE: Final = frozenset({"linear"})
-# Reasons why states of other families cannot be merged.
+# Reasons why the states of other families cannot be merged.
 REASONS: Final = {
-    "deep": "what its network remembers of a stream is no Gaussian",
+    "deep": "the memory of its network is not Gaussian",
 }
-# Parts of a state relative to its mean: the suspicion of a jump, which a merge clears.
+# Parts of a state relative to its mean. They test for a jump, and a merge clears them.
 JUMP_PARTS: Final = ("jump_offset", "jump_evidence")
 
 
@@ -52,14 +52,16 @@ class Merged:
 
 
 def check_merges(name: str, family: str) -> None:
-    """Reject a filter whose states cannot be merged.
+    """Check that the states of a filter can be merged.
 
     Raises:
-        InvalidInput: `no_merge`.
+        InvalidInput: They cannot be merged (code `no_merge`).
     """
     if family not in MERGEABLE:
-        reason = REASONS.get(family, "its states are no Gaussians")
-        raise InvalidInput(f"model {name!r} has no states to merge: {reason}.", param="model", code="no_merge")
+        reason = REASONS.get(family, "its states are not Gaussian")
+        raise InvalidInput(
+            f"model {name!r} does not support merging, because {reason}.", param="model", code="no_merge"
+        )
 
 
 def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
@@ -87,7 +89,7 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
 
 
 def _common_time(options: MergeOptions) -> float:
-    """Return the latest time of the states, or the requested later one."""
+    """Return the latest time of the states, or the requested time, which must not be earlier."""
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
@@ -96,19 +98,19 @@ def _common_time(options: MergeOptions) -> float:
     t = latest if options.t is None else options.t
     if t < latest:
         raise InvalidInput(
-            "t must not be before the last time of a state: states are predicted forward only.",
+            "t must not be before the last time of a state, because states are only predicted forward.",
             param="t",
             code="time_not_monotonic",
         )
     prior = options.prior
     if prior is not None and (not prior.count or prior.time > t):
-        message = "prior must have a time, and one that is not after the states'."
+        message = "prior must have a time that is not after the times of the states."
         raise InvalidInput(message, param="prior", code="time_not_monotonic")
     return t
 
 
 def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) -> FilterState:
-    """Return a state at time t. A state at that time is unchanged."""
+    """Return a state predicted to time t. A state at that time is returned unchanged."""
     if state.time == t:
         return state
     pool = StatePool(runtime.state_fields, 1)
@@ -136,7 +138,7 @@ def _missing(
     runtime: FilterRuntime, pool: StatePool, rows: np.ndarray, t: float, levels: Sequence[float],
     horizon: Sequence[float],
 ) -> Steps:  # fmt: skip
-    """Return the steps of a missing observation at time t, or none if the results are not finite."""
+    """Return the steps of a missing observation at time t. They are empty if the results are not finite."""
     readout = runtime.readout(tuple(levels) or runtime.levels, tuple(horizon), 0)
     nothing = np.full((1, runtime.observation_size), np.nan)
     out, _ = runtime.step(pool, Batch(rows, np.array([t]), nothing, np.ones(1)), readout, traced=False)
@@ -154,14 +156,14 @@ def _compiled(runtime: FilterRuntime) -> CompiledSteps:
 
 
 def _response(state: FilterState) -> np.ndarray | float:
-    """Return the response to inputs, which a filter stores apart from the mean."""
+    """Return the response to inputs, which a filter stores separately from the mean."""
     return state.adaptive.get(RESPONSE, 0.0)
 
 
 def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gaussian) -> dict[str, np.ndarray]:
     """Return the filter's part of a state with another mean and covariance.
 
-    The response stays apart from the mean, because pending forecasts exclude it.
+    The response remains separate from the mean, because pending forecasts exclude it.
     """
     parts = _compiled(runtime).parts(state.tensors)
     changed = {"mean": posterior.mean - _response(state), "covariance": posterior.covariance}
@@ -170,7 +172,7 @@ def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gauss
 
 
 def _invalid_input(reason: str) -> InvalidInput:
-    """Return the error of `fusion.py`, with the names of the request's fields."""
+    """Return an error of `fusion.py` with the names of the request's fields."""
     message = reason.replace("posteriors[", "states[").partition(";")[0]
     field = re.match(r"states\[\d\]|prior", message)
     code = "not_from_prior" if "less certain" in message else "not_merged"

@@ -1,4 +1,4 @@
-"""Presets of a linear system: the matrices of one dimension, from a few parameters."""
+"""Presets of a linear system: the matrices of one dimension, computed from a few parameters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-# Variance of an unknown state relative to that of its measurement. More would lose digits in the first update.
+# Variance of an unknown state relative to that of its measurement. A larger value would lose digits in the first
+# update.
 DIFFUSE: Final = 1e12
 
 
 class Preset(NamedTuple):
-    """A preset: its required parameters, the others with their defaults, and a description of its states."""
+    """A preset: its required parameters, its other parameters with their defaults, and a description of its states."""
 
     needed: tuple[str, ...]
     others: Mapping[str, float | int]
@@ -43,8 +44,8 @@ POSITIVE: Final = frozenset({"measurement_noise", "period"})
 
 
 class Block(NamedTuple):
-    """One dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0, or None where
-    there is a stationary covariance.
+    """Matrices of one dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0, or
+    None if there is a stationary covariance.
     """
 
     drift: Array
@@ -54,7 +55,7 @@ class Block(NamedTuple):
 
 
 def block(whole: Mapping[str, Any]) -> Block:
-    """Return the matrices of a complete document."""
+    """Return the matrices for a complete document."""
     name, noise = whole["preset"], whole["process_noise"]
     wide = DIFFUSE * whole["measurement_noise"]
     if name == "level":
@@ -85,7 +86,9 @@ def _rotation(omega: float, damping: float) -> Array:
 
 
 def _natural_time(whole: Mapping[str, Any], order: int) -> float:
-    """Return the time after which the noise of the state equals that of a measurement: the scale of its slopes."""
+    """Return the time after which the noise of the state equals that of a measurement, which is the scale of its
+    slopes.
+    """
     noise = whole["slope_noise" if whole["preset"] == "trend" else "process_noise"]
     if noise > 0:
         return float((whole["measurement_noise"] / noise) ** (1 / (2 * order - 1)))

@@ -2,14 +2,14 @@
 
     F = e^{A lag}        Q(lag) = integral of e^{A s} Q e^{Aᵀ s} over 0 <= s <= lag
 
-A is the principal logarithm of F over the lag: square roots by the product form of the Denman-Beavers iteration until F
-is near 1, then the Gauss-Legendre form of its Padé approximant (Cheng, Higham, Kenney and Laub, SIAM J. Matrix Anal.
-Appl. 22, 2001). Q is found in the modes of A (`spectrum.py`), where Q(lag) is
+A is the principal logarithm of F divided by the lag. It is computed by square roots (the product form of the
+Denman-Beavers iteration) until F is near 1, and then by the Gauss-Legendre form of its Padé approximant (Cheng, Higham,
+Kenney and Laub, SIAM J. Matrix Anal. Appl. 22, 2001). Q is computed in the modes of A (`spectrum.py`), where Q(lag) is
 
     sum over a, b of I_{a+b}(z, lag) ∘ N^a Q̃ (N^b)ᴴ / (a! b!)
 
-With I_0 alone that is a division. The powers of N add terms further up in each chain, so as many iterations as the
-longest chain has steps give Q̃ exactly.
+With I_0 only, this is inverted by a division. The powers of N add terms further up in each chain, so as many iterations
+as the longest chain has steps give Q̃ exactly.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ Array = np.ndarray[Any, Any]
 # Norm of F - 1 up to which the approximant with NODES nodes is exact to 1e-16.
 NEAR_ONE, NODES = 0.25, 8
 MOST_ROOTS, MOST_ROUNDS = 60, 50
-# Relative tolerance of F and Q recomputed from the result.
+# Relative tolerance when F and Q are recomputed from the result.
 TOLERANCE = 1e-9
 
 
 def drift_of(transition: Array, lag: float) -> Array:
-    """Return A `[n, n]` of a transition F `[n, n]` over a lag > 0.
+    """Return A `[n, n]` for a transition F `[n, n]` over a lag > 0.
 
     Raises:
-        ValueError: There is no real A, or none that reproduces F. The message is the reason, without a name.
+        ValueError: There is no real A, or none that reproduces F. The message is the reason, without the name of a
+            field.
     """
     values = np.linalg.eigvals(transition)
     size = np.abs(values)
     if size.min() <= 1e-14 * size.max():
-        raise ValueError("is singular: in continuous time no part of the state vanishes within a step")
+        raise ValueError("is singular, but in continuous time no part of the state vanishes within a step")
     negative = (values.real < 0) & (np.abs(values.imag) <= 1e-10 * size)
     if negative.any():
         raise ValueError(
-            f"has the eigenvalue {values.real[negative][0]:.3g}: what changes its sign at every step has no real "
-            "logarithm, and so no system in continuous time"
+            f"has the eigenvalue {values.real[negative][0]:.3g}; a component that changes its sign at every step "
+            "has no real logarithm, and hence no system in continuous time"
         )
     root, squarings = np.asarray(transition, np.float64), 0
     while np.linalg.norm(root - np.eye(len(root)), 1) > NEAR_ONE:
         if squarings == MOST_ROOTS:
-            raise ValueError("has no logarithm that can be computed")
+            raise ValueError("does not have a logarithm that can be computed")
         root, squarings = _square_root(root), squarings + 1
     drift: Array = _logarithm(root) * (2.0**squarings / lag)
     back = moved(spectrum(drift), lag)
     if not np.abs(back - transition).max() <= TOLERANCE * np.abs(transition).max():
-        raise ValueError("is too near to a matrix without a logarithm: e^(A dt) does not give it back")
+        raise ValueError("is too close to a matrix without a logarithm; e^(A dt) does not reproduce it")
     return drift
 
 
@@ -61,7 +62,7 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     eigenvalues.
 
     Raises:
-        ValueError: It does not reproduce the noise over the lag.
+        ValueError: The result does not reproduce the noise over the lag.
     """
     integrals = _integrals(found, lag)
     target = found.dual @ noise @ found.dual.conj().T
@@ -73,19 +74,19 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     rate = (found.basis @ rate @ found.basis.conj().T).real
     rate = (rate + rate.T) / 2
     if not np.abs(gathered(found, rate, lag) - noise).max() <= TOLERANCE * np.abs(noise).max():
-        raise ValueError("cannot be had back from the noise of a system in continuous time")
+        raise ValueError("cannot be reproduced by the noise of a system in continuous time")
     return np.asarray(rate)
 
 
 def moved(found: Spectrum, lag: float) -> Array:
-    """Return F of a lag, `[n, n]`."""
+    """Return F for a lag, `[n, n]`."""
     growth = np.exp(found.rates * lag)
     inner = sum(power * lag**k * growth for k, power in enumerate(found.powers()))
     return np.asarray((found.basis @ inner @ found.dual).real)
 
 
 def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
-    """Return Q of a lag, `[n, n]`, given the noise per unit time."""
+    """Return Q for a lag, `[n, n]`, given the noise per unit time."""
     inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
     return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
 
@@ -100,7 +101,7 @@ def _spread(found: Spectrum, rate: Array, integrals: Array) -> Array:
 
 
 def _integrals(found: Spectrum, lag: float) -> Array:
-    """Return I_m of every pair of modes, `[2 terms - 1, n, n]`."""
+    """Return I_m for every pair of modes, `[2 terms - 1, n, n]`."""
     count = 2 * found.terms - 1
     z = found.rates[:, None] + found.rates.conj()[None, :]
     x = z * lag
@@ -124,7 +125,7 @@ def _square_root(matrix: Array) -> Array:
         inverse = np.linalg.inv(rest)
         root = root @ (one + inverse) / 2
         before, rest = rest, (one + (rest + inverse) / 2) / 2
-        # It converges quadratically down to rounding.
+        # The iteration converges quadratically, down to rounding.
         if np.linalg.norm(rest - before, 1) <= 1e-15 * len(matrix) * np.linalg.norm(rest, 1):
             break
     return root

@@ -42,9 +42,9 @@ class FilterResult:
     """Results of a sequence other than its steps.
 
     Attributes:
-        state: State to continue from.
+        state: State from which filtering can continue.
         tally: Sum of the tallies of the steps.
-        is_cut: Whether the deadline came before the end.
+        is_cut: Whether the deadline passed before the end.
     """
 
     log_likelihood: float
@@ -57,7 +57,7 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class FilteredSequence(FilterResult):
-    """Results of a sequence, with its steps in pieces."""
+    """Results of a sequence, including its steps in pieces."""
 
     pieces: list[Steps]
 
@@ -65,7 +65,9 @@ class FilteredSequence(FilterResult):
     def collect(
         cls, work: Generator[Steps | None, None, FilterResult], tick: Callable[[int], object] = lambda _: None
     ) -> FilteredSequence:
-        """Do all the work of `run_sequence`. `tick` is called after each piece with its number of observations."""
+        """Complete all the work of `run_sequence`. `tick` is called after each piece with its number of
+        observations.
+        """
         pieces: list[Steps] = []
         while True:
             try:
@@ -82,7 +84,7 @@ class FilteredSequence(FilterResult):
         return [step for piece in self.pieces for step in piece.replies()]
 
     def columns(self, names: Sequence[str], horizon: Sequence[float] = ()) -> dict[str, Array]:
-        """Return outputs by the names of `Columns`, one value per observation."""
+        """Return outputs by the names of `Columns`, with one value per observation."""
         found = Columns(names, None, horizon)
         for piece in self.pieces:
             found.add(piece)
@@ -96,10 +98,10 @@ def run_sequence(
 ) -> Generator[Steps | None, None, FilterResult]:
     """Filter in small pieces, with a pause after each, so that others can use the thread.
 
-    Yields the steps in order as soon as they are final, or None while they are not.
+    Yields the steps in order as soon as they are final, and None while they are not.
 
     Args:
-        deadline: In monotonic time. After it no further observation is filtered, and smoothing is skipped.
+        deadline: Monotonic time after which no further observation is filtered, and smoothing is skipped.
 
     Raises:
         InvalidInput: An option or an observation is invalid. The message names the field.
@@ -156,7 +158,7 @@ def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
 
 
 def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:
-    """Return the result of `work`, or None if the deadline came first."""
+    """Return the result of `work`, or None if the deadline passed first."""
     while time.monotonic() <= deadline:
         try:
             next(work)
@@ -171,9 +173,9 @@ def _look_back(
     runtime: FilterRuntime, pieces_of_traces: list[Traces], readout: Readout, options: FilterOptions,
     pieces: list[Steps],
 ) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:  # fmt: skip
-    """Return the smoothed states, and samples of every step or none."""
+    """Return the smoothed states, and samples of every step if they are requested."""
     first, traces = int(pieces[0].outputs.position[0]), Traces.joined(pieces_of_traces)
-    pieces_of_traces.clear()  # they are large
+    pieces_of_traces.clear()  # free the memory of the traces
     pattern = runtime.pattern_at(options.times[: traces.steps])
     offset = np.zeros((traces.steps, runtime.observation_size)) if pattern is None else pattern
     smoothed = yield from _smooth(runtime, traces, readout, options, first, offset)
@@ -200,7 +202,7 @@ def _smooth(
 def _draw_trajectories(
     runtime: FilterRuntime, traces: Traces, readout: Readout, seed: int, first: int, offset: Array
 ) -> Generator[None, None, list[Array]]:
-    """Return samples of every step, `[samples, P]`, or none."""
+    """Return samples of every step, `[samples, P]`. The list is empty if none are requested."""
     found: list[Array] = []
     if readout.samples:
         for paths in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
@@ -211,7 +213,7 @@ def _draw_trajectories(
 
 
 class Memory:
-    """The cache of attention: a row for each earlier observation, grown in blocks."""
+    """The cache of attention, with a row for each earlier observation. It grows in blocks."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], times: Array) -> None:
         self._times = times
@@ -219,7 +221,7 @@ class Memory:
         self._rows = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in shapes.items()}
 
     def inputs(self, t: float) -> dict[str, Array]:
-        """Return inputs of the graph, with space for one more row."""
+        """Return the inputs of the graph, with space for one more row."""
         size = next(iter(self._rows.values())).shape[1]
         if size == self._count:
             size += CACHE_BLOCK
@@ -233,7 +235,7 @@ class Memory:
         return {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in self._rows.items()}}
 
     def add(self, outputs: dict[str, Array]) -> None:
-        """Add the observation of these outputs."""
+        """Add the observation with these outputs."""
         for name, rows in self._rows.items():
             rows[:, self._count] = outputs[f"row.{name}"]
         self._count += 1

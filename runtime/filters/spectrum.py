@@ -1,6 +1,6 @@
-"""The spectrum of a drift A: its eigenpairs, or clusters of eigenvalues where it has no eigenbasis.
+"""The spectrum of a drift A: its eigenpairs, or clusters of eigenvalues if it does not have an eigenbasis.
 
-`modes.py` and `transition_numba.py` compute F and Q of a lag from it. Equations and limits: `modes.py`.
+`modes.py` and `transition_numba.py` compute F and Q of a lag from it. The equations and limits are in `modes.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Largest condition number of a basis. float32 retains two digits at it.
+# Maximum condition number of a basis, at which float32 retains two digits.
 MAX_CONDITION = 1e4
 # Real parts of eigenvalues up to this are treated as zero.
 STABILITY_TOLERANCE = 1e-9
-# N^K is treated as zero up to this share of |A| |N^(K-1)|: the rounding of A and of its triangular form.
+# N^K is treated as zero up to this share of |A| |N^(K-1)|, the rounding of A and of its triangular form.
 ROUNDING = 1e-13
-# Or, where the cluster decays at mu, up to this share of mu^K: e^{-mu t} |N^K| t^K / K! stays below it at every lag.
+# If the cluster decays at mu, N^K is also treated as zero up to this share of mu^K. Then e^{-mu t} |N^K| t^K / K! is
+# smaller at every lag.
 TOLERANCE = 1e-12
-# Longest series. A chain of true integrators has one term per integrator.
+# Maximum length of a series. A chain of true integrators has one term per integrator.
 MAX_TERMS = 8
-# Gauss-Legendre points beyond the threshold on |z t|. With them the sum is exact to 1e-16 for every m.
+# Number of Gauss-Legendre points beyond the threshold on |z t|. With them, the sum is exact to 1e-16 for every m.
 EXTRA_NODES = 10
 
 
@@ -32,8 +33,8 @@ class Spectrum(NamedTuple):
 
     Attributes:
         rates: `[n]`, equal within a cluster.
-        member: `[n, c]`, 1 where a coordinate is in a cluster.
-        nilpotent: `[n, n]`, with `terms` nonzero powers, the zeroth included.
+        member: `[n, c]`, 1 if a coordinate is in a cluster, else 0.
+        nilpotent: `[n, n]`, with `terms` nonzero powers, including the zeroth.
     """
 
     rates: Array
@@ -65,7 +66,7 @@ def spectrum(drift: Array) -> Spectrum:
     """Block-diagonalise a drift `[n, n]`.
 
     Raises:
-        ValueError: It is unstable, or neither diagonalisable nor defective within the tolerances.
+        ValueError: The drift is unstable, or neither diagonalisable nor defective within the tolerances.
     """
     rates, basis = np.linalg.eig(drift)
     if np.linalg.cond(basis) <= MAX_CONDITION:
@@ -79,7 +80,7 @@ def spectrum(drift: Array) -> Spectrum:
         raise ValueError(
             f"drift is neither diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g}) nor defective: "
             f"eigenvalues near {_nearest(rates):.3g} differ by too little (tolerance {ROUNDING:g}). "
-            "Make them equal, or choose units of time and state in which they lie apart"
+            "Make them equal, or choose units of time and state in which they are further apart"
         )
     return found
 
@@ -119,7 +120,7 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
     nilpotent, member = np.zeros((n, n), complex), np.zeros((n, len(found)))
     terms, start = 1, 0
     for c, (own, (_, triangle)) in enumerate(zip(inside, found, strict=True)):
-        # The mean is well conditioned. The eigenvalues of a chain of two are off by sqrt(rounding).
+        # The mean is well-conditioned, whereas the eigenvalues of a chain of two have errors of sqrt(rounding).
         rate, stop = values[own].mean(), start + len(triangle)
         block = triangle - rate * np.eye(len(triangle))
         nilpotent[start:stop, start:stop] = block
@@ -133,7 +134,7 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
 def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array] | None:
     """Return an orthonormal basis `[n, k]` of the invariant subspace of a cluster, and the upper triangular A on it.
 
-    Eigenvectors are split off one by one with a unitary change of the rest, so each step has the rounding error of A,
+    Eigenvectors are separated one by one with a unitary change of the rest, so each step has the rounding error of A,
     however ill-conditioned its eigenvalues are.
     """
     own, other = values[inside], values[~inside]
@@ -144,7 +145,7 @@ def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array
         found = np.linalg.eigvals(rest)
         near = np.abs(found[:, None] - own).min(axis=1)
         if len(other) and (near < np.abs(found[:, None] - other).min(axis=1)).sum() != len(own) - k:
-            return None  # rounding hides which eigenvalues are the cluster's
+            return None  # because of rounding, the eigenvalues of the cluster cannot be identified
         vector = np.linalg.svd(rest - found[near.argmin()] * np.eye(len(rest)))[2][-1].conj()
         change = np.linalg.qr(np.column_stack([vector, np.eye(len(rest))]))[0]
         unitary[:, k:] = unitary[:, k:] @ change
@@ -167,7 +168,9 @@ def _terms(block: Array, decay: float, scale: float) -> int:
 
 
 def stationary(found: Spectrum, process_noise: Array) -> Array:
-    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift: the integrals m! / (-z)^(m+1) over all time."""
+    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift, from the integrals m! / (-z)^(m+1) over all
+    time.
+    """
     noises = found.noises(process_noise) if found.terms > 1 else [found.dual @ process_noise @ found.dual.conj().T]
     minus_z = -(found.rates[:, None] + found.rates.conj()[None, :])
     power = minus_z
@@ -179,7 +182,7 @@ def stationary(found: Spectrum, process_noise: Array) -> Array:
 
 
 def mode_arrays(found: Spectrum, process_noise: Array) -> dict[str, Array]:
-    """Return the fields of `Eigenpairs`, or of `Chains` where the drift has no eigenbasis."""
+    """Return the fields of `Eigenpairs`, or of `Chains` if the drift does not have an eigenbasis."""
     parts: dict[str, Array] = {"rate": found.rates, "basis": found.basis, "dual": found.dual}
     if found.terms == 1:
         parts["noise"] = found.dual @ process_noise @ found.dual.conj().T
@@ -201,5 +204,5 @@ def _split(parts: dict[str, Array]) -> dict[str, Array]:
 
 
 def threshold(count: int) -> float:
-    """Return |z t| up to which the first `count` integrals are sums over nodes."""
+    """Return the value of |z t| up to which the first `count` integrals are sums over nodes."""
     return float(max(4, count - 1))

@@ -1,4 +1,4 @@
-"""States of a filter's streams: initial, in a pool, and as bytes."""
+"""States of the streams of a filter: initial, in a pool, and as bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.runtime.filters.steps import CLOCK
 from rfa.runtime.pool import PoolSlot, StateField, StatePool
 
 Array = np.ndarray
-# First bytes of every state of a filter, of any version.
+# First bytes of every state of a filter, in any version.
 STATE_FAMILY = b"RFA"
 _HEADER = struct.Struct("<5sQQddd")  # magic, seed, count, time, surprise, step
 
@@ -24,13 +24,13 @@ class FilterState:
     """A stream between two observations.
 
     Attributes:
-        tensors: The filter's own state, without batch.
-        time: Time of the last observation, meaningless at count 0.
+        tensors: State of the filter itself, without batch dimension.
+        time: Time of the last observation. It has no meaning if `count` is 0.
         count: Number of observations.
         surprise: Running novelty, for the confidence.
         adaptive: State of the forecast intervals and the anomaly score, by field.
         seed: Seed of the samples.
-        step: Typical lag, 0 before the first.
+        step: Typical lag, 0 before the first lag.
     """
 
     tensors: dict[str, Array]
@@ -47,8 +47,9 @@ class FilterStates:
 
     Args:
         magic: First bytes of a packed state: the runtime and the version of the format.
-        initial: The filter's own state before the first observation, without batch, in the order of packing.
-        fields: Fields of the filter's own state.
+        initial: State of the filter itself before the first observation, without batch dimension, in the order of
+            packing.
+        fields: Fields of the state of the filter itself.
         adaptive: Fields of the adaptive state.
     """
 
@@ -78,7 +79,7 @@ class FilterStates:
         return FilterState(tensors, 0.0, 0, 0.0, adaptive, seed)
 
     def put(self, pool: StatePool, slot: PoolSlot, state: FilterState) -> None:
-        """Set a slot to a state."""
+        """Write a state to a slot."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
         clock["clock.step"] = state.step
         pool.write(slot, {**state.tensors, **clock, **state.adaptive})
@@ -97,10 +98,11 @@ class FilterStates:
         )
 
     def pack(self, state: FilterState) -> bytes:
-        """Return `state_bytes` little-endian bytes.
+        """Return a state as `state_bytes` little-endian bytes.
 
         They are magic, seed, count, time, surprise, step, the tensors in the order of the manifest, and the adaptive
-        fields, each with its own type.
+        fields,
+        each with its own type.
         """
         fields = {**state.tensors, **state.adaptive}
         body = b"".join(
@@ -111,15 +113,15 @@ class FilterStates:
         return _HEADER.pack(*header) + body
 
     def unpack(self, data: bytes) -> FilterState:
-        """Invert `pack`.
+        """Return the state of packed bytes.
 
         Raises:
-            InvalidInput: It is not a state of this filter.
+            InvalidInput: The bytes are not a state of this filter.
         """
         if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
             raise _invalid_state(
-                "was made by another version of the server or on another runtime of it, and cannot go on here: "
-                "begin anew without it"
+                "was created by another version of the server or on another runtime, and cannot be continued here; "
+                "start a new stream without it"
             )
         if len(data) != self.state_bytes or not data.startswith(self._magic):
             raise _invalid_state("is not a state of this filter")
@@ -133,7 +135,7 @@ class FilterStates:
         if not (all(map(math.isfinite, (time, surprise, step))) and all(np.isfinite(x).all() for x in fields.values())):
             raise _invalid_state("has a value that is not finite")
         if count >= 2**63:
-            raise _invalid_state("has more steps than a stream can have")
+            raise _invalid_state("has more steps than a stream supports")
         adaptive = {name: fields.pop(name) for name in self._adaptive}
         return FilterState(fields, time, count, surprise, adaptive, seed, step)
 

@@ -1,17 +1,18 @@
-"""A linear system as a document: matrices by their usual names, or a preset.
+"""A linear system as a document: matrices with their usual names, or a preset.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + offset + e,  E[e eᵀ] = R
 
-A document holds plain numbers, lists and strings. It can be part of a request, a file, or the result of a fit:
+A document contains plain numbers, lists and strings. It can be part of a request, a file, or the result of a fit:
 
     {"A": [[0, 1], [0, 0]], "Q": [[0, 0], [0, 0.1]], "C": [[1, 0]], "R": 0.25, "P0": 1e6}
     {"F": [[1, 0.5], [0, 1]], "dt": 0.5, "Q": …, "H": [[1, 0]], "R": 0.25, "P0": 1e6}
     {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
 
-With `calendar` the measurements also have a known weekly pattern (`rfa.runtime.filters.calendar`).
+With `calendar`, the measurements also have a known weekly pattern (`rfa.runtime.filters.calendar`).
 
-The fields are those of `SHARED`, `MATRICES` and `PRESETS`; `LinearFilterConfig` explains them. With A, Q is noise per
-unit time; with F, the noise of one step of `dt`. A number for Q, R or P0 is multiplied by the identity.
+The fields are listed in `SHARED`, `MATRICES` and `PRESETS`, and explained in `LinearFilterConfig`. With A, Q is the
+noise per unit time. With F, Q is the noise of one step of `dt`. If Q, R or P0 is a number, it is multiplied by the
+identity matrix.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ MOST_STATES: Final = 64
 MOST_COMPONENTS: Final = 64
 MOST_PASSES: Final = 64
 LARGEST: Final = 1e30
-# Eigenvalues of a covariance above minus this are rounding.
+# Eigenvalues of a covariance above minus this number are treated as rounding errors.
 ROUNDING: Final = 1e-9
 
-# Fields of every document, and of one with matrices, with their names in `LinearFilterConfig`.
+# Fields of every document, and of documents with matrices, with their names in `LinearFilterConfig`.
 SHARED: Final = {
     "x0": "initial_mean", "P0": "initial_covariance", "offset": "offset", "nu": "nu", "passes": "inner",
     "contamination": "contamination", "outlier_scale": "outlier_scale", "reacquire": "reacquire",
 }  # fmt: skip
 MATRICES: Final = {"A": "drift", "Q": "process_noise", "C": "observation", "R": "measurement_noise"}
-# Other names of the same fields, and the fields that replace A.
+# Alternative names of the same fields, and the fields that replace A.
 ALSO: Final = {"H": "C", "bias": "offset"}
 PER_STEP: Final = ("F", "dt")
 CALENDAR: Final = "calendar"
@@ -72,7 +73,7 @@ class System:
     Attributes:
         config: Configuration of the filter.
         document: The given document with one name for each field, and with the defaults.
-        calendar: The weekly pattern in every measurement, if there is one.
+        calendar: Weekly pattern in every measurement, or None.
     """
 
     config: LinearFilterConfig
@@ -84,7 +85,7 @@ class System:
         """Validate a document.
 
         Raises:
-            InvalidSystem: A field is invalid. The message names it and the reason.
+            InvalidSystem: A field is invalid. The message names the field and the reason.
         """
         given = _renamed(document)
         pattern = given.pop(CALENDAR, None)
@@ -100,7 +101,7 @@ class System:
         """Return the system of a configuration.
 
         Raises:
-            InvalidSystem: It is too large.
+            InvalidSystem: The system is too large, or its rule is not supported.
         """
         values = asdict(config)
         if config.rule != "capped":
@@ -110,13 +111,13 @@ class System:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of the document in hexadecimal, equal for every spelling of a document."""
+        """SHA-256 of the document in hexadecimal, equal for all spellings of a document."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def name(self) -> str:
-        """Its name in replies."""
+        """Name of the system in replies."""
         return f"system:{self.digest[:8]}"
 
 
@@ -128,7 +129,7 @@ def _renamed(document: object) -> dict[str, Any]:
     for other, name in ALSO.items():
         if other in given:
             if name in given:
-                raise InvalidSystem(other, f"and {name} are the same: give one of them")
+                raise InvalidSystem(other, f"and {name} are the same field; give only one of them")
             given[name] = given.pop(other)
     plain = {
         name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for name, value in given.items()
@@ -144,7 +145,7 @@ def _calendar(document: Any, size: int) -> Calendar:
         raise InvalidSystem(field, reason) from None
     if len(calendar.pattern) != size:
         raise InvalidSystem(
-            f"{CALENDAR}.pattern", f"has {len(calendar.pattern)} columns, and the system measures {size} components"
+            f"{CALENDAR}.pattern", f"has {len(calendar.pattern)} columns, but the system measures {size} components"
         )
     return calendar
 
@@ -162,7 +163,7 @@ def _check_names(given: Mapping[str, Any], allowed: Sequence[str], owner: str) -
 def _number(given: Mapping[str, Any], name: str, default: float | None = None) -> float:
     value = given.get(name, default)
     if not _is_number(value):
-        raise InvalidSystem(name, f"must be a number of at most {LARGEST:g} in size")
+        raise InvalidSystem(name, f"must be a number of magnitude at most {LARGEST:g}")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -181,21 +182,21 @@ def _whole(given: Mapping[str, Any], name: str, default: int, least: int, most: 
 def _vector(given: Mapping[str, Any], name: str, size: int) -> list[float]:
     value = given[name]
     if not _is_list(value) or len(value) != size or not all(map(_is_number, value)):
-        raise InvalidSystem(name, f"must be a list of {size} numbers of at most {LARGEST:g} in size")
+        raise InvalidSystem(name, f"must be a list of {size} numbers of magnitude at most {LARGEST:g}")
     return [float(x) for x in value]
 
 
 def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int | None) -> list[list[float]]:
     value, most = given[name], max(MOST_STATES, MOST_COMPONENTS)
     if not _is_list(value) or not value or not all(_is_list(row) and row for row in value):
-        raise InvalidSystem(name, "must be a matrix: a list of its rows, each a list of numbers")
+        raise InvalidSystem(name, "must be a matrix, a list of rows that are lists of numbers")
     height, width = len(value), len(value[0])
     if max(height, width) > most:
         raise InvalidSystem(name, f"is [{height}, {width}]; at most {most} states and components are supported")
     if any(len(row) != width for row in value) or height != (rows or height) or width != (columns or width):
-        raise InvalidSystem(name, f"must be [{rows or 'any'}, {columns or 'any'}], with rows of one length")
+        raise InvalidSystem(name, f"must be [{rows or 'any'}, {columns or 'any'}], with rows of equal length")
     if not all(_is_number(x) for row in value for x in row):
-        raise InvalidSystem(name, f"must be numbers of at most {LARGEST:g} in size")
+        raise InvalidSystem(name, f"must contain numbers of magnitude at most {LARGEST:g}")
     return [[float(x) for x in row] for row in value]
 
 
@@ -215,12 +216,12 @@ def _is_list(value: Any) -> bool:
 
 
 def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a completed document with matrices."""
+    """Return a completed document that has matrices."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
-        raise InvalidSystem("A", "is required, or F with dt in its place: how the state moves")
+        raise InvalidSystem("A", "or F with dt is required, but not both")
     if ("dt" in given) != ("F" in given):
-        raise InvalidSystem("dt", "is required with F, and only with F: the time step of F")
+        raise InvalidSystem("dt", "is the time step of F, so give both or neither")
     first = "A" if "A" in given else "F"
     whole: dict[str, Any] = {first: _matrix(given, first, None, None)}
     n = len(whole[first])
@@ -241,7 +242,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
-    """Return the fields of every document, completed."""
+    """Return the completed fields that every document has."""
     whole: dict[str, Any] = {}
     for name, size in (("x0", n), ("offset", p)):
         if name in given:
@@ -258,7 +259,7 @@ def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
 
 
 def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a completed document with a preset."""
+    """Return a completed document that has a preset."""
     name = given["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise InvalidSystem("preset", f"must be one of {', '.join(PRESETS)}")
@@ -267,7 +268,7 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_names(given, ("preset", "dimensions", *parameters, *SHARED), f"the preset {name!r}")
     for needed in preset.needed:
         if needed not in given:
-            raise InvalidSystem(needed, f"is required: the preset {name!r} is {preset.states}")
+            raise InvalidSystem(needed, f"is required, because the preset {name!r} is {preset.states}")
     whole: dict[str, Any] = {"preset": name, "dimensions": _whole(given, "dimensions", 1, 1, MOST_COMPONENTS)}
     for parameter in parameters:
         if parameter == "harmonics":
@@ -304,7 +305,7 @@ def _preset_matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     if "P0" not in whole and one_dimension.prior is not None:
         if not (one_dimension.prior > 0).all():
             raise InvalidSystem(
-                "P0", "is required if all process noise is zero: the covariance of the first state around x0"
+                "P0", "is required if all process noise is zero; it is the covariance of the first state around x0"
             )
         found["initial_covariance"] = np.kron(one, np.diag(one_dimension.prior))
     return found
@@ -328,24 +329,24 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidSystem("Q", str(error)) from None
     values, vectors = np.linalg.eigh(rate)
-    # A rate of zero in some direction has the rounding of F and Q.
+    # Where the rate is zero in some direction, F and Q have rounding errors.
     if values.min() < -1e3 * ROUNDING * max(values.max(), 0.0):
         raise InvalidSystem(
             "Q",
-            f"is the noise of no system in continuous time with this F: per unit time it would have the eigenvalue "
-            f"{values.min():.3g}. An acceleration that is held over each step (filterpy's Q_discrete_white_noise) is "
-            "none; take Q_continuous_white_noise, or A and the noise per unit time",
+            "cannot be the noise of a system in continuous time with this F, because per unit time it would have the "
+            f"eigenvalue {values.min():.3g}. An acceleration that is constant over each step (filterpy's "
+            "Q_discrete_white_noise) is not supported; use Q_continuous_white_noise, or A and the noise per unit time",
         )
     return {**found, "drift": drift, "process_noise": (vectors * np.maximum(values, 0.0)) @ vectors.T}
 
 
 def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
-    """Return the error of a configuration, with the names of the document."""
+    """Return the error of a configuration, with the field names of the document."""
     names = {long: short for short, long in {**MATRICES, **SHARED}.items()}
     names["drift"] = "F" if is_step else "A"
     message = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), reason)
     if message.startswith("P0 is required"):
-        message += ". A number means that times the identity; a large one means that nothing is known"
+        message += ". A number is multiplied by the identity; use a large number if nothing is known"
     first, _, rest = message.partition(" ")
     if first in names.values():
         return InvalidSystem(first, rest)

@@ -115,8 +115,8 @@ def test_models_go_to_a_file_and_back(fitted, tmp_path):
     assert dict(again) == dict(models) and again.fits == models.fits
     for text, message in (
         ("[", "not a JSON document"),
-        ("{}", "has no models"),
-        ('{"series": {}}', "has no models"),
+        ("{}", "does not contain models"),
+        ('{"series": {}}', "does not contain models"),
         ('{"series": {"a": {"A": 1}}}', r"bad\.json, series 'a': system\.A"),
     ):
         (tmp_path / "bad.json").write_text(text)

@@ -183,8 +183,8 @@ async def test_many_series_may_each_have_columns_of_their_own(client: httpx.Asyn
         ({"known": {"p": [1.0, 2.0]}}, "known.p", "must have a value for each observation and each row of `ahead`, 4"),
         ({"known": {"y": [1.0] * 4}}, "known.y", "is a column of values, too"),
         ({"known": {"p": [1.0] * 4, "q": [1.0] * 5}}, "known", "same number of values"),
-        ({"known": {"p": [1.0] * 4}, "model": "auto"}, "known", "takes no columns that are known ahead"),
-        ({"known": {"p": [1.0] * 4}, "model": "linear"}, "known", "takes no columns that are known ahead"),
+        ({"known": {"p": [1.0] * 4}, "model": "auto"}, "known", "does not support columns that are known ahead"),
+        ({"known": {"p": [1.0] * 4}, "model": "linear"}, "known", "does not support columns that are known ahead"),
         ({"known": {f"p{k}": [1.0] * 4 for k in range(17)}}, "known", "at most 16"),
         ({"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}}, "alarm.range", "with known"),
     ],
@@ -212,7 +212,7 @@ def test_bad_arguments_name_the_column(tmp_path: Path) -> None:
         lambda: rfa.detect(frame.assign(z=1.0)[["y", "z"]], range=(0, 1), known="z"),
         lambda: rfa.Stream(known=["a"], alarm={"rate": 0.01, "range": (0, 1)}),
     ):
-        with pytest.raises(ValueError, match=r"alarm\.range cannot be combined with known: omit one of them"):
+        with pytest.raises(ValueError, match=r"alarm\.range cannot be combined with known; omit one of them"):
             call()
     with pytest.raises(ValueError, match="known has a column 'b'; the stream was made with a"):
         rfa.Stream(known=["a"]).update(None, 1.0, known={"b": 1.0})

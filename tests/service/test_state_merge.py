@@ -282,7 +282,7 @@ async def test_a_state_of_another_version_says_so() -> None:
         runtime = app.state.engine.filter_model("linear")
         scope = StateScope(app.state.engine.filter_state("linear").digest, "filter", "")
         payloads = {
-            "was made by another version of the server": b"RFAC\x00" + runtime.pack(runtime.start())[5:],
+            "was created by another version of the server": b"RFAC\x00" + runtime.pack(runtime.start())[5:],
             "is not a state of this filter": runtime.pack(runtime.start())[:-1],
             "has no observation yet": runtime.pack(runtime.start()),
         }

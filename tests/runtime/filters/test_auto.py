@@ -241,5 +241,5 @@ def test_what_it_cannot_do_is_said() -> None:
         AutoRuntime.of(MOST_COLUMNS + 1)
     with pytest.raises(InvalidInput, match='no "attention" mode'):
         AutoRuntime.of(1).filter([0.0], [[1.0]], mode="attention")
-    with pytest.raises(InvalidInput, match="supports no input"):
+    with pytest.raises(InvalidInput, match="does not support inputs"):
         AutoRuntime.of(1).check_input(AutoRuntime.of(1).readout((0.9,), (), 0).options.alarm, None, is_given=True)
