@@ -92,8 +92,7 @@ def fit_structural(
 
     Args:
         train, validation: Consecutive parts of one series. Parameters are fitted to the first part, and modes are
-            chosen by
-            the likelihood of the second part.
+            chosen by the likelihood of the second part.
         config: Settings of the fit.
         report: Called after every fit with a progress message and the completed share of a column's work.
         saved: Store of finished columns, which are not fitted again.

@@ -72,8 +72,7 @@ class Fit:
     """A structure at its maximum likelihood.
 
     It contains the raw parameters, the log likelihoods of both parts, a log of the search, and standard errors. An
-    error is
-    None if the data do not determine the parameter, or if the parameter is at a bound.
+    error is None if the data do not determine the parameter, or if the parameter is at a bound.
     """
 
     structure: Structure

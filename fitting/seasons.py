@@ -58,9 +58,8 @@ def _fundamentals(peaks: list[float]) -> list[float]:
     """Return the bins of the periods that explain the peaks, best supported first.
 
     A fundamental is a peak or a divisor of a peak, because a daily pattern may only have its 5th and 7th harmonics.
-    Each
-    peak that it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a low
-    frequency, which therefore needs more peaks.
+    Each peak that it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a
+    low frequency, which therefore needs more peaks.
     """
     found: list[float] = []
     left = list(peaks)

@@ -136,8 +136,7 @@ class Mode(NamedTuple):
     """A block of one or two states, with the names of its parameters.
 
     The block is a damped oscillator (omega is a number or a name), a relaxation (no omega) or a random walk (no decay).
-    In
-    the block of a trend, `noise` drives the level, and `trend` (decay, noise) the second state.
+    In the block of a trend, `noise` drives the level, and `trend` (decay, noise) the second state.
     """
 
     noise: str

@@ -16,8 +16,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
 
     nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta and eta2 are `[L, H]`, decay and own_process are
     `[L, H, S]`, and omega is `[H, D]` float64. The gate range, the scale of the process gate and the epsilon of the
-    norms
-    are scalars.
+    norms are scalars.
 
     Raises:
         ValueError: The compiled decoder does not support the model.

@@ -165,10 +165,9 @@ def slots_kernel(
     """Run head i mod H of stream i div H in program i, from the joint product to the latent.
 
     INNER: number of passes K. BY_VALUE: whether the innovation of the value determines the weight. IS_GATED: whether
-    there
-    are output gates. IS_LAST: whether this is the last layer, whose latent is sampled and stored. x_p, x_h: strides of
-    x
-    over rows of the pool and over heads. Rows outside the pool give NaN, and nothing is read or written for them.
+    there are output gates. IS_LAST: whether this is the last layer, whose latent is sampled and stored. x_p, x_h:
+    strides of x over rows of the pool and over heads. Rows outside the pool give NaN, and nothing is read or written
+    for them.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_b = i_bh // n_heads
@@ -296,8 +295,7 @@ class Outcome(NamedTuple):
     """Intermediate results of a step.
 
     They are the latent `[B, H, 2D]` and the evidence `[B, H]` of the last layer, and whether the slots of every layer
-    are
-    finite, `[L, B, H]`.
+    are finite, `[L, B, H]`.
     """
 
     latent: Tensor

@@ -56,8 +56,7 @@ def weigh_kernel(
     """Store sums of weights of block j of row b, `[B, J, 3]` int64, in program (b, j).
 
     The weights are computed at the temperature of the row (of the best logit only if it is greedy), at temperature 1,
-    and
-    at the calibration temperature. For filtered rows, the lowest edge and `edge_sums` are stored too.
+    and at the calibration temperature. For filtered rows, the lowest edge and `edge_sums` are stored too.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]

@@ -158,8 +158,7 @@ class LanguageModel(nn.Module):
 
         Returns:
             The output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`. The caller writes them
-            at
-            `cache.position`.
+            at `cache.position`.
         """
         x = self._embed(tokens)
         keys, values = [], []

@@ -163,8 +163,7 @@ def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.
     """Return 1 / sqrt(mean x² + eps) of the rows at p_x, [BM], or NaN for rows that are not finite. m_row is [BM, 1].
 
     Kernels arrange rows differently, and sums of floats depend on the order. Squares are therefore converted to
-    integers,
-    in units of 2^-23 of the power of two at or below the largest square.
+    integers, in units of 2^-23 of the power of two at or below the largest square.
     """
     o_factor = tl.arange(0, AT_ONCE)[None, :]  # [1, K]
     p_row = p_x + tl.arange(0, BM)[:, None] * FACTORS + o_factor  # [BM, K]

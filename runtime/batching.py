@@ -38,10 +38,8 @@ def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes
     """Return the candidates at which every row has the same bits as in the largest batch, at any position.
 
     The largest size is the first candidate that holds all rows and gives the same bits at all positions. Some
-    candidates
-    do not, because some kernels sum an odd last row in another order. If no candidate qualifies, all batches are padded
-    to
-    one size.
+    candidates do not, because some kernels sum an odd last row in another order. If no candidate qualifies, all batches
+    are padded to one size.
 
     Args:
         run: Returns the outputs of the model for the given rows of a fixed example input.

@@ -59,8 +59,7 @@ class Incident:
         alarms: Number of alarms.
         rules: Rules that raised the alarms. The rule of the peak comes first.
         t, component, value, expected, probability, direction: Values of the peak. `expected` and `direction` are None
-            for
-            standstills and gaps.
+            for standstills and gaps.
     """
 
     index: int

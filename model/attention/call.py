@@ -17,8 +17,7 @@ class AttentionCall(NamedTuple):
         k, v: Rotated keys and values `[B, M, H, W]`.
         heads: mu, sigma2, eta2, gamma2, nu and tau of each head, `[H, 6]` float32.
         query_stamps, key_stamps: Times `[1 or B, n, 2]` and `[1 or B, M, 2]` float32, each the sum of two numbers. If
-            None,
-            token positions are used.
+            None, token positions are used.
         query_starts, key_starts: Starts `[S + 1]` int32 of sequences packed into B = 1. If None, each row is one
             sequence.
         longest, longest_keys: Largest number of queries and of keys in a sequence. 0 stands for the row length.

@@ -190,8 +190,7 @@ def fused_attention(
         dynamics: Dynamics of the heads.
         query_times, key_times: Times `[n]` and `[M]`, or `[B, n]` and `[B, M]`. Default: the token positions.
         query_starts, key_starts: Cumulative lengths `[S + 1]` int32 of S sequences packed into a batch of one, each
-            with at
-            least one query. Set both or neither.
+            with at least one query. Set both or neither.
         kernel: "student_t" or "gaussian".
         with_precision: Whether to compute the precision. Otherwise, it is zeros.
 

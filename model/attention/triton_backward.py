@@ -72,8 +72,7 @@ def backward(
 
     Returns:
         Contiguous gradients of q, k, v in their dtypes, and of heads `[H, 6]` in float32. In 16 bits, dO·out is
-        computed
-        from the rounded `out`, as in FlashAttention.
+        computed from the rounded `out`, as in FlashAttention.
     """
     call, n_heads, sequences = call.normalised(), call.q.shape[2], call.sequences
     q, k, v, heads = call[:4]

@@ -130,8 +130,7 @@ def weigh(
     """Return for every pair: p; log2 p; log2 V/U; 1 / U; match = -R² / 2; d match / dE - E |k|² / 2.
 
     For the Gaussian kernel, 1 / V replaces 1 / U, and x replaces log2 V/U. Blocks are `[BM, BN]` or `[BN, BM]`; values
-    of
-    queries and keys broadcast to them.
+    of queries and keys broadcast to them.
     """
     scale, power, tau = head[5], head[6], head[7]
     b_slope = b_decay * b_key + b_dot

@@ -45,8 +45,7 @@ def _rows_kernel(
     """Compute dq of a block of queries, and its part of the gradients of the parameters of the head.
 
     The first loop runs over blocks of BD keys of which some are not before all queries, the second over earlier blocks
-    of
-    BN keys.
+    of BN keys.
     """
     # The longest programs run first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)

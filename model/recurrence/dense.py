@@ -169,8 +169,7 @@ class _Innovation(NamedTuple):
     """Quantities of the components that are present. Absent components are 0, with 1 on the diagonal of the noise.
 
     value and present are `[..., P]`; C is `[..., P, n]`; P Cᵀ is `[..., n, P]`; C P Cᵀ, R and S⁻¹ are `[..., P, P]`;
-    nis is
-    e'S⁻¹e for value e.
+    nis is e'S⁻¹e for value e.
     """
 
     value: Tensor

@@ -32,9 +32,9 @@ from rfa.runtime.filters.spectrum import threshold
 class Chains(NamedTuple):
     """Blocks of a drift without an eigenbasis, as real and imaginary parts.
 
-    rate is `[c]`, one per cluster; member is `[n, c]`; basis V and dual V⁻¹ are `[n, n]`; power N^k / k! is `[K, n,
-    n]`;
-    noise C_m is `[2K - 1, n, n]`. nodes `[G]` and node_weights `[G, 2K - 1]` belong to the Gauss-Legendre sums.
+    rate is `[c]`, one per cluster; member is `[n, c]`; basis V and dual V⁻¹ are `[n, n]`; power N^k / k! is
+    `[K, n, n]`; noise C_m is `[2K - 1, n, n]`. nodes `[G]` and node_weights `[G, 2K - 1]` belong to the Gauss-Legendre
+    sums.
     """
 
     rate_re: Tensor
@@ -89,8 +89,7 @@ def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Te
     """Return the matrix that maps the present state to an observation `lag` `[...]` ago, and its process noise.
 
     These are M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis, a lag takes
-    n²
-    rather than n³ operations. Attention has a lag for every pair.
+    n² rather than n³ operations. Attention has a lag for every pair.
     """
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:

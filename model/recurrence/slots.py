@@ -125,8 +125,7 @@ def slot_scan(
         innovation: Innovation that determines the weight, "key" or "value".
         lag: Lag of the slots behind the query.
         lengths: Number of tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU, invalid lengths give
-            NaN
-            precisions.
+            NaN precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
             innovation "key" and no lengths) or "auto". Only "auto" falls back, with a warning if a GPU runs eagerly.
 

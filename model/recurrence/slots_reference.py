@@ -77,8 +77,7 @@ class SlotOptions(NamedTuple):
         innovation: Innovation that determines the weight, of the key or the value.
         lag: Lag of the slots behind the query. None stands for 0.
         lengths: Number of tokens of each row of a scan, `[B]`. Later tokens do not change the state, and their readout
-            is
-            0.
+            is 0.
     """
 
     inner: int = 1

@@ -175,8 +175,7 @@ def slot_scan_triton(
     """Run `slot_scan_reference` with kernels, within the limits of `refusal`. The readout is float32.
 
     Rows are independent, even of tokens after their length. Lengths below 0 or above N give NaN precisions, because a
-    check
-    would wait for the GPU.
+    check would wait for the GPU.
     """
     tensors = (*tokens, means, precisions, *parameters)
     is_training = wants_gradients(*tensors)

@@ -37,8 +37,7 @@ def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
     """Return offsets of a vector of 2D reals for each slot, split into parts and halves, and a mask; [4, S, D / 2].
 
     A thread has some numbers of each of the four groups. A vector that all slots share is loaded for each slot, so that
-    it
-    is in the right threads. A single dimension is not split into halves: [2, S, 1].
+    it is in the right threads. A single dimension is not split into halves: [2, S, 1].
     """
     HALVES: tl.constexpr = 2 if BD > 1 else 1
     HALF: tl.constexpr = BD // HALVES
@@ -70,12 +69,9 @@ def scan_kernel(
     """Process slots j · BS … of head i mod H of sequence i div H in program i, j: their key means and precisions.
 
     KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: read only so many tokens of a sequence; a length
-    below
-    0 or above n_tokens gives NaN precisions. OWN_DECAY: decay is `[B, N, H, S]` rather than `[H, S]`. An iteration
-    advances
-    the slots by a token and compares the previous query with the result, which are two independent chains of
-    operations.
-    The next token is loaded meanwhile.
+    below 0 or above n_tokens gives NaN precisions. OWN_DECAY: decay is `[B, N, H, S]` rather than `[H, S]`. An
+    iteration advances the slots by a token and compares the previous query with the result, which are two independent
+    chains of operations. The next token is loaded meanwhile.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -199,8 +195,7 @@ def values_kernel(
     """Update and read reals j · BW … of the value means of head i mod H of sequence i div H, in program i, j.
 
     A thread has one real of all slots. Readouts after a length are 0. The argument `one` is 1, which the compiler does
-    not
-    know. Otherwise, it would give a thread four neighbours in memory.
+    not know. Otherwise, it would give a thread four neighbours in memory.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads

@@ -36,8 +36,7 @@ def log2_near_one(f):
     """Return log2 f for sqrt(1/2) <= f <= sqrt(2), with a relative error of at most 2.4 · 2^-24.
 
     The form is r / ln 2 + r² P(r), with a minimax polynomial P of degree 8 that is evaluated in pairs to shorten the
-    chain
-    of operations.
+    chain of operations.
     """
     r = f - 1.0
     r2 = r * r
@@ -52,10 +51,8 @@ def negative_power(u, exponent):
     """Return u^-exponent and ln u for u >= 1, to float accuracy.
 
     exp(-exponent ln u) would have an error of ten roundings for large u. Therefore u is split into 2^n f with f near 1,
-    and
-    exponent · n into an exact product and a small rest. Conversions use the bits of floats, which is faster than the
-    GPU's
-    own instructions.
+    and exponent · n into an exact product and a small rest. Conversions use the bits of floats, which is faster than
+    the GPU's own instructions.
     """
     bits = u.to(tl.int32, bitcast=True)
     whole = (bits - SQRT_HALF_BITS) >> 23
@@ -212,8 +209,7 @@ def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, del
 
     Returns:
         Prior precision p⁻; x = r² / (nu (1/p⁻ + R)), ln(1 + x) and weight of the first pass; posterior precision and
-        gain
-        of the last pass.
+        gain of the last pass.
     """
     b_decay2 = b_decay * b_decay
     b_prior = b_p / tl.fma(b_process, b_p, b_decay2)  # 1 / (E² / p + process)
@@ -259,8 +255,7 @@ def compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
     """Compare queries with slots, given the squared distance r² of each query from a key mean.
 
     Returns, in the shape of r², the spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, and the logit,
-    -inf
-    where there is no slot.
+    -inf where there is no slot.
     """
     b_spread = 1.0 / b_p + gamma2
     b_x = b_r2 / (nu * b_spread)
@@ -305,8 +300,7 @@ def read_gradient(
 
     Returns:
         Gradients of the query [2, D]; of the key means and the value means [2, S, D]; of the precisions [S]; and, per
-        slot
-        [S], of nu, kappa, gamma² and tau.
+        slot [S], of nu, kappa, gamma² and tau.
     """
     b_d = b_q[:, None, :] - b_mk  # [2, S, D]
     b_spread, b_x, b_log, b_score, b_logit = compare(distance(b_d), b_p, m_s, nu, kappa, gamma2, tau)  # [S]
@@ -341,8 +335,7 @@ def advance_gradient(
 
     Returns:
         Gradients of the state before the token; of key and value [2, D]; of measurement and process; and, per slot [S],
-        of
-        decay, nu, the exponent of the weight, the residual noise and delta.
+        of decay, nu, the exponent of the weight, the residual noise and delta.
     """
     b_gg = over_dims(b_gmk * b_yk + b_gmv * b_yv)  # [S], gradient of the gain
     b_variance = 1.0 / b_prior  # [S]

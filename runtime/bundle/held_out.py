@@ -77,8 +77,7 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
     """Return the allowed range of the ECE of some rows minus the ECE of all tokens.
 
     The share of right tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE of
-    the
-    rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which is
+    the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which is
     sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
 
     Args:

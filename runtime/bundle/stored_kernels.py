@@ -161,8 +161,7 @@ class StoredKernel:
         """Return why the kernel does not run on a GPU, or None if it does.
 
         Machine code runs on GPUs of the same major version with an equal or higher minor version. A target that ends in
-        "a"
-        runs on exactly that version. A driver loads code of every CUDA version with its major version.
+        "a" runs on exactly that version. A driver loads code of every CUDA version with its major version.
 
         Args:
             capability: Compute capability of the GPU.

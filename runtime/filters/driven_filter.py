@@ -83,8 +83,7 @@ class DrivenSystem:
 
         Args:
             inputs: Inputs per unit time since the previous observation, `[R, n]`. They have no effect on the first row
-                of a
-                stream.
+                of a stream.
         """
         responses = pool.arrays[RESPONSE].take(batch.slots, axis=0)
         if inputs is None:

@@ -173,8 +173,7 @@ def _least_determinant(information: Array) -> Array:
 
     The objective with the barrier, divided by its height, is self-concordant. Steps that are damped by the decrement
     therefore stay inside and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights
-    times
-    the last height.
+    times the last height.
     """
     count = len(information)
     shares = np.full(count, 1 / count)

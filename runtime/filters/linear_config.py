@@ -57,11 +57,9 @@ class LinearFilterConfig(StrictConfig):
             covariance.
         contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
         reacquire: Number of consecutive agreeing outliers, >= 2, that make a jump of the state. With null, the state
-            never
-            jumps (`rfa.model.recurrence.dense`).
+            never jumps (`rfa.model.recurrence.dense`).
         rule: Rule of the weights: "capped", or "learned", which learns the noise distribution from the stream. The
-            second
-            has a larger state and assumes that Q is correct. Attention mode always uses "capped".
+            second has a larger state and assumes that Q is correct. Attention mode always uses "capped".
     """
 
     drift: Matrix

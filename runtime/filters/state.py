@@ -101,8 +101,7 @@ class FilterStates:
         """Return a state as `state_bytes` little-endian bytes.
 
         They are magic, seed, count, time, surprise, step, the tensors in the order of the manifest, and the adaptive
-        fields,
-        each with its own type.
+        fields, each with its own type.
         """
         fields = {**state.tensors, **state.adaptive}
         body = b"".join(

@@ -93,8 +93,7 @@ class CompiledDecoder:
     Args:
         weights: Weights of the model by module name.
         constants: Output of `decoder_constants`. The kernels do not check bounds. The shapes of weights and constants
-            are
-            compared with the configuration when a bundle is opened.
+            are compared with the configuration when a bundle is opened.
     """
 
     def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:

@@ -94,8 +94,7 @@ class LanguageModelConfig(StrictConfig):
         frequencies: "banded" over the heads (SC-RFA), "full" for all frequencies in every head, or "none" for no
             rotation.
         damping, zero_decay_fraction: Fixed decay mu_h = b · max omega_h of the banded frequencies, which is zero for
-            the
-            slowest heads. AFA learns its decay from the initial value b · max omega_h in every head.
+            the slowest heads. AFA learns its decay from the initial value b · max omega_h in every head.
         kernel: Influence function of RFA.
         prior: Use of the precision P(lag) in RFA: in the bias and the residual ("lyapunov"), independent of the lag
             ("constant"), or in the bias only ("additive").
@@ -108,16 +107,13 @@ class LanguageModelConfig(StrictConfig):
         inner: Number of reweighting passes K of the slots.
         innovation: Innovation that determines the robust weight of the slots, of the key or of the value.
         robust_slots: Whether the slots use robust weights. If false, every weight is one, and the slots are Kalman
-            filters
-            whose noise depends on the input.
+            filters whose noise depends on the input.
         window: Number of exact tokens W that are read together with the slots. A token enters the slots when it leaves
-            the
-            window.
+            the window.
         learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain so.
         output_gate: Whether a sigmoid of the block's normalised input scales each head before the output projection.
         confidence: Gate that combines RFA's output with the token's own value, given the evidence p: a gate of log p
-            that
-            starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p.
+            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p.
         bias: Whether RFA's projections have biases, which represent a constant drift and measurement bias (RFA C.2).
         horizon: Number of tokens ahead that RFA estimates (RFA C.6).
         mixer_options: Options of a mixer of `benchmarks/papers`, which validates them.

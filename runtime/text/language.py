@@ -59,8 +59,7 @@ class Language(ABC):
         context_bytes: Maximum size of a packed context.
         cache_bytes: Main memory per token of an attention context.
         prefill_tokens: Maximum number of prompt tokens, of all prompts together, that are processed at once. It is
-            large
-            enough to be efficient and small enough not to stall running streams.
+            large enough to be efficient and small enough not to stall running streams.
         prefill_rows: Maximum number of prompts that are processed at once.
         scores_in_one_pass: Whether `logits_of` processes recurrent streams as fast as `prefill` rather than token by
             token.

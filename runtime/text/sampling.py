@@ -166,18 +166,13 @@ def filtered_probabilities(
     """Return the probabilities `[V]` to draw from.
 
     The temperature is applied first, then `min_p`, `top_k`, `top_p` and `typical_p`. `top_k` retains the k best tokens,
-    and
-    `top_p` the smallest set of best tokens with this mass. `min_p` drops tokens with less than this share of the
-    largest
-    probability. `typical_p` retains the smallest set with this mass, preferring tokens whose surprise -log p is closest
-    to
-    the entropy.
+    and `top_p` the smallest set of best tokens with this mass. `min_p` drops tokens with less than this share of the
+    largest probability. `typical_p` retains the smallest set with this mass, preferring tokens whose surprise -log p is
+    closest to the entropy.
 
     All ties at the k-th position are retained, so that the result does not depend on the order of tokens. Ties in the
-    other
-    sets are broken by index. Tokens are ordered by score, which is equal on all processors; their exponentials are not,
-    and
-    different scores may have equal exponentials.
+    other sets are broken by index. Tokens are ordered by score, which is equal on all processors; their exponentials
+    are not, and different scores may have equal exponentials.
 
     Args:
         scores: Log probabilities or logits. The result has the same precision.
