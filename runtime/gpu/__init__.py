@@ -1,1 +1,1 @@
-"""The runtime on a GPU. Only these files import torch and the model, and only on request."""
+"""The runtime on a GPU. Only these files of the runtime import torch and the model, and only on request."""

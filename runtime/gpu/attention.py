@@ -26,7 +26,7 @@ from rfa.runtime.gpu.pages import PagedContext, PagePool
 from rfa.runtime.text.sampling import DrawnToken, Draws
 
 Array = NDArray[np.float32]
-# Device memory per key and head in a step, and per distance and head in a layer.
+# Device memory in bytes per key and head in a step, and per distance and head in a layer.
 COLUMN_BYTES, DISTANCE_BYTES = 16, 32
 
 
@@ -34,11 +34,11 @@ class PagedStepRunner:
     """Steps of `size` attention streams, some of which may be padding.
 
     Args:
-        ragged: The model. Without kernels for it, streams run one by one, without a graph.
+        ragged: The model. Without kernels for it, streams run one by one and without a graph.
         pool: Pool of the pages.
         longest: Maximum number of pages per stream.
         vocabulary: Number of tokens in the vocabulary.
-        memory: Memory of CUDA graphs. None captures none.
+        memory: Memory of CUDA graphs. If None, no graph is captured.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class PagedStepRunner:
         self._inputs = Packed({**fields, "noise": noise, **TokenDraw.input_fields(size)}, device)
         self._draw = TokenDraw(size, vocabulary, self._inputs, device)
         self._layout = PagedTokens.of(self._inputs.tensors, size * longest * PAGE_KEYS, longest * PAGE_KEYS, 1)
-        # By `is_filtered`.
+        # The keys are values of `is_filtered`.
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepOutput]] = {}
         if memory is not None:
-            # Kept alive, because the graph reads them.
+            # The tables are kept alive, because the graph reads them.
             self._tables = ragged.tables(longest * PAGE_KEYS)
             self._set_inputs(
                 Ragged.of([], [], device), [], np.empty((0, *noise[1][1:]), np.float32), Draws([], np.float32(1))
@@ -70,7 +70,9 @@ class PagedStepRunner:
 
     @staticmethod
     def bytes_needed(shape: tuple[int, int, int], size: int, longest: int) -> int:
-        """Return the device memory of graphs for up to `size` rows of `longest` tokens. shape: L, H, 2D."""
+        """Return the device memory in bytes of graphs for up to `size` rows of `longest` tokens. shape is (L, H,
+        2D).
+        """
         layers, heads, _ = shape
         distances = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
         return heads * (COLUMN_BYTES * size * (longest + PAGE_KEYS) + DISTANCE_BYTES * layers * distances)
@@ -78,9 +80,10 @@ class PagedStepRunner:
     def draw(
         self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Process a token of each of n <= size streams, which have capacity for it, and sample the next ones.
+        """Process a token of each of n <= size streams, which must have capacity for it, and sample the next tokens.
 
-        Also returns whether the new keys and values of each row are finite.
+        Returns:
+            The sampled tokens, and whether the new keys and values of each row are finite.
         """
         ragged = Ragged.of([[token] for token in tokens], [stream.position for stream in streams], self._device)
         pages = [stream.table() for stream in streams]

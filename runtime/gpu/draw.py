@@ -17,7 +17,7 @@ from rfa.runtime.text.contexts import Advance, Context
 from rfa.runtime.text.sampling import Choice, DrawnToken, Draws, TopLogits
 
 DrawFunction = Callable[..., tuple[list[DrawnToken], Sequence[Advance]]]
-# Memory of a step per logit: the logit, its weight, and the sorted values.
+# Memory of a step per logit in bytes: the logit, its weight, and the sorted values.
 BYTES_PER_LOGIT = 64
 SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 # Inputs of a row that takes the most probable token.
@@ -79,21 +79,22 @@ class TokenDraw:
 
         Args:
             output: Output of the step.
-            is_finite: `[B]` float32, 1 where the new state of a row is finite, else 0.
-            is_filtered: False if no row has a filter (`Draws.are_filtered`).
+            is_finite: `[B]` float32, 1 if the new state of a row is finite, else 0.
+            is_filtered: Whether any row has a filter (`Draws.are_filtered`).
         """
         tensors = self._inputs.tensors
         inputs = Distribution(*(tensors[name] for name in Distribution._fields))
         draw(output, is_finite, inputs, Drawn(**self._outputs.tensors), is_filtered=is_filtered)
 
     def read(self, draws: Draws, output: StepOutput) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Wait for the device. Return the tokens of the rows that are not padding, and a mask of rows with a finite
-        state.
+        """Wait for the device. Return the tokens of the rows that are not padding, and whether the state of each row is
+        finite.
 
         Args:
+            draws: Choices for the rows.
             output: Output of the step, as in `compute`.
         """
-        # Outside the graph: few requests need it, and it would double the number of graphs.
+        # This is outside the graph, because few requests need it, and it would double the number of graphs.
         order = ranked(output.logits) if draws.are_ranked else None
         self._outputs.fetch()
         choices, count = draws.choices, len(draws.choices)
@@ -120,10 +121,12 @@ def draw_by_options(
     noise: NDArray[np.float32],
     draws: Draws,
 ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-    """A draw in two steps: the bits of a row do not depend on the options of the others."""
+    """Choose tokens in two steps, on the device and on the host, so that the bits of a row do not depend on the options
+    of other rows.
+    """
     needs_host = np.array([choice.needs_host for choice in draws.choices])
     found: dict[int, tuple[DrawnToken, Advance]] = {}
-    # The device first: a step on the host may return views of buffers that the next step overwrites.
+    # The device runs first, because a step on the host may return views of buffers that the next step overwrites.
     for mask, draw_rows in ((~needs_host, on_device), (needs_host, on_host)):
         rows: list[int] = np.flatnonzero(mask).tolist()
         if not rows:

@@ -1,7 +1,7 @@
 """Load and launch kernels with the CUDA driver, in torch's context.
 
-The driver needs a current context on each thread. torch sets it on its first CUDA runtime call in a thread, which may
-never happen if memory comes from torch's cache. This module therefore sets it itself, to the primary context of the
+The driver requires a current context on each thread. torch sets it on its first CUDA runtime call in a thread, which
+may never happen if memory comes from torch's cache. This module therefore sets it itself, to the primary context of the
 GPU, which torch uses too.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from rfa.model.kernel_launches import THREADS_OF_A_WARP
 from rfa.runtime.bundle.bundle import StoredKernel
 
-# Shared memory of a CTA that needs no attribute.
+# Maximum shared memory of a CTA that does not require an attribute, in bytes.
 COMMON_SHARED_BYTES = 48 << 10
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 _CURRENT: AbstractContextManager[None] = nullcontext()
@@ -27,7 +27,7 @@ class CudaError(RuntimeError):
 
 
 class _Thread(threading.local):
-    """devices: Those whose context was set on this thread."""
+    """Devices whose context was set on this thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
@@ -51,7 +51,7 @@ class CudaDriver:
         library.cuDeviceGet.argtypes = (ctypes.POINTER(number), number)
         library.cuDevicePrimaryCtxRetain.argtypes = (ctypes.POINTER(address), number)
         library.cuCtxSetCurrent.argtypes = (address,)
-        # Names without suffix are the functions of CUDA 3.
+        # Names without a suffix are the functions of CUDA 3.
         library.cuCtxPushCurrent_v2.argtypes = (address,)
         library.cuCtxPopCurrent_v2.argtypes = (ctypes.POINTER(address),)
         library.cuModuleLoadData.argtypes = (ctypes.POINTER(address), ctypes.c_char_p)
@@ -90,10 +90,15 @@ class CudaDriver:
         self, function: ctypes.c_void_p, kernel: StoredKernel, device: int, grid: tuple[int, int, int], stream: int,
         arguments: Any,
     ) -> None:  # fmt: skip
-        """Launch a kernel. The driver copies `arguments`, which `StoredKernel.arguments` makes.
+        """Launch a kernel. The driver copies `arguments`, which are created by `StoredKernel.arguments`.
 
         Args:
-            device: Device of the function and the stream.
+            function: Function from `load`.
+            kernel: The kernel.
+            device: Device of the function and of the stream.
+            grid: Number of blocks per dimension.
+            stream: Handle of the stream.
+            arguments: C arguments.
 
         Raises:
             CudaError: A driver call failed.
@@ -105,10 +110,10 @@ class CudaDriver:
         self._check(code, f"cuLaunchKernel of {kernel.entry.name}")
 
     def _on(self, device: int) -> AbstractContextManager[None]:
-        """Context manager in which the context of a GPU is current on this thread.
+        """Return a context manager in which the context of a GPU is current on this thread.
 
-        The context of torch's current device stays current, as after any CUDA runtime call. No work is put on a stream,
-        so a graph may be under capture.
+        The context of torch's current device remains current, as after any CUDA runtime call. No work is put on a
+        stream, so a graph may be under capture.
         """
         if device != self.current_device():
             return self._pushed(device)
@@ -119,7 +124,7 @@ class CudaDriver:
 
     @contextmanager
     def _pushed(self, device: int) -> Iterator[None]:
-        """Context manager for a GPU other than torch's current one. Afterwards torch's context is restored."""
+        """Make the context of a GPU other than torch's current one current, and restore torch's context afterwards."""
         self._check(self._library.cuCtxPushCurrent_v2(self._context(device)), f"cuCtxPushCurrent of GPU {device}")
         try:
             yield
@@ -127,7 +132,9 @@ class CudaDriver:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def _context(self, device: int) -> ctypes.c_void_p:
-        """Return a GPU's primary context, retained once and never released, because it holds the loaded modules."""
+        """Return a GPU's primary context. It is retained once and never released, because the loaded modules belong to
+        it.
+        """
         with self._lock:
             if device not in self._contexts:
                 handle, context = ctypes.c_int(), ctypes.c_void_p()

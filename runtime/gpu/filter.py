@@ -1,9 +1,9 @@
 """The network of a series bundle in torch, for long segments of a series on servers with a GPU.
 
-Everything is float32. Outputs equal those of the compiled network up to the order of sums, and match the bundle's
-golden outputs. A chunk of rows is one call: tokens and queries go to the device, quantiles and the columns' state come
-back.
-One call runs at a time: it takes a tenth of the host's time for its rows, and needs memory for one chunk only.
+All numbers are float32. Outputs equal those of the compiled network up to the order of sums, and match the bundle's
+golden outputs. A chunk of rows is one call: tokens and queries are sent to the device, and quantiles and the columns'
+state are returned. One call runs at a time, because it takes a tenth of the host's time for its rows, and only one
+chunk then needs memory.
 
     call(T) = LAUNCHES · LAUNCH_SECONDS + L T/16 SCAN_SECONDS + T (F / DEVICE_FLOPS + bytes / COPY_BYTES)
     host(T) = T F / HOST_FLOPS                              F: floating-point operations of a token and its queries
@@ -39,35 +39,35 @@ from rfa.runtime.series.session import NETWORK, QUANTILES
 
 Array = np.ndarray
 logger = logging.getLogger("rfa.engine")
-# The compiled network on a core: 2.5e6 operations in 29 us per row, measured against rows without a network.
+# The compiled network on one core: 2.5e6 operations in 29 us per row, relative to rows without a network.
 HOST_FLOPS: Final = 85e9
-# Float32 matrix products without tensor cores: a quarter of the slowest GPU's peak (8e12).
+# Float32 matrix products without tensor cores, a quarter of the slowest GPU's peak (8e12).
 DEVICE_FLOPS: Final = 2e12
-# Maximum number of torch operators per layer and around the layers, and the cost of one.
+# Maximum number of torch operators per layer and around the layers, and the cost of one operator in seconds.
 LAYER_LAUNCHES, OTHER_LAUNCHES, LAUNCH_SECONDS = 60, 60, 8e-6
-# One token of the slot scan, which is sequential: twice the estimate in gpu.md.
+# Time of one token of the slot scan, which is sequential, twice the estimate in gpu.md.
 SCAN_SECONDS: Final = 2e-6
-# Bytes per second from memory that is not pinned.
+# Bytes per second copied from memory that is not pinned.
 COPY_BYTES: Final = 4e9
-# Minimum speed-up by this estimate, which excludes waiting and other costs.
+# Minimum speed-up according to this estimate, which excludes waiting and other costs.
 MARGIN: Final = 2.0
-# Queries per plain row.
+# Number of queries per plain row.
 USUAL_ASKS: Final = 3
-# Columns per chunk, and queries of a row with so many at the longest horizon.
+# Maximum number of columns per chunk, and of queries of a row with that many columns at the longest horizon.
 MOST_COLUMNS, MOST_ASKS = 64, 64 * (3 + 2 * 256)
 # Device memory of the libraries.
 WORKSPACE_BYTES: Final = 128 << 20
 
 
 class TorchSeries:
-    """See `SeriesDevice`.
+    """The network in torch. See `SeriesDevice`.
 
     Args:
         bundle: Bundle of kind "series".
-        device: "cuda", or "cpu" for tests, in Triton's interpreter.
+        device: "cuda"; or "cpu" for tests, in Triton's interpreter.
 
     Raises:
-        UnsupportedError: The GPU has not enough memory.
+        UnsupportedError: The GPU does not have enough memory.
     """
 
     def __init__(self, bundle: Bundle, device: str) -> None:
@@ -118,13 +118,13 @@ class TorchSeries:
         chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
 
     def _warn_of_memory(self) -> None:
-        """Log once that many segments may run out of memory."""
+        """Log once that many segments may exhaust the memory."""
         if not self._has_run_out:
             self._has_run_out = True
             logger.warning(
-                "bundle %r: the GPU's memory ran out in a long piece of a series, and the CPU computes such pieces in "
-                "its place, more slowly; this is logged once: lower RFA_MAX_RUNNING or RFA_PROCESSES, or end what else "
-                "uses the GPU",
+                "bundle %r: the GPU's memory was exhausted by a long piece of a series, so the CPU computes such "
+                "pieces more slowly; lower RFA_MAX_RUNNING or RFA_PROCESSES, or stop other processes that use the GPU "
+                "(logged once)",
                 self._bundle.name,
             )
 
@@ -132,7 +132,7 @@ class TorchSeries:
         return check_golden(self._bundle, {NETWORK: NetworkSession(self)})
 
     def answers(self, tokens: Array, lags: Array, asked: Array) -> Array:
-        """`SeriesSession.run`: quantiles `[N, K, Q]` of a fresh stream."""
+        """Return quantiles `[N, K, Q]` of a new stream. See `SeriesSession.run`."""
         patch = int(lags.max())
         is_whole = lags == patch
         begun = np.cumsum(is_whole) - is_whole
@@ -157,7 +157,7 @@ class TorchSeries:
 
 
 class NetworkSession:
-    """The network as a `rfa.runtime.bundle.golden.Session`."""
+    """The network as a session of `rfa.runtime.bundle.golden`."""
 
     def __init__(self, series: TorchSeries) -> None:
         self._series = series
@@ -171,7 +171,7 @@ class NetworkSession:
 
 
 def flops(config: SeriesConfig) -> tuple[float, float]:
-    """Return the floating-point operations of a token and of a query, two per number of a matrix."""
+    """Return the floating-point operations of a token and of a query, two per entry of a matrix."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     layer = d * (3 * heads * width + 2 * slots) + heads * width * d + 2 * config.mlp_ratio * d * d
@@ -183,13 +183,13 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
 
 
 def host_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Return the seconds on a core for a number of tokens of plain rows."""
+    """Return the seconds that one core takes for this number of tokens of plain rows."""
     token, ask = flops(config)
     return tokens * (token + USUAL_ASKS * ask) / HOST_FLOPS
 
 
 def device_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Return the seconds of a device call for them."""
+    """Return the seconds that a device call takes for this number of tokens of plain rows."""
     token, ask = flops(config)
     launches = LAYER_LAUNCHES * config.n_layers + OTHER_LAUNCHES
     sent = 4 * (FEATURES + 8 + USUAL_ASKS * (QUERY_FEATURES + 2 + len(LEVELS)))
@@ -198,19 +198,23 @@ def device_seconds(config: SeriesConfig, tokens: int) -> float:
 
 
 def least_tokens(config: SeriesConfig) -> int:
-    """Return the fewest tokens, in whole patches, for which a call pays off; more than a chunk if none do."""
+    """Return the smallest number of tokens, in whole patches, for which a call pays off. It exceeds a chunk if there is
+    none.
+    """
     counts = range(PATCH, TOKENS + 1, PATCH)
     pays = (count for count in counts if host_seconds(config, count) >= MARGIN * device_seconds(config, count))
     return next(pays, TOKENS + 1)
 
 
 def bytes_needed(config: SeriesConfig) -> int:
-    """Return the memory of the largest chunk: tokens in a layer or queries in the head, and the columns' slots."""
+    """Return the memory of the largest chunk in bytes: tokens in a layer or queries in the head, and the columns'
+    slots.
+    """
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     state = slots * (2 * width + 1)
     tokens, asks = TOKENS + MOST_COLUMNS * (PATCH + 1), MOST_ASKS
-    # Slots of a token: gathered, transported by its lag, after its step, and after every patch.
+    # Slots of a token: gathered, transported over its lag, after its step, and after every patch.
     layer_numbers = 4 * state + 12 * heads * width + 8 * slots + FEATURES + 6 * d + 2 * config.mlp_ratio * d
     head_numbers = tokens * (2 * d + 2 * config.head_width)
     head_numbers += asks * (QUERY_FEATURES + 3 * config.head_width + 2 * config.head_inner + 6 * len(LEVELS))
@@ -218,7 +222,7 @@ def bytes_needed(config: SeriesConfig) -> int:
 
 
 def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
-    """Check the free memory before allocating any.
+    """Check that there is enough free memory before any is allocated.
 
     Raises:
         UnsupportedError: There is not enough. The message says what to do.
@@ -227,8 +231,8 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
     needed, free = weights + bytes_needed(config) + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
     if needed > free:
         raise UnsupportedError(
-            f"bundle {bundle.name!r} needs {needed >> 20:,} MiB of GPU memory for long series, and "
-            f"{free >> 20:,} MiB are free: lower RFA_PROCESSES, end what else uses the GPU, or serve with "
+            f"bundle {bundle.name!r} needs {needed >> 20:,} MiB of GPU memory for long series, but "
+            f"{free >> 20:,} MiB are free; lower RFA_PROCESSES, stop other processes that use the GPU, or serve with "
             "RFA_DEVICE=cpu"
         )
 
@@ -241,7 +245,7 @@ def refusal(bundle: Bundle, device: str) -> str | None:
     if config.n_slots > MAX_SLOTS or 2 * config.head_dim > MAX_WIDTH:
         return f"the kernels support up to {MAX_SLOTS} slots and keys of up to {MAX_WIDTH} reals"
     if torch.device(device).type == "cuda" and not _has_compiler():
-        return "Triton finds no C compiler for the kernels of its slots"
+        return "Triton does not find a C compiler for the kernels of its slots"
     return None
 
 

@@ -39,7 +39,7 @@ def _reproduced(runtime: TorchLanguageRuntime, bundle: Bundle, where: str, golde
 
 @dataclass(frozen=True)
 class AttentionSession:
-    """The graph "attention" of the bundle, for a batch of one, as `rfa.runtime.bundle.golden` runs it."""
+    """The graph "attention" of the bundle as a session for golden outputs, with a batch size of one."""
 
     runtime: TorchLanguageRuntime
 
@@ -48,7 +48,7 @@ class AttentionSession:
         return [Named(name) for name in (*StepOutput._fields, "new_keys", "new_values")]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the named outputs, in that order."""
+        """Return the named outputs in the given order."""
         valid, tokens = int(inputs["position"][0]), inputs["tokens"][0].tolist()
         context = PagedContext(self.runtime.pages, valid + len(tokens))
         try:

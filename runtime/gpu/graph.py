@@ -1,4 +1,4 @@
-"""CUDA graphs: a replay launches all kernels at once, faster than Python launches them, and allocates nothing."""
+"""CUDA graphs. A replay launches all kernels at once, faster than Python can launch them, and allocates no memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-WARM_UP = 2  # runs before capture, because libraries allocate and choose kernels in the first
+WARM_UP = 2  # runs before a capture, because libraries allocate memory and choose kernels in the first run
 
 
 class GraphMemory:
-    """Captures graphs that share memory. One runs at a time, and its output is read before the next."""
+    """Captures graphs that share memory. Only one graph may run at a time, and its output must be read before the
+    next.
+    """
 
     def __init__(self) -> None:
         self._memory = torch.cuda.graph_pool_handle()
@@ -26,7 +28,7 @@ class GraphMemory:
                 compute()
         torch.cuda.current_stream().wait_stream(self._side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU, because bundles are reloaded while the old ones serve.
+        # Other threads may use the GPU, because a bundle is reloaded while the old one serves requests.
         with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             output = compute()
         return graph, output

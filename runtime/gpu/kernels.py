@@ -1,10 +1,11 @@
-"""Precompiled kernels of a bundle, launched by the driver instead of Triton's compiler.
+"""Precompiled kernels of a bundle, launched with the driver instead of Triton's compiler.
 
-Every launch of the process passes here (`rfa.model.kernel_launches`). If a loaded kernel has the same source and
-signature, `cuLaunchKernel` runs it on torch's current stream, including a CUDA graph under capture. Triton compiles the
-others.
+Every launch of the process is intercepted here (`rfa.model.kernel_launches`). If a loaded kernel has the same source
+and signature, `cuLaunchKernel` runs it on torch's current stream, which may be under capture for a CUDA graph. Triton
+compiles the other kernels.
 
-Machine code can access all GPU memory of the process, so only bundles signed by a trusted key may provide it.
+Machine code can access all GPU memory of the process, so only bundles that are signed with a trusted key may provide
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ UNTRUSTED = "machine code is loaded only from bundles signed by a key of RFA_TRU
 
 @dataclass
 class KernelUse:
-    """Names of kernels from bundles and of those compiled by Triton, and why kernels of the bundle were not used."""
+    """Names of kernels from bundles and of kernels compiled by Triton, and why kernels of the bundle were not used."""
 
     stored: set[str] = field(default_factory=set)
     compiled: set[str] = field(default_factory=set)
@@ -48,10 +49,10 @@ _USE: ContextVar[KernelUse | None] = ContextVar("use", default=None)
 
 
 class StoredLaunches:
-    """The loaded kernels of this process, and their launches.
+    """Loaded kernels of this process, and their launches.
 
     Args:
-        driver: Opens the GPU's driver, on the first load.
+        driver: Opens the GPU's driver on the first load.
         capability: Returns the compute capability of torch's current device.
         stream: Returns the handle of torch's current stream on a device.
     """
@@ -62,7 +63,7 @@ class StoredLaunches:
         self._open_driver, self._capability, self._stream = driver, capability, stream
         self._lock = threading.Lock()
         self._loaded_keys: set[tuple[int, bytes, str]] = set()
-        # By device and name. Tuples are replaced as a whole, because launches read them without a lock.
+        # The keys are device and name. Tuples are replaced as a whole, because launches read them without a lock.
         self._loaded: dict[tuple[int, str], tuple[tuple[StoredKernel, ctypes.c_void_p], ...]] = {}
 
     @functools.cached_property
@@ -72,13 +73,13 @@ class StoredLaunches:
     def load(self, bundle: Bundle) -> str | None:
         """Load a bundle's kernels for torch's current GPU. Return why some or all were not loaded."""
         if not bundle.kernels:
-            return "the bundle has none"
+            return "the bundle does not contain kernels"
         capability, version = self._capability(), self._driver.version
         refusals = [kernel.refusal(capability, version) for kernel in bundle.kernels]
         suited = [kernel for kernel, reason in zip(bundle.kernels, refusals, strict=True) if reason is None]
         if not suited:
             return refusals[0]
-        # The latest of the supported architectures.
+        # Choose the latest of the supported architectures.
         best = max(int(kernel.entry.architecture.removeprefix("sm_")) for kernel in suited)
         try:
             for kernel in suited:
@@ -90,7 +91,7 @@ class StoredLaunches:
         return None
 
     def _load(self, kernel: StoredKernel) -> None:
-        # Two signatures may share code.
+        # Two signatures may share the same code.
         device = self._driver.current_device()
         key = device, kernel.cubin, kernel.entry.model_dump_json()
         with self._lock:
@@ -101,7 +102,7 @@ class StoredLaunches:
             self._loaded_keys.add(key)
 
     def take(self, call: KernelCall) -> bool:
-        """Launch a matching kernel. See `rfa.model.kernel_launches`."""
+        """Launch a matching kernel, and return whether there is one. See `rfa.model.kernel_launches`."""
         use = _USE.get()
         device = device_of(call.values)
         for kernel, function in self._loaded.get((device, call.name), ()):
@@ -109,7 +110,7 @@ class StoredLaunches:
                 continue
             if kernel.entry.source != source_hash(call.function):
                 if use is not None:
-                    use.reason = f"{call.name} of the bundle is of another version of rfa-server"
+                    use.reason = f"{call.name} of the bundle is from another version of rfa-server"
                 continue
             arguments = kernel.arguments(call.values)
             self._driver.launch(function, kernel, device, call.grid, self._stream(device), arguments)
@@ -122,7 +123,7 @@ class StoredLaunches:
 
 
 def device_of(values: Mapping[str, Any]) -> int:
-    """Return the index of the GPU that holds a launch's tensors, or 0 on a CPU."""
+    """Return the index of the GPU with the tensors of a launch, or 0 on a CPU."""
     return next((value.device.index or 0 for value in values.values() if isinstance(value, torch.Tensor)), 0)
 
 
@@ -140,11 +141,12 @@ def _launches() -> StoredLaunches:
 
 @contextmanager
 def kernels_of(bundle: Bundle, *, is_trusted: bool, launches: StoredLaunches | None = None) -> Iterator[KernelUse]:
-    """Load a bundle's kernels. Yields how the launches of this thread are served.
+    """Load a bundle's kernels in a context. Yields how the launches of this thread are served.
 
     Args:
+        bundle: The bundle.
         is_trusted: Whether a trusted key has signed the bundle.
-        launches: Default: those of this process.
+        launches: Launches to register with. Default: those of this process.
     """
     launches = launches or _launches()
     reason: str | None = UNTRUSTED

@@ -2,9 +2,9 @@
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the layout of
 the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Prompts
-are read in pieces, many at once, also by graphs. Attention streams use pages of one pool (`rfa.model.ragged`).
+are read in pieces, many at once, also with graphs. Attention streams use pages of one pool (`rfa.model.ragged`).
 
-Only this runtime imports torch and the model; a server without a GPU does not import it.
+Of the text runtimes, only this one imports torch and the model. A server without a GPU does not import it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from rfa.runtime.text.sampling import DrawnToken, Draws
 
 logger = logging.getLogger("rfa.engine")
 Array = NDArray[np.float32]
-# GPU memory in addition to weights and slots: workspaces of libraries, activations of a piece of a prompt.
+# GPU memory in bytes in addition to weights and slots: workspaces of libraries, and activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
-# Attention gets at most this share of the remaining memory, because other models may be loaded.
+# Attention gets at most one part in ATTENTION_SHARE of the remaining memory, because other models may be loaded.
 ATTENTION_SHARE = 4
-# Tokens of the prompt that compiles the kernels, whose variants do not depend on the length.
+# Number of tokens of the prompt that compiles the kernels, whose variants do not depend on the length.
 WARM_LENGTH = 3
 
 
@@ -54,16 +54,16 @@ class TorchLanguageRuntime(Language):
 
     Args:
         bundle: Bundle of kind "lm".
-        device: "cuda", or "cpu" for tests: float32, no graphs.
-        streams: Maximum number of simultaneous recurrent contexts.
+        device: "cuda"; or "cpu" for tests, in float32 and without graphs.
+        streams: Maximum number of recurrent contexts that exist at the same time.
         max_rows: Maximum number of rows per step.
-        attention_tokens: Tokens of all attention streams together, limited by the GPU's memory.
-        longest_attention: Maximum tokens of one attention stream. Default: attention_tokens.
+        attention_tokens: Maximum number of tokens of all attention streams together, limited by the GPU's memory.
+        longest_attention: Maximum number of tokens of one attention stream. Default: attention_tokens.
         dtype: Dtype of the matrices. Default: bfloat16 on a GPU, float32 elsewhere.
 
     Raises:
-        ValueError: The bundle's parts are inconsistent.
-        UnsupportedError: The GPU's memory is too small, or the model has a part that runs on a CPU only.
+        ValueError: Parts of the bundle are inconsistent.
+        UnsupportedError: The GPU's memory is too small, or the model has a feature that is supported on a CPU only.
     """
 
     runtime = "torch"
@@ -76,7 +76,7 @@ class TorchLanguageRuntime(Language):
     ) -> None:  # fmt: skip
         if (part := bundle.language.gpu_refusal) is not None:
             raise UnsupportedError(
-                f"bundle {bundle.name!r} has {part}, which runs on a CPU only: serve it with RFA_DEVICE=cpu"
+                f"bundle {bundle.name!r} has {part}, which is supported on a CPU only; serve it with RFA_DEVICE=cpu"
             )
         super().__init__(bundle)
         self.device = device
@@ -104,7 +104,7 @@ class TorchLanguageRuntime(Language):
         self._warm_up()
 
     def _create_slot_runners(self, streams: int, max_rows: int, device: str, *, with_graphs: bool) -> None:
-        """Create pool and runners of recurrent streams."""
+        """Create the pool and the runners of recurrent streams."""
         self.pool = self._pool = DevicePool(
             self.initial["means"], self.initial["precisions"], streams, max_rows, device
         )
@@ -125,13 +125,13 @@ class TorchLanguageRuntime(Language):
             count = min(count, free // PagePool.bytes_of_page(shape, dtype) - 1)
         if "attention" in self.modes and count < 1:
             raise UnsupportedError(
-                f"no GPU memory is left for attention with bundle {self.name!r}: lower "
-                "RFA_MAX_RUNNING or RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+                f"no GPU memory is left for attention with bundle {self.name!r}; lower "
+                "RFA_MAX_RUNNING or RFA_PROCESSES, stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
             )
         self.pages = PagePool(shape, count, device, dtype)
 
     def _create_attention_runners(self, max_rows: int, longest: int) -> None:
-        """Create runners by the number of rows, largest first, because the others share its memory."""
+        """Create the runners by number of rows, largest first, because the others share its memory."""
         has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
         self._longest_pages = min(pages_of(longest), self.pages.capacity)
         sizes = _candidate_sizes(max_rows) if has_kernels else []
@@ -143,7 +143,7 @@ class TorchLanguageRuntime(Language):
         return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), memory)
 
     def _create_prompt_runners(self, max_rows: int) -> None:
-        """Create graphs of prompts, for the modes that the kernels support."""
+        """Create the graphs for prompts, in the modes that the kernels support."""
         self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
         self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
         if self._graph_memory is None:
@@ -170,7 +170,7 @@ class TorchLanguageRuntime(Language):
         for mode in self.modes:
             if refusals[mode] is not None:
                 logger.warning(
-                    "bundle %r: streams go one by one, not through the fused kernels, in mode %r: %s",
+                    "bundle %r: streams run one by one rather than in the fused kernels in mode %r: %s",
                     self.name, mode, refusals[mode],
                 )  # fmt: skip
 
@@ -178,7 +178,7 @@ class TorchLanguageRuntime(Language):
         return PagedContext(self.pages, capacity, forks, common)
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """See `Language`. The outputs stay on the device."""
+        """See `Language`. The outputs remain on the device."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         if not streams:
             return super().prefill(contexts, pieces)
@@ -202,7 +202,7 @@ class TorchLanguageRuntime(Language):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a piece of a prompt in each of B recurrent streams. The outputs are those of their last tokens."""
+        """Process a piece of a prompt in each of B recurrent streams, and return the outputs of their last tokens."""
         output, advances = self._read(contexts, pieces)
         return _on_host(output), advances
 
@@ -235,7 +235,7 @@ class TorchLanguageRuntime(Language):
     def _extend(
         self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[ModelOutput, list[PagedAdvance]]:
-        """Return outputs of the last tokens, on the device."""
+        """Process tokens and return the outputs of the last tokens, on the device."""
         for stream, piece in zip(streams, pieces, strict=True):
             stream.reserve(len(piece))
         device = self._decoder.device
@@ -248,7 +248,7 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """See `Language`. The logits stay on the device, except for rows whose options its kernels do not support."""
+        """See `Language`. The logits remain on the device, except for rows whose options its kernels do not support."""
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]
@@ -270,7 +270,7 @@ class TorchLanguageRuntime(Language):
         return drawn, _paged_advances(streams, [1] * len(streams), kept)
 
     def _attention_runner(self, rows: int) -> PagedStepRunner:
-        """Return a runner that may pad. Without the kernels it has exactly `rows`, and is created on demand."""
+        """Return a runner that may pad. Without the kernels, it has exactly `rows` rows and is created on demand."""
         if self._ragged.attention_refusal is None:
             return self._attention_runners[self._attention_sizes.padded(rows)]
         if rows not in self._attention_runners:
@@ -314,7 +314,9 @@ class TorchLanguageRuntime(Language):
             context.release()
 
     def _probe(self, rows: int) -> Run:
-        """Run the step on rows that all differ, for `agreeing_sizes`, in the pool's padding rows."""
+        """Return a function that runs the step on rows that all differ, for `agreeing_sizes`, in the pool's padding
+        rows.
+        """
         tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
@@ -332,12 +334,12 @@ class TorchLanguageRuntime(Language):
     def _check_memory(self, bundle: Bundle, streams: int, max_rows: int, longest: int) -> None:
         weights = sum(array.nbytes for array in bundle.weights().values())
         slots = DevicePool.bytes_needed(self.context_bytes, streams, max_rows)
-        # A quantum of prompts, each as long as the longest: queries, keys, values, outputs, gates, and four numbers of
-        # each slot between the kernels of the scan.
+        # Memory of prompts that are processed at once, each as long as the longest: queries, keys, values, outputs,
+        # gates, and four numbers of each slot between the kernels of the scan.
         heads, width = self.latent_shape
-        # Twice: for the warm-up of a graph, and for its replays.
+        # Twice, for the warm-up of a graph and for its replays.
         prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
-        # Each batch size has its own memory. All smaller ones together need as much as the largest.
+        # Each batch size has its own memory. All smaller ones together need as much as the largest one.
         draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
         steps = 0
         if "attention" in self.modes:
@@ -346,8 +348,8 @@ class TorchLanguageRuntime(Language):
         if needed > free:
             raise UnsupportedError(
                 f"bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
-                f"the states of {streams} streams, and {_mib(free)} are free: lower RFA_MAX_RUNNING or RFA_PROCESSES, "
-                "end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+                f"the states of {streams} streams, but {_mib(free)} are free; lower RFA_MAX_RUNNING or RFA_PROCESSES, "
+                "stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
             )
 
 
@@ -359,16 +361,16 @@ def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
 
 
 def _rounding(dtype: torch.dtype, layers: int) -> float:
-    """Return the largest relative change of an output by rounded matrix factors, 0 for float32.
+    """Return the largest relative change of an output through rounded matrix factors, 0 for float32.
 
-    This is half a unit in the last place, with equal signs, for each factor of a layer's products (four, and two of
+    This is half a unit in the last place, with equal signs, for each factor of a layer's products (four, and two for
     attention) and of the head.
     """
     return 0.0 if dtype == torch.float32 else 2 * (6 * layers + 1) * torch.finfo(dtype).eps / 2
 
 
 def _candidate_sizes(max_rows: int) -> list[int]:
-    """Return powers of two and the largest size. `agreeing_sizes` chooses among them."""
+    """Return the powers of two up to the largest size, and that size. `agreeing_sizes` chooses among them."""
     return sorted({*(1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows), max_rows})
 
 
@@ -386,13 +388,13 @@ def _on_host(output: ModelOutput) -> StepOutput:
 
 @contextmanager
 def _sufficient_memory(name: str) -> Iterator[None]:
-    """Other processes may take memory after the check."""
+    """Convert an out-of-memory error, because other processes may take memory after the check."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise UnsupportedError(
-            f"the GPU's memory ran out while bundle {name!r} was loaded: lower RFA_MAX_RUNNING or "
-            "RFA_PROCESSES, end what else uses the GPU, or serve with RFA_DEVICE=cpu"
+            f"the GPU's memory was exhausted while bundle {name!r} was loaded; lower RFA_MAX_RUNNING or "
+            "RFA_PROCESSES, stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
         ) from None
 
 

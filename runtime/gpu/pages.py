@@ -1,8 +1,8 @@
 """Keys and values of attention streams on a device, in pages of one pool.
 
 A stream acquires all pages that its request may need at its start, so that it never waits for memory later. Pages are
-not cleared: kernels read only the keys of the owner. Continuations share the full pages before them, which are
-read-only, and copy the partly filled one.
+not cleared, because kernels read only the keys of the owner. Continuations share the full pages before them, which are
+read-only, and copy the partially filled page.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class PagePool:
         """Acquire `count` pages with one owner each.
 
         Raises:
-            CapacityError: Fewer are free.
+            CapacityError: Fewer pages are free.
         """
         with self._lock:
             if count > len(self._free):
                 raise CapacityError(
-                    "Other requests use the GPU's memory for attention at this moment.", retry_after_seconds=1
+                    "Other requests are using the GPU's memory for attention at the moment.", retry_after_seconds=1
                 )
             pages = self._free[len(self._free) - count :]
             del self._free[len(self._free) - count :]
@@ -84,7 +84,7 @@ class PagePool:
                 self._owners[page] += 1
 
     def release(self, pages: list[int]) -> None:
-        """Remove an owner of each page. Pages without an owner are free."""
+        """Remove an owner from each page. Pages without an owner are free."""
         with self._lock:
             for page in pages:
                 self._owners[page] -= 1
@@ -104,12 +104,12 @@ class PagedContext:
     """Attention context of one stream.
 
     Args:
-        capacity: Number of tokens to reserve pages for. It grows when the context has more.
-        forks: Number of continuations to reserve pages for, each of the same capacity.
+        capacity: Number of tokens for which pages are reserved. It grows when the context has more tokens.
+        forks: Number of continuations for which pages are reserved, each with the same capacity.
         common: Number of tokens that the stream will have when it is forked.
 
     Raises:
-        CapacityError: Not enough pages are free.
+        CapacityError: There are not enough free pages.
     """
 
     def __init__(self, pool: PagePool, capacity: int = 1, forks: int = 0, common: int = 0) -> None:
@@ -161,13 +161,13 @@ class PagedContext:
         self.pages, self._fork_pages = [], []
 
     def table(self) -> NDArray[np.int32]:
-        """Page numbers as an array. Pages are only ever added."""
+        """Return the page numbers as an array. Pages are only ever added."""
         if len(self._table) != len(self.pages):
             self._table = np.array(self.pages, np.int32)
         return self._table
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """Return the pool rows that hold the keys of these tokens."""
+        """Return the pool rows of the keys of these tokens."""
         device = self.pool.keys.device
         return places_of(torch.tensor(self.pages, device=device), torch.arange(begin, end, device=device))
 
@@ -178,7 +178,7 @@ def bounded_memory() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise CapacityError("The GPU's memory is full at this moment.", retry_after_seconds=1) from None
+        raise CapacityError("The GPU's memory is exhausted at the moment.", retry_after_seconds=1) from None
 
 
 def pages_of(tokens: int) -> int:
@@ -198,14 +198,14 @@ def pages_needed(capacity: int, forks: int, common: int) -> int:
 
 @dataclass(frozen=True)
 class PagedAdvance:
-    """A context whose pages hold more tokens that are not yet committed."""
+    """A context whose pages contain additional tokens that are not yet committed."""
 
     context: PagedContext
     tokens: int
     finite: bool
 
     def is_finite(self) -> bool:
-        """Whether all new keys and values are finite."""
+        """Return whether all new keys and values are finite."""
         return self.finite
 
     def commit(self) -> None:

@@ -1,6 +1,6 @@
-"""Slots of many streams on a device, two rows of device memory per stream.
+"""Slots of many streams on a device, with two rows of device memory per stream.
 
-They are followed by rows that pad a batch: each reads a row with the initial state, and writes its own.
+They are followed by rows that pad a batch. Each padding row reads the initial state and writes a separate row.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DevicePool(DoubleBufferedPool):
             part[:, row] = torch.tensor(value, device=part.device)
 
     def copy(self, source: PoolSlot, target: PoolSlot) -> None:
-        """Copy a stream's slots to another."""
+        """Copy a stream's slots to another stream."""
         self._copy_row(int(self.current_rows([source])[0]), int(self.current_rows([target])[0]))
 
     def _copy_row(self, source: int, target: int) -> None:

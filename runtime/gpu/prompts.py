@@ -1,8 +1,8 @@
-"""Pieces of prompts at one number of tokens and streams, in a CUDA graph with static buffers.
+"""Pieces of prompts for one number of tokens and streams, in a CUDA graph with static buffers.
 
-A piece has some fifty launches, which take Python milliseconds, usually longer than the device. The results are keys
-and values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold a
-lock.
+A piece has about fifty launches, which take Python milliseconds, usually longer than the device needs. The results are
+keys and values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold
+a lock.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from rfa.runtime.gpu.graph import GraphMemory
 from rfa.runtime.gpu.pages import PagePool
 from rfa.runtime.gpu.pool import DevicePool, Rows
 
-# Tokens of the smallest graph. The others double it.
+# Number of tokens of the smallest graph. Each larger graph doubles it.
 LEAST_TOKENS = 64
 Runner = TypeVar("Runner")
 
 
 class PromptRunners(Generic[Runner]):
-    """Runners of prompts: for one stream or many, and for tokens in powers of two.
+    """Runners of prompts, for one stream or many, and for powers of two of tokens.
 
     Args:
         make: Creates a runner for a number of tokens and streams.
-        tokens, streams: Maximum numbers.
+        tokens, streams: Maximum numbers of tokens and streams.
     """
 
     def __init__(self, make: Callable[[int, int], Runner], tokens: int, streams: int) -> None:
         powers = range(LEAST_TOKENS.bit_length() - 1, tokens.bit_length())
         self._tokens = BatchSizes(sorted({*(1 << power for power in powers), tokens}))
         self._streams = BatchSizes(sorted({1, streams}))
-        # The largest first, because the others share its memory.
+        # The largest is created first, because the others share its memory.
         sizes = [(count, rows) for count in reversed(self._tokens.sizes) for rows in reversed(self._streams.sizes)]
         self._runners = {size: make(*size) for size in sizes}
 
@@ -50,13 +50,13 @@ class PromptRunners(Generic[Runner]):
 
 
 class PagedPromptRunner:
-    """Pieces of up to `streams` attention streams, together at most `tokens` tokens.
+    """Pieces of up to `streams` attention streams with at most `tokens` tokens together.
 
     Args:
-        ragged: The model, which the kernels support.
+        ragged: The model, which the kernels must support.
         pool: Pool of the pages.
         longest: Maximum number of pages per stream.
-        memory: Memory of CUDA graphs. None captures none.
+        memory: Memory of CUDA graphs. If None, no graph is captured.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PagedPromptRunner:
         self._layout = PagedTokens.of(self._inputs.tensors, streams * keys, keys, tokens)
         self._graph: torch.cuda.CUDAGraph | None = None
         if memory is not None:
-            # Kept alive, because the graph reads them.
+            # The tables are kept alive, because the graph reads them.
             self._tables = ragged.tables(keys)
             self._set_inputs(Ragged.of([], [], device), [])
             self._graph, _ = memory.capture(self._compute)
@@ -92,7 +92,7 @@ class PagedPromptRunner:
 
 
 class SlotPromptRunner:
-    """The same for recurrent streams.
+    """Pieces of up to `streams` recurrent streams with at most `tokens` tokens together.
 
     Args:
         pool: Pool with at least `streams` padding rows.
@@ -114,9 +114,10 @@ class SlotPromptRunner:
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, sources: Rows, targets: Rows) -> NDArray[np.bool_]:
-        """Read slots from rows `sources` of the pool and write them to `targets`.
+        """Read slots from the rows `sources` of the pool and write the new slots to the rows `targets`.
 
-        Returns whether those of each stream are finite.
+        Returns:
+            Whether the slots of each stream are finite.
         """
         self._set_inputs(ragged, sources, targets)
         self._compute() if self._graph is None else self._graph.replay()

@@ -1,7 +1,7 @@
-"""A decode step at one batch size, with static buffers and, on a GPU, one CUDA graph.
+"""A decode step for one batch size, with static buffers and, on a GPU, one CUDA graph.
 
 A graph reads and writes the same addresses at every replay, so the caller must hold a lock during a step. It includes
-the sampling of the next tokens. There are two graphs: with the search for top_k and top_p, and without.
+the sampling of the next tokens. There are two graphs, with and without the search for top_k and top_p.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StepRunner:
 
     Args:
         pool: Pool with at least `size` padding rows.
-        with_graph: Capture a CUDA graph (only on a GPU).
+        with_graph: Whether to capture a CUDA graph, which requires a GPU.
     """
 
     def __init__(self, decoder: Decoder, pool: DevicePool, size: int, *, with_graph: bool) -> None:
@@ -52,7 +52,7 @@ class StepRunner:
         }
         self._inputs = Packed({**fields, **TokenDraw.input_fields(size)}, device)
         self._draw = TokenDraw(size, config.vocab_size, self._inputs, device)
-        # By `is_filtered`.
+        # The keys are values of `is_filtered`.
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepOutput]] = {}
         self._set_inputs(
             self._padding[:, :0], np.empty((0, *self._latent_shape), dtype=np.float32), Draws([], np.float32(1))
@@ -63,7 +63,7 @@ class StepRunner:
                 self._graphs[is_filtered] = memory.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
-        """Process one token of n <= size streams, from rows `sources` of the pool to rows `targets`."""
+        """Process one token of n <= size streams, reading rows `sources` of the pool and writing rows `targets`."""
         draws = Draws([Choice()] * len(tokens), np.float32(1))
         output = self._advance(tokens, positions, sources, targets, noise, draws)
         _, is_finite = self._draw.read(draws, output)
@@ -73,7 +73,9 @@ class StepRunner:
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Like `run`, but return the sampled tokens on the host, and whether the new slots of each row are finite."""
+        """Process tokens as `run` does. Return the sampled tokens on the host, and whether the new slots of each row
+        are finite.
+        """
         return self._draw.read(draws, self._advance(tokens, positions, sources, targets, noise, draws))
 
     def _advance(
@@ -83,7 +85,7 @@ class StepRunner:
         return self.step(is_filtered=draws.are_filtered)
 
     def step(self, *, is_filtered: bool) -> StepOutput:
-        """Run the inputs set last. The output on the device is valid until the next step."""
+        """Run the step with the inputs that were set last. The output on the device is valid until the next step."""
         if not self._graphs:
             return self._compute(is_filtered=is_filtered)
         graph, output = self._graphs[is_filtered]
@@ -91,7 +93,7 @@ class StepRunner:
         return output
 
     def _set_inputs(self, numbers: Rows, noise: Array, draws: Draws) -> None:
-        """Send the inputs of n <= size rows, and padding for the others."""
+        """Send the inputs of n <= size rows, and padding for the other rows."""
         count, arrays = numbers.shape[1], self._inputs.arrays
         arrays["numbers"][:, :count], arrays["numbers"][:, count:] = numbers, self._padding[:, count:]
         arrays["noise"][:count], arrays["noise"][count:] = noise, 0
@@ -110,6 +112,6 @@ class StepRunner:
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:
-    """Return tokens, positions, rows to read and rows to write `[4, size]` of padding rows."""
+    """Return tokens, positions, rows to read and rows to write of padding rows, `[4, size]`."""
     nothing = np.zeros(size, dtype=np.int64)
     return np.stack([nothing, nothing, nothing + pool.initial_row, pool.padding_rows[:size]])

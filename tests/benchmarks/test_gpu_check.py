@@ -53,7 +53,7 @@ def raising(error: Exception) -> Callable[[], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("built_for", "reported"), [(None, "needs torch with CUDA, and torch"), ("13.0", "needs an NVIDIA GPU, and torch")]
+    ("built_for", "reported"), [(None, "needs torch with CUDA, but torch"), ("13.0", "needs an NVIDIA GPU, but torch")]
 )
 def test_without_a_gpu_it_says_in_one_line_what_is_missing(
     built_for: str | None, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

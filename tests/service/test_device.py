@@ -90,7 +90,7 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("rfa.runtime.gpu.language.DevicePool", full)
-    with pytest.raises(UnsupportedError, match="ran out while bundle 'books' was loaded"):
+    with pytest.raises(UnsupportedError, match="was exhausted while bundle 'books' was loaded"):
         TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
 
 
@@ -184,4 +184,4 @@ def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_out
     assert made[0].batch_sizes.sizes[-1] == settings.models.max_batch_rows
     create_app(settings, load=lambda _: models)
     reported = {facts.name: facts.kernels for facts in models.facts}
-    assert reported["books"] == GpuKernels((), (), "the bundle has none") and reported["linear"] is None
+    assert reported["books"] == GpuKernels((), (), "the bundle does not contain kernels") and reported["linear"] is None

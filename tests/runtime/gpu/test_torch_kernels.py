@@ -207,7 +207,7 @@ def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, m
     monkeypatch.setattr(bundle, "_kernels", tuple(changed))
     found = kernels_used(bundle, gpu)
     assert found.stored == tuple(name for name in ALL if name != "slots_kernel") and found.compiled == ("slots_kernel",)
-    assert found.reason == "slots_kernel of the bundle is of another version of rfa-server"
+    assert found.reason == "slots_kernel of the bundle is from another version of rfa-server"
 
 
 SERVE = """
