@@ -219,7 +219,7 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
         (lambda model: model.readout((0.9,), (), 0, ReadoutOptions(passes=4)), "passes of model 'system:"),
         (
             lambda model: runtime({**PLANE, "dimensions": 9}).check_input(NEVER, None, is_given=True),
-            "no input",
+            "does not support inputs",
         ),
     ],
 )
