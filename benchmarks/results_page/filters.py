@@ -35,12 +35,12 @@ def alarm_tables(document: Document) -> list[Table]:
                 (name, f"{row['observations']:,}", *(f"{value:.2f}" for value in row["over_nominal"].values()))
                 for name, row in rows
             ],
-            f"Alarms over nominal, pooled; the first {document['burn_in']} observations of a series not counted:",
+            f"Alarms / requested alarms, pooled, without the first {document['burn_in']} observations of a series:",
         ),
         Table(
             ("series", *(f"{100 * float(level):g} %" for level in first["coverage"])),
             [(name, *(f"{100 * value:.1f}" for value in row["coverage"].values())) for name, row in rows],
-            "Percent of the observations inside their one-step forecast interval, by its level:",
+            "Percent of the observations inside their one-step forecast interval, by level:",
         ),
     ]
 
@@ -52,7 +52,9 @@ def alarm_bars(document: Document) -> Iterator[ShownBar]:
         for rate, (least, most) in ALARM_TIMES.items():
             times = row["over_nominal"][rate]
             limit = f"{least:.2f} to {most:.2f}" if least else f"{most:g}"
-            yield ShownBar(f"{model}: alarms over nominal at {rate}", f"{times:.2f}", limit, least <= times <= most)
+            yield ShownBar(
+                f"{model}: alarms / requested alarms at {rate}", f"{times:.2f}", limit, least <= times <= most
+            )
         gap = max(abs(100 * (share - float(level))) for level, share in row["coverage"].items())
         name = f"{model}: intervals of 50 to 99.9 %, largest distance from their level, points"
         yield ShownBar(name, f"{gap:.2f}", f"{COVERAGE_POINTS:g}", gap <= COVERAGE_POINTS)
@@ -63,12 +65,12 @@ def nab_tables(document: Document) -> list[Table]:
     own, *baselines = document["detectors"].items()
     others = {name: one["score"] for name, one in document.get("others", {}).items()}
     for name, parts in (own, *others.items(), *baselines):
-        for key, title in (("score", f"a rate of {document['rate']}"), ("best", "at its best")):
+        for key, title in (("score", f"a rate of {document['rate']}"), ("best", "best threshold")):
             scores = [profile[key] for profile in parts["whole"].values()]
             if None not in scores:
                 rows.append((f"{name}, {title}", *(f"{score:.1f}" for score in scores)))
     profiles = own[1]["whole"]
-    note = f"NAB's score over {document['files']} of its 58 files, {document['quiet']} rows quiet after an alarm:"
+    note = f"NAB score on {document['files']} of 58 files, with `quiet` = {document['quiet']} rows:"
     return [Table(("detector", *profiles), rows, note)]
 
 
@@ -86,7 +88,7 @@ def forecast_tables(document: Document) -> list[Table]:
         methods = list(document["columns"][0]["leads"][lead])
         tables.append(
             Table(
-                ("column", *methods, "90 % cover", "cover, fixed widths"),
+                ("column", *methods, "coverage of 90 %", "coverage, fixed widths"),
                 [
                     (
                         column["name"],
@@ -157,5 +159,8 @@ def auto_bars(document: Document) -> Iterator[ShownBar]:
         figures = sum(one["figures"] for one in leads)
         held = sum(one["inside"] + one["warned"] for one in leads)
         yield ShownBar(
-            f"auto: coverage {lead} ahead inside, or warned of", f"{held} of {figures}", f"{figures}", held == figures
+            f"auto: coverage {lead} ahead inside the bar, or warned",
+            f"{held} of {figures}",
+            f"{figures}",
+            held == figures,
         )

@@ -26,7 +26,7 @@ def language_tables(document: Document) -> list[Table]:
     baselines = [(name, f"{row['bits_per_byte']:.3f}") for name, row in document["baselines"].items()]
     return [
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
-        Table(("baseline", "bits per byte"), baselines, "Of both test novels:"),
+        Table(("baseline", "bits per byte"), baselines, "On both test novels:"),
     ]
 
 
@@ -43,7 +43,7 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
         (row["title"], *(f"{scores[cell]:.3f}" if cell in scores else "–" for cell in cells), row["capacity"])
         for row, scores in zip(rows, found, strict=True)
     ]
-    note = f"Share of {document['plan']['answers']:,} answers that are right, by {noun}:"
+    note = f"Share of {document['plan']['answers']:,} correct answers, by number of {noun}:"
     return Table((task, *heads, "held"), shown, note)
 
 
@@ -63,7 +63,7 @@ def quality_tables(document: Document) -> list[Table]:
     ]
     note = (
         f"Perplexity on {document['tokens']:,} tokens by the length of separate windows, mean ± standard deviation "
-        "over the seeds, and its ratio to M2, seed by seed:"
+        "over the seeds, and its ratio to M2 with the same seed:"
     )
     tables = [
         Table(
@@ -72,7 +72,7 @@ def quality_tables(document: Document) -> list[Table]:
                 "",
                 "seeds",
                 *(f"{length:,}" for length in lengths),
-                *(f"of M2, {n:,}" for n in (lengths[0], far)),
+                *(f"relative to M2, {n:,}" for n in (lengths[0], far)),
             ),
             rows,
             note,
@@ -84,7 +84,9 @@ def quality_tables(document: Document) -> list[Table]:
         speeds.setdefault((row["variant"], row["mode"]), {})[row["pass"]] = text
     if speeds:
         shown = [(f"{name}, {mode}", row["forward"], row["training"]) for (name, mode), row in speeds.items()]
-        note = "Tokens a second on one core, without the fused kernels of GPUs (of those of B1, in the same round):"
+        note = (
+            "Tokens per second on one core, without fused GPU kernels (in brackets relative to B1 in the same round):"
+        )
         tables.append(Table(("model", "reads", "trains"), shown, note))
     return tables
 

@@ -48,17 +48,17 @@ def gift_tables(document: Document) -> list[Table]:
     found = [(name, means) for name in names if (means := over_naive(document, name)) is not None]
     return [
         Table(
-            ("task", "model", "MASE", "WQL", "inside 50", "80", "90", "95", "99", "s a forecast", "windows"), rows,
+            ("task", "model", "MASE", "WQL", "inside 50", "80", "90", "95", "99", "s per forecast", "windows"), rows,
             "Percent of the values inside intervals of 50 to 99 %:",
         ),
         Table(
-            ("over the naive's, geometric mean", "MASE", "WQL"),
+            ("relative to the naive forecast", "MASE", "WQL"),
             [(name, f"{mase:.3f}", f"{wql:.3f}") for name, (mase, wql) in found],
-            "Over the seasonal naive's, its intervals those of a seasonal walk:",
+            "Geometric means relative to the seasonal naive forecast, with intervals of a seasonal walk:",
         ),
         Table(
-            ("published in the archive of GIFT-Eval", "m4_hourly", "m4_weekly", "ett1/H/short"), published,
-            "MASE, WQL of others on the same windows, cited:",
+            ("published by GIFT-Eval", "m4_hourly", "m4_weekly", "ett1/H/short"), published,
+            "Published MASE and WQL of other models on the same windows:",
         ),
     ]  # fmt: skip
 
@@ -66,13 +66,13 @@ def gift_tables(document: Document) -> list[Table]:
 def gift_bars(document: Document) -> Iterator[ShownBar]:
     means = over_naive(document, ALONE)
     if means is not None:
-        yield ShownBar("series: MASE over the naive's", f"{means[0]:.3f}", f"{MASE}", means[0] <= MASE)
-        yield ShownBar("series: WQL over the naive's", f"{means[1]:.3f}", f"{WQL}", means[1] <= WQL)
+        yield ShownBar("series: MASE relative to the naive forecast", f"{means[0]:.3f}", f"{MASE}", means[0] <= MASE)
+        yield ShownBar("series: WQL relative to the naive forecast", f"{means[1]:.3f}", f"{WQL}", means[1] <= WQL)
     for name, limit, title in ((ALONE, BEFORE, "as trained"), (NETWORK, AFTER, "adapted")):
         shares = [kept[name]["inside"][2] for kept in document["tasks"].values() if name in kept]
         if shares:
             worst = max(shares, key=lambda share: abs(share - 0.9))
             yield ShownBar(
-                f"series, {title}: 90 % intervals hold, worst task", f"{worst:.3f}", f"0.9 ± {limit}",
+                f"series, {title}: coverage of 90 % intervals, worst task", f"{worst:.3f}", f"0.9 ± {limit}",
                 abs(worst - 0.9) <= limit,
             )  # fmt: skip

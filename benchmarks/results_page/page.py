@@ -132,7 +132,7 @@ def _overview(
 
 def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[ShownBar]]) -> Table:
     return Table(
-        ("bar", "measured", "limit", "in"),
+        ("bar", "measured", "limit", "section"),
         [
             (bar.name, bar.actual, bar.limit, result.link)
             for result in results
