@@ -84,6 +84,8 @@ def score_rows(arguments, score, count):
             )
             if noise[batch_row] != 1:
                 posterior.tail[1] = np.nan
+        else:  # a mixture may have used these buffers before
+            posterior.tail[0] = posterior.tail[1] = np.nan
         out.scalars[PRECISION] = size / precision
         out.scalars[NIS], out.scalars[WEIGHT] = nis, weight / scored if scored > 0 else 1.0
         out.scalars[LOG_LIKELIHOOD] = predictive_log_density(nis, log_det, np.float64(scored), OUTLIERS)

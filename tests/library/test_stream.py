@@ -54,6 +54,20 @@ def asked(server: TestClient, request: dict[str, Any]) -> Any:
     return reply.json()
 
 
+@pytest.mark.parametrize(("model", "other"), [("series", "default"), ("default", "series")])
+def test_a_model_is_unaffected_by_another_that_used_its_buffers(model: str, other: str) -> None:
+    """`default` and `series` share buffers of equal shape."""
+    times, values = measured(2, 40)
+
+    def steps(model: str) -> list[Any]:
+        stream = rfa.Stream(2, model=model, horizon=[60.0, "1h"], alarm=0.01, seed=7, samples=2)
+        return [shown(stream.update(t, y)) for t, y in zip(times.tolist(), values, strict=True)]
+
+    alone = steps(model)
+    steps(other)
+    assert steps(model) == alone
+
+
 @pytest.mark.parametrize(("model", "columns"), [("auto", 1), ("auto", 3), ("series", 2), ("linear", 2)])
 def test_a_stream_tells_what_the_server_tells(server: TestClient, model: str, columns: int) -> None:
     times, values = measured(columns)
