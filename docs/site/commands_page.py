@@ -1,4 +1,4 @@
-"""Reference of the command line: the `--help` of every command."""
+"""CLI reference: the `--help` output of every command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """Markdown: a heading and a block for each command, groups before their subcommands."""
+    """Return the page as Markdown: a heading and a block for each command, groups before their subcommands."""
     sections = []
     for path, command in _commands(typer.main.get_command(app), "rfa"):
         context = command.make_context(path, [], resilient_parsing=True, max_content_width=WIDTH, terminal_width=WIDTH)

@@ -1,4 +1,4 @@
-"""Reference of the HTTP API, from the application's OpenAPI document."""
+"""HTTP reference, generated from the application's OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rfa.service.schemas.filter_replies import LateStep, StreamDone, StreamReady
 from rfa.service.schemas.stream_requests import FilterStreamRequest, StreamClose, StreamObservation
 from rfa.service.settings import Settings
 
-# Frames of a live stream; OpenAPI does not describe WebSockets.
+# Frames of a live stream, because OpenAPI does not describe WebSockets.
 FRAMES_IN: tuple[type, ...] = (FilterStreamRequest, StreamObservation, StreamClose)
 FRAMES_OUT: tuple[type, ...] = (StreamReady, StreamStepReply, LateStep, RowErrorReply, StreamDone)
 
 
 def _item_of(content: dict[str, Any]) -> dict[str, Any]:
-    """Schema of a body, or of one line of a stream."""
+    """Return the schema of a body, or of one line of a stream."""
     schema: dict[str, Any] = content.get("schema") or content.get("itemSchema") or {}
     return schema.get("properties", {}).get("data", {}).get("contentSchema", schema)
 
@@ -53,7 +53,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
 
 
 def frame_schemas(frames: tuple[type, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and JSON schemas of frames; their references are among the document's schemas."""
+    """Yield the names and JSON schemas of frames. Their references point to schemas of the document."""
     for frame in frames:
         yield frame.__name__, TypeAdapter(frame).json_schema(ref_template="#/{model}", mode="serialization")
 
@@ -63,7 +63,7 @@ def _frames(frames: tuple[type, ...]) -> str:
 
 
 def page() -> str:
-    """Markdown: the paths by tag, the frames of a live stream, every schema."""
+    """Return the page as Markdown: the paths by tag, the frames of a live stream, and every schema."""
     document = openapi_of(create_app(Settings()))
     by_tag: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
@@ -71,10 +71,10 @@ def page() -> str:
             by_tag.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
     parts = [f"## Paths: {tag}\n\n" + "\n".join(found) for tag, found in by_tag.items()]
     parts.append(
-        "## Frames of a live stream\n\nA client sends on `/filter/stream`, the first frame first:\n\n"
+        "## Frames of a live stream\n\nA client sends these frames on `/filter/stream`, the first one first:\n\n"
         + _frames(FRAMES_IN)
         + "\nThe server sends one frame when it is ready, one for each observation, and one at the end. "
-        "A refused observation gets a RowErrorReply, and the stream goes on. Another error ends the stream with an "
+        "A refused observation gets a RowErrorReply, and the stream continues. Any other error ends the stream with an "
         "ErrorReply instead of the last frame.\n\n" + _frames(FRAMES_OUT)
     )
     listed = document["components"]["schemas"]

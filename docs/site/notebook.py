@@ -1,4 +1,4 @@
-"""Notebook of the Python guide: the same text, cells and outputs."""
+"""Notebook of the Python guide, with the same text, cells and outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CELL = re.compile(
 
 
 def notebook(page: str) -> str:
-    """Notebook (JSON of nbformat 4.5) of a page in which every code block has a reply."""
+    """Convert a page, in which every code block has a reply, to a notebook (JSON of nbformat 4.5)."""
     cells: list[dict[str, Any]] = []
     end = 0
     for cell in _CELL.finditer(page):

@@ -1,4 +1,4 @@
-"""Pictures of the web page: `python -m docs.site.page_pictures` writes page-….png of docs/figures."""
+"""Draw pictures of the web page: `python -m docs.site.page_pictures` writes docs/figures/page-….png."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = 160
 
 
 def _step(page: Any, count: int) -> None:
-    """So many measurements, each once the one before it is answered: a slow machine draws the same picture."""
+    """Send measurements, each after the reply to the previous one, so that a slow machine draws the same picture."""
     reply = page.locator("#live-panes .told")
     begun = re.match(r"\d+", reply.last.text_content())
     begin = int(begun[0]) if begun else 0
@@ -28,7 +28,7 @@ def _step(page: Any, count: int) -> None:
 
 
 def _shoot(page: Any, path: Path) -> None:
-    """A picture in few colours, half of the bytes; the rare ones of a legend are among them."""
+    """Save a picture with few colours, which halves its size. Rare colours of a legend are kept."""
     page.screenshot(path=path)
     with Image.open(path) as image:
         few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
@@ -36,7 +36,7 @@ def _shoot(page: Any, path: Path) -> None:
 
 
 def picture_series(browser: Any, url: str, path: Path) -> None:
-    """The room's temperature when a window stood open, and why that row was doubted."""
+    """Show a room's temperature while a window was open, and why that row was rejected."""
     page = open_page(browser, url)
     page.locator("#series-unusual").get_by_role("button", name="Sat, 14 Feb 2026, 14:00").click()
     page.evaluate("scrollTo(0, 0)")
@@ -45,7 +45,7 @@ def picture_series(browser: Any, url: str, path: Path) -> None:
 
 
 def picture_live(browser: Any, url: str, path: Path) -> None:
-    """Two filters on one stream that was disturbed and cut."""
+    """Show two filters on a stream with a disturbance and a lost sensor."""
     page = open_page(browser, url, "#live?source=wave&first=auto&second=series", "dark")
     page.locator("#live-panes .told", has_text="Ready").nth(1).wait_for()
     for disturb, steps in ((None, 120), ("#live-spike", 20), ("#live-cut", 20), ("#live-cut", 20)):
@@ -57,7 +57,7 @@ def picture_live(browser: Any, url: str, path: Path) -> None:
 
 
 def picture_text(browser: Any, url: str, path: Path) -> None:
-    """A text by both decoders, and what else its first token could have been."""
+    """Show a text from both decoders, and alternatives for its first token."""
     page = open_page(browser, url, "#text?decode=both")
     page.locator("#text-decode option").first.wait_for(state="attached")
     page.click("#text-go")
@@ -67,14 +67,14 @@ def picture_text(browser: Any, url: str, path: Path) -> None:
     page.context.close()
 
 
-# What the documentation shows of each tab, by the file.
+# Functions that draw each tab, by file name.
 PICTURES: Mapping[str, Callable[[Any, str, Path], None]] = {
     "page-series.png": picture_series, "page-live.png": picture_live, "page-text.png": picture_text,
 }  # fmt: skip
 
 
 def main() -> None:
-    """Draw all."""
+    """Draw all pictures."""
     with browsing() as (browser, url):
         for name, draw in PICTURES.items():
             draw(browser, url, FIGURES / name)

@@ -1,4 +1,4 @@
-"""Pictures of the README and of the text guide, from replies of the commands and the server.
+"""Draw the pictures of the README and the text guide from output of the commands and the server.
 
 python -m docs.site.pictures     writes stream.png, tokens.png and samples.png of docs/figures
 """
@@ -28,14 +28,14 @@ STREAM = ("filter", str(SERIES), "--bundle", "linear", "--lead", "0.5")
 PROMPT = "It was the"
 TOKENS = ("generate", PROMPT, "--max-new-tokens", "110", "--seed", "7")
 BUNDLE = HOME / "bundles" / "books"
-# Positions of the text whose latents are shown, samples at each, and how many alternatives of each sample are told.
+# Number of positions whose latents are shown, samples per position, and alternatives requested for each sample.
 POSITIONS, SAMPLES, ALTERNATIVES = 24, 16, 32
 ANSWER_SECONDS = 60
 GROUND, INK, ALARM = "#fbfaf7", "#22252a", "#c2362b"
-# Light to dark, never so dark that black text on it could not be read.
+# From light to dark, but never too dark for black text.
 SHADES = "YlGnBu"
 DARKEST = 0.55
-# Characters in a line of text, and inches of one of them.
+# Characters per line, and inches per character.
 COLUMNS = 74
 WIDTH, HEIGHT = 0.1, 0.27
 
@@ -43,7 +43,7 @@ Piece = tuple[int, int, str, float | None]
 
 
 def answer(arguments: Sequence[str]) -> dict[str, Any]:
-    """What a command of `rfa` prints with --json."""
+    """Return the document that an `rfa` command prints with --json."""
     command = [sys.executable, "-m", "rfa", *arguments, "--json"]
     result = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
@@ -51,7 +51,7 @@ def answer(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def draw_stream(document: dict[str, Any], observed: np.ndarray, path: Path) -> None:
-    """The first component of a filtered series: observations, estimate, 90 % interval, outliers, forecast.
+    """Draw the first component of a filtered series: observations, estimate, 90 % interval, outliers, forecast.
 
     document: reply of `rfa filter --json`. observed: the component `[rows]`, NaN if missing.
     """
@@ -92,7 +92,7 @@ def draw_stream(document: dict[str, Any], observed: np.ndarray, path: Path) -> N
 
 
 def draw_tokens(prompt: str, tokens: Sequence[dict[str, Any]], path: Path) -> None:
-    """A text with every generated token on a ground as dark as the model is sure of it."""
+    """Draw a text with each generated token on a background that is darker for higher confidence."""
     from matplotlib import pyplot
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap
@@ -110,7 +110,7 @@ def draw_tokens(prompt: str, tokens: Sequence[dict[str, Any]], path: Path) -> No
             axes.add_patch(
                 Rectangle((column, line + 0.05), len(text), 0.9, facecolor=shades(confidence), edgecolor=GROUND)
             )
-        # One letter at a time: the places are those of the grid, whatever the font is.
+        # Draw one letter at a time, so that positions follow the grid in any font.
         for place, letter in enumerate(text):
             axes.text(
                 column + place + 0.5, line + 0.55, letter, ha="center", va="center", family="monospace", color=INK
@@ -124,7 +124,7 @@ def draw_tokens(prompt: str, tokens: Sequence[dict[str, Any]], path: Path) -> No
 
 @dataclass(frozen=True)
 class Position:
-    """The token after a text by the mean of the last layer's latent, and by samples of it.
+    """The next token of a text for the mean of the last layer's latent, and for samples of it.
 
     text, probability: the most probable token by the mean. sampled: its probability by each sample. is_chosen: whether
     a sample prefers it too. latent, latents: first number of the first head, by the mean and the samples.
@@ -139,7 +139,7 @@ class Position:
 
     @classmethod
     def after(cls, url: str, prompt: str, seed: int) -> Position:
-        """Ask a server what follows a prompt."""
+        """Request the next token of a prompt from a server."""
         (mean,) = next_token(url, prompt, seed, latent_noise=0, n=1)
         samples = next_token(url, prompt, seed, latent_noise=1, n=SAMPLES)
         (token,) = mean["tokens"]
@@ -154,7 +154,7 @@ class Position:
 
 
 def next_token(url: str, prompt: str, seed: int, **parameters: float) -> list[dict[str, Any]]:
-    """The details of one token more, of each continuation: the most probable one, its alternatives and its latent."""
+    """Return the details of the next token of each continuation: the most probable token, alternatives and latent."""
     options = {"max_new_tokens": 1, "do_sample": False, "top_n_tokens": ALTERNATIVES, "return_latents": True}
     body = {"inputs": prompt, "parameters": {**options, "seed": seed, **parameters}}
     request = Request(f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -164,28 +164,28 @@ def next_token(url: str, prompt: str, seed: int, **parameters: float) -> list[di
 
 
 def probability_of(token: int, details: dict[str, Any]) -> float:
-    """The probability of a token that is among the alternatives."""
+    """Return the probability of a token that is among the alternatives."""
     return next(math.exp(reply["logprob"]) for reply in details["top_tokens"][0] if reply["id"] == token)
 
 
 def positions_of(url: str) -> list[Position]:
-    """The prompt continued by the most probable token each time, with what was asked on the way."""
+    """Continue the prompt with the most probable tokens, and return the positions requested on the way."""
     text, found = PROMPT, []
-    for seed in range(POSITIONS):  # one for each position: with one for all, they would share their samples' noise
+    for seed in range(POSITIONS):  # with one seed for all positions, they would share the noise of their samples
         found.append(Position.after(url, text, seed))
         text += found[-1].text
     return found
 
 
 def draw_samples(positions: Sequence[Position], path: Path) -> None:
-    """A number of the latent along a text, and the probability of each token, by the mean and by every sample."""
+    """Draw a latent component along a text, and the probability of each token, for the mean and for every sample."""
     from matplotlib import pyplot
 
     figure, (latents, probabilities) = pyplot.subplots(
         2, 1, figsize=(9, 5), sharex=True, layout="constrained", facecolor=GROUND
     )
     for place, position in enumerate(positions):
-        # Side by side in the order of their numbers, so that equal ones do not hide each other.
+        # Side by side in increasing order, so that equal values do not hide each other.
         places = place + np.linspace(-0.3, 0.3, len(position.sampled))
         colours = ["#4a90c2" if is_chosen else ALARM for is_chosen in position.is_chosen]
         latents.scatter(places, position.latents, s=6, c=colours, linewidths=0)
@@ -213,12 +213,12 @@ def draw_samples(positions: Sequence[Position], path: Path) -> None:
 
 
 def shown_token(text: str) -> str:
-    """A token as a label: without the space before it, a line break by its sign."""
+    """Return a token as a label without its leading space, and with a symbol for a line break."""
     return text.strip(" ").replace("\n", "↵")
 
 
 def layout_pieces(texts: Sequence[tuple[str, float | None]]) -> Iterator[Piece]:
-    """Line, column, text and confidence of every piece; a line break is shown as a space, words may be parted."""
+    """Return line, column, text and confidence of every piece. A line break becomes a space, and words may be split."""
     line = column = 0
     for text, confidence in texts:
         shown = text.replace("\n", " ")
@@ -229,13 +229,13 @@ def layout_pieces(texts: Sequence[tuple[str, float | None]]) -> Iterator[Piece]:
 
 
 def first_column(path: Path) -> np.ndarray:
-    """The first column of a CSV behind its clock [rows]; NaN where it is empty."""
+    """Return the first column of a CSV after its time column, as [rows]. Empty cells are NaN."""
     with path.open(newline="") as file:
         return np.array([float(row[1] or "nan") for row in list(csv.reader(file))[1:]])
 
 
 def main() -> None:
-    """Draw all."""
+    """Draw all pictures."""
     mpl.use("Agg")
     draw_stream(answer(STREAM), first_column(SERIES), FIGURES / "stream.png")
     draw_tokens(PROMPT, answer(TOKENS)["tokens"], FIGURES / "tokens.png")

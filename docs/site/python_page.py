@@ -1,4 +1,4 @@
-"""Reference of the Python API: signatures and docstrings, which are Markdown with indented formulas."""
+"""Python reference: signatures and docstrings, which are Markdown with indented formulas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"^([\w*, ]+): (.*)$", re.DOTALL)
 
 
 def _items(match: re.Match[str]) -> str:
-    """A section of a Google-style docstring as a list."""
+    """Convert a section of a Google-style docstring to a list."""
     entries: list[str] = []
     for line in inspect.cleandoc(match[2]).splitlines():
         if line.startswith(" ") and entries:
@@ -38,12 +38,12 @@ def _items(match: re.Match[str]) -> str:
 
 
 def markdown(docstring: str) -> str:
-    """A docstring as Markdown: sections become lists; the rest is Markdown already."""
+    """Convert a docstring to Markdown. Sections become lists; the rest is Markdown already."""
     return _SECTION.sub(_items, inspect.cleandoc(docstring) + "\n")
 
 
 def _signature(value: Any) -> str:
-    """Annotations without quotes and without the modules of their names."""
+    """Return a signature with annotations without quotes and module names."""
     text = re.sub(
         r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"ForwardRef\('([^']*)'\)", r"\1", str(inspect.signature(value)))
     )
@@ -80,7 +80,7 @@ def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def page() -> str:
-    """Markdown: the names of `import rfa`, then the modules."""
+    """Return the page as Markdown: the names of `import rfa`, then the modules."""
     parts = ["## rfa\n"]
     parts += [_entry(f"rfa.{name}", getattr(rfa, name)) for name in rfa.__all__]
     for place in MODULES:

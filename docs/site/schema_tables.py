@@ -18,17 +18,17 @@ BOUNDS = {
 
 
 def cell(text: str) -> str:
-    """Text escaped for a table cell, on one line."""
+    """Escape text for a table cell, on one line."""
     return " ".join(text.replace("|", "\\|").split())
 
 
 def number(value: float) -> str:
-    """A bound in short form: 1000000, 1e+12."""
+    """Return a bound in short form: 1000000, 1e+12."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e9 else f"{value:.9g}"
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """Description of a type, with links to named schemas."""
+    """Describe a type, with links to named schemas."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -47,7 +47,7 @@ def type_of(schema: dict[str, Any]) -> str:
 
 
 def fields_table(schema: dict[str, Any]) -> str:
-    """Table of an object's fields; empty without fields."""
+    """Return a table of an object's fields, or an empty string if it has none."""
     required = set(schema.get("required", ()))
     rows = []
     for name, field in schema.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""Reference of the settings: every `RFA_*` variable with default and bounds."""
+"""Settings reference: every `RFA_*` variable with default and bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def page() -> str:
-    """Markdown: one section and table per group."""
+    """Return the page as Markdown: one section and table per group."""
     return "\n".join(_section(group) for group in GROUPS.values())
 
 
