@@ -14,14 +14,12 @@ from rfa.model.attention.reference import AttentionResult, attend, relative_atte
 from rfa.model.dynamics import (
     Dynamics,
     DynamicsParameters,
-    banded_decay,
-    frequencies,
     positive,
     raw_from_positive,
     rotate,
     wrapped_phase,
 )
-from rfa.model.mixing import ConfidenceGate, MixerOutput, ModeNorm, TokenMixer, projection, token_mixer
+from rfa.model.mixing import ConfidenceGate, MixerOutput, ModeNorm, TokenMixer, head_rates, projection, token_mixer
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
@@ -57,11 +55,10 @@ class RobustMixer(TokenMixer):
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
-        heads, complex_dims = config.n_heads, config.head_dim
+        super().__init__(config)
+        heads = config.n_heads
         self.dynamics = DynamicsParameters(
-            frequencies(config.frequencies, heads, complex_dims),
-            banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
+            *head_rates(config),
             has_noise=config.noise == "learned",
             temperature=config.temperature,
             learns_decay=config.learned_decay,
@@ -75,7 +72,7 @@ class RobustMixer(TokenMixer):
         if config.confidence != "none":
             self.confidence = ConfidenceGate(heads, config.confidence)
         if config.bias:
-            width = heads * 2 * complex_dims
+            width = heads * 2 * config.head_dim
             sizes = {"query": width, "key": width, "value": width, "output": config.d_model}
             self.drift = nn.ParameterDict({name: torch.zeros(size) for name, size in sizes.items()})
         self._training_attention = relative_attention

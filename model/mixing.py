@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rfa.model.attention.reference import AttentionResult
+from rfa.model.dynamics import banded_decay, frequencies
 from rfa.runtime.text.config import Confidence, LanguageModelConfig, Mixer, Mode
 
 # Class of each mixer, imported on use, because the other systems of the papers are not in the installed package.
@@ -73,6 +74,13 @@ def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
     return layer.recurrent_weight if mode == "recurrent" and hasattr(layer, "recurrent_weight") else layer.weight
 
 
+def head_rates(config: LanguageModelConfig, zero_fraction: float | None = None) -> tuple[Tensor, Tensor]:
+    """Return frequencies `[H, D]` and initial decays `[H]`. `zero_fraction` replaces `zero_decay_fraction`."""
+    sizes = config.n_heads, config.head_dim
+    without_decay = config.zero_decay_fraction if zero_fraction is None else zero_fraction
+    return frequencies(config.frequencies, *sizes), banded_decay(*sizes, config.damping, without_decay)
+
+
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
     """Return a linear layer without bias, initialised for mixers."""
     linear = nn.Linear(d_in, d_out, bias=False)
@@ -123,8 +131,9 @@ class ConfidenceGate(nn.Module):
 
 
 class TokenMixer(nn.Module):
-    """Base class with the projections d → 2D real dimensions per head → d. `output_scale` scales the output
-    projection.
+    """Base class with the projections d → 2D real dimensions per head → d.
+
+    `output_scale` scales the output projection. The default is 1 / √(2 · n_layers).
     """
 
     # Whether the block passes the normalised residual stream rather than the residual stream itself.
@@ -132,9 +141,11 @@ class TokenMixer(nn.Module):
     # Whether the block adds the output to the residual stream. Otherwise, only the feed-forward layer gets it.
     is_residual = True
 
-    def __init__(self, config: LanguageModelConfig, output_scale: float) -> None:
+    def __init__(self, config: LanguageModelConfig, output_scale: float | None = None) -> None:
         super().__init__()
         self.config = config
+        if output_scale is None:
+            output_scale = 1 / math.sqrt(2 * config.n_layers)
         width, is_own = config.n_heads * 2 * config.head_dim, config.own_readout
         self.query = ModeLinear(config.d_model, width, is_own=is_own)
         self.key = projection(config.d_model, width)

@@ -42,7 +42,7 @@ class SoftmaxMixer(PairMixer):
     mu: Tensor
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
+        super().__init__(config)
         heads, complex_dims = config.n_heads, config.head_dim
         banks = {"full": rotary_frequencies, "banded": banded_frequencies, "none": no_frequencies}
         self.register_buffer("omega", banks[config.frequencies](heads, complex_dims), persistent=False)

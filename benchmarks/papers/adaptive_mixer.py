@@ -14,15 +14,14 @@ variance sigma2 / (2 mu) (RFA D.2). Layout `[B, N, H, 2D]`, real half first.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from rfa.benchmarks.papers.afa.layer import AdaptiveScalars, RationalDynamics, gated
+from rfa.benchmarks.papers.rotating_mixer import RotatingMixer
 from rfa.model.attention.reference import attend
-from rfa.model.dynamics import banded_decay, decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
-from rfa.model.mixing import PairMixer, Pairs
+from rfa.model.dynamics import decay, positive, raw_from_positive, rotate
+from rfa.model.mixing import Pairs, head_rates
 from rfa.runtime.text.config import LanguageModelConfig
 
 # Initial steady process variance, as in `DynamicsParameters`.
@@ -35,8 +34,9 @@ class AdaptiveDynamics(AdaptiveScalars):
     omega: Tensor
     start: Tensor
 
-    def __init__(self, omega: Tensor, start: Tensor, temperature: float) -> None:
-        super().__init__(torch.ones_like(start), temperature)
+    def __init__(self, config: LanguageModelConfig) -> None:
+        omega, start = head_rates(config, zero_fraction=0.0)
+        super().__init__(torch.ones_like(start), config.temperature)
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("start", start.to(torch.get_default_dtype()), persistent=False)
         self.process_raw = nn.Parameter(raw_from_positive(torch.full(start.shape, PROCESS)))
@@ -49,29 +49,15 @@ class AdaptiveDynamics(AdaptiveScalars):
         return self.rational(self.omega, 2 * self.mu * positive(self.process_raw))
 
 
-class AdaptiveMixer(PairMixer):
+class AdaptiveMixer(RotatingMixer):
     """See the module's page."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
+        super().__init__(config)
         if config.mixer_options:
             raise ValueError(f"the mixer afa has no options, got {sorted(config.mixer_options)}")
-        heads, complex_dims = config.n_heads, config.head_dim
-        self.dynamics = AdaptiveDynamics(
-            frequencies(config.frequencies, heads, complex_dims),
-            banded_decay(heads, complex_dims, config.damping, zero_fraction=0.0),
-            config.temperature,
-        )
-        self.delta = nn.Parameter(torch.zeros(heads))
-
-    def anchor_noise(self) -> Tensor:
-        noise: Tensor = self.dynamics().gamma2
-        return noise
-
-    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._project(x)
-        phase = wrapped_phase(self.dynamics.omega, positions, v.dtype)
-        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase)
+        self.dynamics = AdaptiveDynamics(config)
+        self.delta = nn.Parameter(torch.zeros(config.n_heads))
 
     def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
         dynamics = self.dynamics()
@@ -79,6 +65,6 @@ class AdaptiveMixer(PairMixer):
         result = attend(q, k, v, dynamics, query_times=queries, key_times=keys, key_valid=pairs.key_valid)
         fused = gated(v[:, -q.shape[1] :], result.out, self.delta)
         # One step ahead, from the rotating frame.
-        ahead = rotate(fused, wrapped_phase(dynamics.omega, pairs.queries + 1, fused.dtype))
+        ahead = rotate(fused, self.phase(pairs.queries + 1, fused))
         latent = decay(dynamics.mu, ahead.new_ones(()))[:, None] * ahead
         return latent, torch.log(result.precision)

@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from rfa.benchmarks.papers.adaptive_mixer import AdaptiveDynamics
 from rfa.benchmarks.papers.afa.layer import gated
 from rfa.benchmarks.papers.radial_mixer import geodesic, unit
+from rfa.benchmarks.papers.rotating_mixer import RotatingMixer
 from rfa.model.attention.reference import without_autocast
-from rfa.model.dynamics import Dynamics, banded_decay, decay, frequencies, rotate, variance, wrapped_phase
-from rfa.model.mixing import PairMixer, Pairs
+from rfa.model.dynamics import Dynamics, decay, rotate, variance, wrapped_phase
+from rfa.model.mixing import Pairs
 from rfa.runtime.text.config import LanguageModelConfig, StrictConfig, check_choice
 
 ALGORITHMS = ("irls", "transformer")
@@ -109,37 +110,28 @@ def radial_tangential_irls(
     return rotate(state.transpose(1, 2), phase)
 
 
-class PolarMixer(PairMixer):
+class PolarMixer(RotatingMixer):
     """See the module's page."""
 
-    omega: Tensor
     takes_norm = False  # length counts
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
+        super().__init__(config)
         self.options = PolarOptions.from_dict(config.mixer_options)
         self.is_residual = self.options.algorithm == "irls"
-        heads, complex_dims = config.n_heads, config.head_dim
-        omega = frequencies(config.frequencies, heads, complex_dims)
-        self.register_buffer("omega", omega, persistent=False)
-        start = banded_decay(heads, complex_dims, config.damping, zero_fraction=0.0)
-        self.dynamics = nn.ModuleDict(
-            {name: AdaptiveDynamics(omega, start, config.temperature) for name in ("radial", "tangential")}
-        )
+        self.dynamics = nn.ModuleDict({name: AdaptiveDynamics(config) for name in ("radial", "tangential")})
         if self.is_residual:
-            self.delta = nn.Parameter(torch.zeros(heads))
+            self.delta = nn.Parameter(torch.zeros(config.n_heads))
         else:
             # gamma_1 and gamma_2: a direction starts as long as a vector of unit variances.
-            self.gain = nn.Parameter(torch.full((2, heads), math.sqrt(2 * complex_dims)))
+            self.gain = nn.Parameter(torch.full((2, config.n_heads), math.sqrt(2 * config.head_dim)))
 
     def anchor_noise(self) -> Tensor:
         noise: Tensor = self.dynamics["tangential"]().gamma2
         return noise
 
-    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._project(x)
-        phase = wrapped_phase(self.omega, positions, v.dtype)
-        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase)
+    def phase(self, positions: Tensor, like: Tensor) -> Tensor:
+        return wrapped_phase(self.dynamics["tangential"].omega, positions, like.dtype)
 
     def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
         radial, tangential = self.dynamics["radial"](), self.dynamics["tangential"]()
@@ -153,7 +145,7 @@ class PolarMixer(PairMixer):
             else:
                 state, evidence = self._transformer(q, k, v, (radial, tangential), pairs)
                 state, share = state.transpose(1, 2), state.new_ones(())
-        latent = share * rotate(state, wrapped_phase(self.omega, here, q.dtype))
+        latent = share * rotate(state, self.phase(here, q))
         return latent, torch.log(evidence).transpose(1, 2)
 
     def _transformer(

@@ -23,20 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rfa.benchmarks.papers.rotating_mixer import RotatingMixer
 from rfa.model.attention.reference import without_autocast
-from rfa.model.dynamics import (
-    Dynamics,
-    DynamicsParameters,
-    banded_decay,
-    decay,
-    frequencies,
-    positive,
-    raw_from_positive,
-    rotate,
-    variance,
-    wrapped_phase,
-)
-from rfa.model.mixing import PairMixer, Pairs
+from rfa.model.dynamics import Dynamics, DynamicsParameters, decay, positive, raw_from_positive, rotate, variance
+from rfa.model.mixing import Pairs, head_rates
 from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 
 EPSILON = 1e-6
@@ -61,9 +51,10 @@ def geodesic(direction: Tensor, tangent: Tensor) -> Tensor:
 class DirectionalDynamics(DynamicsParameters):
     """Tangential noises of a layer, and the angular noise floor."""
 
-    def __init__(self, omega: Tensor, mu: Tensor, temperature: float) -> None:
-        super().__init__(omega, mu, process=PROCESS, measurement=MEASUREMENT, temperature=temperature)
-        self.floor_raw = nn.Parameter(raw_from_positive(torch.full((omega.shape[0],), FLOOR)))
+    def __init__(self, config: LanguageModelConfig) -> None:
+        rates = head_rates(config)
+        super().__init__(*rates, process=PROCESS, measurement=MEASUREMENT, temperature=config.temperature)
+        self.floor_raw = nn.Parameter(raw_from_positive(torch.full((config.n_heads,), FLOOR)))
 
     @property
     def floor(self) -> Tensor:
@@ -77,30 +68,20 @@ class RadialOptions(StrictConfig):
     geodesic: bool = False
 
 
-class RadialTangentialMixer(PairMixer):
+class RadialTangentialMixer(RotatingMixer):
     """See the module's page."""
 
     takes_norm = False  # length counts
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config, math.sqrt(config.head_dim / (2 * config.n_layers)))
-        heads, complex_dims = config.n_heads, config.head_dim
         self.options = RadialOptions.from_dict(config.mixer_options)
-        self.dynamics = DirectionalDynamics(
-            frequencies(config.frequencies, heads, complex_dims),
-            banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
-            config.temperature,
-        )
+        self.dynamics = DirectionalDynamics(config)
 
-    def anchor_noise(self) -> Tensor:
-        noise: Tensor = self.dynamics().gamma2
-        return noise
-
-    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return directions of queries and keys, and values of any length, in the rotating frame. x is the state."""
-        q, k, v = self._project(x)
-        phase = wrapped_phase(self.dynamics.omega, positions, v.dtype)
-        return rotate(unit(q), -phase), rotate(unit(k), -phase), rotate(v, -phase)
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project the state to directions of queries and keys, and values of any length."""
+        q, k, v = super()._project(x)
+        return unit(q), unit(k), v
 
     def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
         dynamics = self.dynamics()
@@ -117,8 +98,7 @@ class RadialTangentialMixer(PairMixer):
         step = mean - (own * mean).sum(-1, keepdim=True) * own
         if self.options.geodesic:
             step = geodesic(own, step) - own
-        phase = wrapped_phase(dynamics.omega, pairs.queries, q.dtype)
-        latent = rotate(step.transpose(1, 2), phase)
+        latent = rotate(step.transpose(1, 2), self.phase(pairs.queries, q))
         if not with_precision:
             return latent, latent.new_zeros(latent.shape[:-1])
         weighted = torch.where(is_visible, torch.exp(log_precision) / (1 + excess), 0.0)

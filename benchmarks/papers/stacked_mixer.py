@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from rfa.benchmarks.papers.afa.layer import gated, transported
 from rfa.model.attention.reference import relative_attention, without_autocast
-from rfa.model.dynamics import DynamicsParameters, banded_decay, frequencies, rotate, wrapped_phase
-from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer
+from rfa.model.dynamics import DynamicsParameters, rotate, wrapped_phase
+from rfa.model.mixing import MixerOutput, ModeNorm, TokenMixer, head_rates
 from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 
 
@@ -47,12 +47,8 @@ class StackedMixer(TokenMixer):
         options = StackedOptions.from_dict(config.mixer_options)
         super().__init__(config, 1 / math.sqrt(2 * config.n_layers * options.passes))
         self.options = options
-        heads, complex_dims = config.n_heads, config.head_dim
-        self.dynamics = DynamicsParameters(
-            frequencies(config.frequencies, heads, complex_dims),
-            banded_decay(heads, complex_dims, config.damping, config.zero_decay_fraction),
-            temperature=config.temperature,
-        )
+        heads = config.n_heads
+        self.dynamics = DynamicsParameters(*head_rates(config), temperature=config.temperature)
         self.norm = ModeNorm(config.d_model, is_own=False)
         self.delta = nn.Parameter(torch.full((heads,), 2.0))
         if self.options.gated:

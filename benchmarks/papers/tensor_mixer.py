@@ -18,16 +18,16 @@ Layout `[B, N, H, 2D]`, real half first; all parameters are `[H, D / 2]`, shared
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from rfa.benchmarks.papers.rotating_mixer import RotatingMixer
 from rfa.model.attention.reference import without_autocast
-from rfa.model.dynamics import banded_decay, frequencies, positive, raw_from_positive, rotate, wrapped_phase
-from rfa.model.mixing import PairMixer, Pairs
+from rfa.model.dynamics import positive, raw_from_positive, rotate, wrapped_phase
+from rfa.model.mixing import Pairs, head_rates
 from rfa.runtime.text.config import LanguageModelConfig, StrictConfig, check_choice
 
 # Initial steady process variance, and noise of queries and keys.
@@ -114,8 +114,9 @@ class Scalars(nn.Module):
 
     omega: Tensor
 
-    def __init__(self, omega: Tensor, start: Tensor, config: LanguageModelConfig, options: TensorOptions) -> None:
+    def __init__(self, config: LanguageModelConfig, options: TensorOptions) -> None:
         super().__init__()
+        omega, start = head_rates(config, zero_fraction=0.0)
         heads, complex_dims = omega.shape
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.match = ChannelDynamics(start, complex_dims // 2, options)
@@ -134,32 +135,21 @@ class Scalars(nn.Module):
         return positive(self.step_raw) if hasattr(self, "step_raw") else torch.ones_like(self.tau_raw)
 
 
-class TensorMixer(PairMixer):
+class TensorMixer(RotatingMixer):
     """See the module's page."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
+        super().__init__(config)
         self.options = TensorOptions.from_dict(config.mixer_options)
-        heads, complex_dims = config.n_heads, config.head_dim
-        self.dynamics = Scalars(
-            frequencies(config.frequencies, heads, complex_dims),
-            banded_decay(heads, complex_dims, config.damping, zero_fraction=0.0),
-            config,
-            self.options,
-        )
+        self.dynamics = Scalars(config, self.options)
 
     def anchor_noise(self) -> Tensor:
         own = self.dynamics.value if self.options.separate else self.dynamics.match
         return positive(own.gamma2_raw).mean(-1)
 
-    def _phase(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    def phase(self, positions: Tensor, like: Tensor) -> Tensor:
         omega = self.dynamics.omega * self.dynamics.step[:, None].to(torch.float64)
-        return wrapped_phase(omega, positions, dtype)
-
-    def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self._project(x)
-        phase = self._phase(positions, v.dtype)
-        return rotate(q, -phase), rotate(k, -phase), rotate(v, -phase)
+        return wrapped_phase(omega, positions, like.dtype)
 
     def _kernels(self, channels: Channels, lag: Tensor) -> tuple[Tensor, Tensor]:
         """Return E and P `[1 or B, H, D, n, M]` at lags `[1 or B, n, M]`."""
@@ -190,7 +180,7 @@ class TensorMixer(PairMixer):
             logits = tau[:, None] * torch.log(prior) - fit  # [B, H, D, n, M]
             weights = torch.softmax(torch.where(pairs.is_visible[:, None, None], logits, float("-inf")), dim=-1)
             mean = torch.einsum("bhcij,bhjpc->bihpc", weights * value_kept, v).flatten(-2)
-        latent = rotate(mean, self._phase(pairs.queries, mean.dtype))
+        latent = rotate(mean, self.phase(pairs.queries, mean))
         if not with_precision:
             return latent, latent.new_zeros(latent.shape[:-1])
         evidence = torch.where(pairs.is_visible[:, None, None], prior / (1 + distance2[:, :, None]), 0.0)

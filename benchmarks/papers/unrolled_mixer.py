@@ -15,7 +15,6 @@ sequential; nothing here is fused. Layout `[B, N, H, 2D]`, real half first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from rfa.benchmarks.papers.adaptive_mixer import AdaptiveDynamics
 from rfa.model.attention.reference import without_autocast
-from rfa.model.dynamics import Dynamics, banded_decay, decay, frequencies, rotate, variance, wrapped_phase
+from rfa.model.dynamics import Dynamics, decay, rotate, variance, wrapped_phase
 from rfa.model.mixing import MixerOutput, TokenMixer
 from rfa.runtime.text.config import INNOVATIONS, LanguageModelConfig, StrictConfig, check_choice
 
@@ -73,17 +72,12 @@ class UnrolledMixer(TokenMixer):
     """See the module's page."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__(config, 1 / math.sqrt(2 * config.n_layers))
+        super().__init__(config)
         self.options = UnrolledOptions.from_dict(config.mixer_options)
-        heads, complex_dims = config.n_heads, config.head_dim
-        self.dynamics = AdaptiveDynamics(
-            frequencies(config.frequencies, heads, complex_dims),
-            banded_decay(heads, complex_dims, config.damping, zero_fraction=0.0),
-            config.temperature,
-        )
-        self.delta = nn.Parameter(torch.zeros(heads))
+        self.dynamics = AdaptiveDynamics(config)
+        self.delta = nn.Parameter(torch.zeros(config.n_heads))
         # k(m): from the value's space of a head to that of its queries and keys.
-        self.value_key = nn.Parameter(torch.eye(2 * complex_dims).repeat(heads, 1, 1))
+        self.value_key = nn.Parameter(torch.eye(2 * config.head_dim).repeat(config.n_heads, 1, 1))
 
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
         """Filter a sequence `[B, N, d]` token by token."""
