@@ -221,7 +221,7 @@ class RobustMixer(TokenMixer):
         precision = result.precision if with_precision else torch.ones_like(result.log_norm)
         return self.finish(self._with_own_value(result, v), x, phase, precision, dynamics.gamma2, mode="attention")
 
-    def _with_own_value(self, result: AttentionResult, value: Tensor) -> Tensor:
+    def _with_own_value(self, result: AttentionResult | SlotReadout, value: Tensor) -> Tensor:
         """Return the estimate, combined with the token's own value if the model has a confidence gate."""
         return self.confidence(result, value) if self.config.confidence != "none" else result.out
 
@@ -270,7 +270,8 @@ class RobustMixer(TokenMixer):
         phase = self.phase(positions)
         tokens = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics, lags)
         readout, after = self._scan(tokens, state, dynamics, impl, lags)
-        return self.finish(readout.out, x, phase, readout.precision, dynamics.gamma2, mode="recurrent"), after
+        latent = self._with_own_value(readout, tokens.v)
+        return self.finish(latent, x, phase, readout.precision, dynamics.gamma2, mode="recurrent"), after
 
     def step(
         self, x: Tensor, position: Tensor, state: LayerState, noise: Tensor | None
@@ -292,7 +293,8 @@ class RobustMixer(TokenMixer):
             sequence = SlotInputs(*(part[:, None] for part in token))
             readout, after = self._scan(sequence, state, dynamics, "auto")
             readout = SlotReadout(*(part[:, 0] for part in readout))
-        out = self.finish(readout.out, x, phase, readout.precision, dynamics.gamma2, mode="recurrent", noise=noise)
+        latent = self._with_own_value(readout, token.v)
+        out = self.finish(latent, x, phase, readout.precision, dynamics.gamma2, mode="recurrent", noise=noise)
         return out, after
 
     def _scan(

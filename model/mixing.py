@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rfa.model.attention.reference import AttentionResult
 from rfa.model.dynamics import banded_decay, frequencies
+from rfa.model.recurrence.slots_reference import SlotReadout
 from rfa.runtime.text.config import Confidence, LanguageModelConfig, Mixer, Mode
 
 # Class of each mixer, imported on use, because the other systems of the papers are not in the installed package.
@@ -122,7 +123,7 @@ class ConfidenceGate(nn.Module):
         evidence = precision if self.kind == "linear" else torch.log(precision)
         return torch.sigmoid(self.scale * evidence - self.offset)
 
-    def forward(self, result: AttentionResult, value: Tensor) -> Tensor:
+    def forward(self, result: AttentionResult | SlotReadout, value: Tensor) -> Tensor:
         gate = self.gate(result.precision)[..., None]
         if self.kind == "linear":
             share = torch.sigmoid(self.delta_raw)[:, None]

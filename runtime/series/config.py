@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
+from rfa.runtime.text.config import Confidence, LanguageModelConfig, StrictConfig
 
 # Cells between tokens, in a token's window, and as far as lags reach.
 PATCH: Final = 16
@@ -43,6 +43,7 @@ class SeriesConfig(StrictConfig):
 
     Attributes:
         d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: see `LanguageModelConfig`.
+        confidence: see `LanguageModelConfig`. A network with a gate is trained, not served.
         embedding_width: hidden units between a token's features and d_model.
         head_width, head_inner: hidden units of the head.
         version: 1 reads `FEATURES` of a token, `PATHS` and the calendar of a lead; 2 `ALL_FEATURES`, `ALL_PATHS` and no
@@ -59,6 +60,7 @@ class SeriesConfig(StrictConfig):
     head_width: int = 192
     head_inner: int = 64
     version: int = 1
+    confidence: Confidence = "none"
 
     def __post_init__(self) -> None:
         for name in ("d_model", "embedding_width", "head_width", "head_inner"):
@@ -93,4 +95,5 @@ class SeriesConfig(StrictConfig):
             n_slots=self.n_slots,
             mlp_ratio=self.mlp_ratio,
             own_readout=True,
+            confidence=self.confidence,
         )

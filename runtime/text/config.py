@@ -113,7 +113,8 @@ class LanguageModelConfig(StrictConfig):
         learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain so.
         output_gate: Whether a sigmoid of the block's normalised input scales each head before the output projection.
         confidence: Gate that combines RFA's output with the token's own value, given the evidence p: a gate of log p
-            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p.
+            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p. Slots with
+            a gate are trained only; their bundles are refused.
         bias: Whether RFA's projections have biases, which represent a constant drift and measurement bias (RFA C.2).
         horizon: Number of tokens ahead that RFA estimates (RFA C.6).
         mixer_options: Options of a mixer of `benchmarks/papers`, which validates them.
@@ -207,7 +208,7 @@ class LanguageModelConfig(StrictConfig):
         if not 0 <= self.horizon < math.inf:
             raise ValueError(f"horizon must be a finite number >= 0, got {self.horizon}")
         extended = [name for name, whole in EXTENSIONS.items() if getattr(self, name) != whole]
-        if extended and (self.mixer != "rfa" or self.n_slots):
+        if extended and (self.mixer != "rfa" or (self.n_slots and extended != ["confidence"])):
             raise ValueError(f"{extended[0]} requires the mixer 'rfa' with n_slots 0")
         if self.mixer_options and self.mixer in ("rfa", "softmax"):
             raise ValueError(f"mixer_options require a mixer of benchmarks/papers, got {self.mixer!r}")

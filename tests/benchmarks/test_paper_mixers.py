@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,15 @@ from rfa.benchmarks.papers.afa.layer import RationalDynamics
 from rfa.benchmarks.papers.estimators import measure
 from rfa.benchmarks.papers.polar_mixer import radial_tangential_irls
 from rfa.benchmarks.papers.radial_mixer import geodesic, unit
+from rfa.benchmarks.papers.series_gate import MODEL, gate_values
 from rfa.benchmarks.papers.tensor_mixer import Channels, kernels, separable_distance
 from rfa.model.attention.api import robust_filter_attention
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel
+from rfa.model.layers import LayerState
+from rfa.model.series.network import SeriesNetwork
+from rfa.runtime.series.config import FEATURES, PATCH
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language_config import load_variants
 from tests.benchmarks.paper_loops import mixed
@@ -263,6 +268,39 @@ def test_the_gate_turns_from_the_own_value_to_the_estimate(confidence):
     gate.scale.fill_(1.0)
     ends = gate.gate(torch.tensor([[1e-12] * 2, [1e12] * 2], dtype=torch.float64))
     assert float(ends[0].max()) < 1e-9 and float(ends[1].min()) > 1 - 1e-9
+
+
+@pytest.mark.parametrize("kind", ["open", "balanced", "linear"])
+def test_slots_with_a_gate_are_fused_with_the_own_values(kind):
+    mixer = model("both", confidence=kind).blocks[0].mixer
+    plain = model("both").blocks[0].mixer
+    plain.load_state_dict({k: v for k, v in mixer.state_dict().items() if not k.startswith("confidence.")})
+    x, positions = states(), torch.arange(7)
+    start = LayerState(*(part.double().expand(2, *part.shape) for part in mixer.initial_state()))
+    estimate, fused = (each.recurrent(x, positions, start)[0] for each in (plain, mixer))
+    p, own = np.exp(estimate.log_precision.numpy()), mixer.value(x).reshape(2, 7, 2, 12).numpy()
+    gate = 1 / (1 + np.exp(mixer.confidence.offset.numpy() - mixer.confidence.scale.numpy() * np.log(p)))[..., None]
+    expected = gate * estimate.latent.numpy() + (1 - gate) * own
+    if kind == "linear":
+        gate = 1 / (1 + np.exp(mixer.confidence.offset.numpy() - mixer.confidence.scale.numpy() * p))[..., None]
+        share = 1 / (1 + np.exp(-mixer.confidence.delta_raw.numpy()))[:, None]
+        expected = (1 - share) * gate * estimate.latent.numpy() + share * own
+    np.testing.assert_allclose(fused.latent.numpy(), expected, rtol=0, atol=1e-12)
+    state = start
+    for i in range(7):
+        found, state = mixer.step(x[:, i], torch.full((2,), i), state, None)
+        torch.testing.assert_close(found.latent, fused.latent[:, i], rtol=1e-12, atol=1e-12)
+
+
+def test_gates_of_a_series_network_are_reported_by_their_evidence():
+    network = SeriesNetwork(replace(MODEL, confidence="balanced")).eval()
+    tokens, ends = torch.randn(2, 9, FEATURES), PATCH * torch.arange(1, 10).expand(2, 9)
+    layers = gate_values(network, tokens, ends)
+    assert len(layers) == MODEL.n_layers
+    for layer in layers:
+        assert layer["log_evidence"] == sorted(layer["log_evidence"])
+        expected = [1 / (1 + math.exp(-value)) for value in layer["log_evidence"]]  # p / (p + 1) before training
+        assert layer["gate"] == pytest.approx(expected, abs=0.01)
 
 
 def test_biases_filter_a_system_with_drift_exactly():

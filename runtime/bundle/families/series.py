@@ -40,8 +40,9 @@ class SeriesBundleConfig(FamilyConfig):
     embedding_width: Panels = 256
     head_width: Panels = 192
     head_inner: Panels = 64
-    # Inputs of version 2 can be trained, but are not supported here yet.
+    # Inputs of version 2 and confidence gates can be trained, but are not supported here.
     version: Literal[1] = 1
+    confidence: Literal["none"] = "none"
 
     def _blocks(self) -> LanguageConfig:
         """Return the configuration of a text model with the same blocks."""
