@@ -12,17 +12,21 @@ from typing import Any
 import orjson
 
 from rfa.benchmarks.results_page.page import tables_of
-from rfa.measured import RESULTS, write_result
+from rfa.measured import HOME, RESULTS, write_result
 
 REPLY_SECONDS = 120.0
 
 
-def parser(description: str | None, result: str, *, needs_data: bool = False) -> argparse.ArgumentParser:
-    """Return a parser with `--out` (default: results/RESULT.json) and, if `needs_data`, `--data`."""
+def parser(
+    description: str | None, result: str, *, needs_data: bool = False, has_figures: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser with `--out` (default: results/RESULT.json), and `--data` and `--figures` if requested."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--out", type=Path, default=RESULTS / f"{result}.json", help="JSON file to write")
     if needs_data:
         found.add_argument("--data", type=Path, required=True, help="folder of the data")
+    if has_figures:
+        found.add_argument("--figures", type=Path, default=HOME / "docs" / "figures", help="folder of the pictures")
     return found
 
 

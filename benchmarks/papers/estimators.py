@@ -22,7 +22,7 @@ from torch import Tensor
 from rfa.benchmarks.papers.afa.layer import RationalDynamics
 from rfa.benchmarks.papers.polar_mixer import radial_tangential_irls
 from rfa.benchmarks.papers.rank_one import DirectedNoise, covariance, precision
-from rfa.benchmarks.papers.tensor_mixer import Channels, kernels, separable_distance
+from rfa.benchmarks.papers.tensor_mixer import Channels, distance, kernels, separable_distance
 from rfa.benchmarks.papers.unrolled_mixer import unroll
 from rfa.model.attention.api import robust_filter_attention
 from rfa.model.dynamics import Dynamics, rotate, wrapped_phase
@@ -96,13 +96,11 @@ def measure() -> dict[str, float]:
     return {name: round(_rmse(estimate - truth) / (ETA2 / 2) ** 0.5, 3) for name, estimate in found.items()}
 
 
-def exact_distance(q: Tensor, k: Tensor, channels: Channels, times: Tensor, kind: str = "exact") -> Tensor:
+def exact_distance(q: Tensor, k: Tensor, channels: Channels, times: Tensor) -> Tensor:
     """Return Σ_c P_c |q_i - E k_j|²_c `[B, H, N, N]` by the tensor of pairs and channels, as tensor RFA does."""
-    kept, p = kernels(channels, (times[:, None] - times).clamp_min(0), kind)
+    kept, p = (part[None] for part in kernels(channels, (times[:, None] - times).clamp_min(0)))
     q, k = (part.transpose(1, 2).unflatten(-1, (2, -1)) for part in (q, k))
-    own = torch.einsum("bhipc,hcij->bhij", q.square(), p)
-    carried = torch.einsum("bhjpc,hcij->bhij", k.square(), p * kept.square())
-    return own + carried - 2 * torch.einsum("bhipc,hcij,bhjpc->bhij", q, p * kept, k)
+    return distance(q, k, kept, p)
 
 
 def separable_precision(length: int = 512, pairs: int = 8, rounds: int = 5) -> dict[str, dict[str, float]]:

@@ -81,6 +81,13 @@ def kernels(channels: Channels, lag: Tensor, precision: str = "exact") -> tuple[
     return kept, 1 / (process + eta2 * kept.square() + gamma2)
 
 
+def distance(q: Tensor, k: Tensor, kept: Tensor, precision: Tensor) -> Tensor:
+    """Return Σ_c P_c |q_i - E k_j|²_c `[B, H, n, M]` of q, k `[B, H, n or M, 2, D]`, given E, P `[B, H, D, n, M]`."""
+    own = torch.einsum("bhipc,bhcij->bhij", q.square(), precision)
+    carried = torch.einsum("bhjpc,bhcij->bhij", k.square(), precision * kept.square())
+    return own + carried - 2 * torch.einsum("bhipc,bhcij,bhjpc->bhij", q, precision * kept, k)
+
+
 class ChannelDynamics(nn.Module):
     """Learned parameters of the channels, equal in each conjugate pair."""
 
@@ -172,10 +179,7 @@ class TensorMixer(RotatingMixer):
         nu = 2 + q.shape[-1] * positive(dynamics.nu_raw)
         kappa, tau = ((part)[:, None, None] for part in ((nu + q.shape[-1]) / q.shape[-1], positive(dynamics.tau_raw)))
         with without_autocast(q.device):
-            own = torch.einsum("bhipc,bhcij->bhij", q.square(), match)
-            carried = torch.einsum("bhjpc,bhcij->bhij", k.square(), match * kept.square())
-            both = torch.einsum("bhipc,bhcij,bhjpc->bhij", q, match * kept, k)
-            distance2 = (own + carried - 2 * both).clamp_min(0) / nu[:, None, None]
+            distance2 = distance(q, k, kept, match).clamp_min(0) / nu[:, None, None]
             fit = (tau * kappa * torch.log1p(distance2))[:, :, None]
             logits = tau[:, None] * torch.log(prior) - fit  # [B, H, D, n, M]
             weights = torch.softmax(torch.where(pairs.is_visible[:, None, None], logits, float("-inf")), dim=-1)
@@ -187,36 +191,21 @@ class TensorMixer(RotatingMixer):
         return latent, torch.log(evidence.sum(-1).mean(2)).transpose(1, 2)
 
 
-class Factors(NamedTuple):
-    """Separable precision c + f_i g_j of N tokens: c `[H, D]`, f and g `[H, D, N]`."""
-
-    constant: Tensor
-    query: Tensor
-    key: Tensor
-
-
-def separable_factors(channels: Channels, times: Tensor) -> Factors:
-    """Return the factors of the separable precision at `times` `[N]`. g grows with e^{2 mu t / (1 + r)}."""
-    limit = channels.steady + channels.gamma2
-    ratio = (channels.eta2 - channels.steady) / limit
-    exponent = (2 * channels.mu / (1 + ratio))[..., None] * times
-    return Factors(1 / limit, -(ratio / (1 + ratio) / limit)[..., None] * torch.exp(-exponent), torch.exp(exponent))
-
-
 def separable_distance(q: Tensor, k: Tensor, channels: Channels, times: Tensor) -> Tensor:
     """Return Σ_c P_c |q_i - E k_j|²_c of rotated q and k `[B, N, H, 2D]` by products of matrices, `[B, H, N, N]`.
 
     Memory is O(N² + N D) (AFA B.3). Entries of later keys have no meaning.
     """
     q, k = (part.permute(0, 2, 3, 1).unflatten(2, (2, -1)) for part in (q, k))  # [B, H, 2, D, N]
-    factors = separable_factors(channels, times)
+    limit = channels.steady + channels.gamma2
+    ratio = (channels.eta2 - channels.steady) / limit
+    growth = torch.exp((2 * channels.mu / (1 + ratio))[..., None] * times)  # bounds the length
     decay = torch.exp(-channels.mu[..., None] * times)  # E_ij = decay_i / decay_j
     k = k / decay[:, None]
     total = q.new_zeros(())
-    for query, key in (
-        (factors.constant[..., None].expand_as(decay), torch.ones_like(decay)),
-        (factors.query, factors.key),
-    ):
+    # P_ij = 1 / b + f_i g_j
+    one, varying = torch.ones_like(decay), -(ratio / (1 + ratio) / limit)[..., None] / growth
+    for query, key in ((one / limit[..., None], one), (varying, growth)):
 
         def product(left: Tensor, right: Tensor) -> Tensor:
             return left.flatten(2, -2).transpose(-1, -2) @ right.flatten(2, -2)

@@ -136,7 +136,6 @@ def test_cvxpy_comes_to_the_same(weight):
     excess = [solve(controller, START, waypoints(weight), steps).cost - best for steps in (40, 80)]
     assert 0 < excess[0] < 0.01 * best
     assert excess[1] / excess[0] == pytest.approx(0.25, abs=0.03)
-    assert solve(controller, START, waypoints(weight), 40, bound=1.0).cost > best + excess[0]
 
 
 def test_outliers_cost_a_robust_pilot_little():

@@ -52,20 +52,6 @@ class AFAConfig(StrictConfig):
     mu: float = 0.25
     fastest: float = 4.0
 
-    def __post_init__(self) -> None:
-        for name in ("observation_size", "d_model", "n_heads", "head_dim"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
-        if self.d_model < self.observation_size:
-            raise ValueError(f"d_model must be at least observation_size, got {self.d_model}")
-        for name in ("step", "mu", "fastest"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name} must be positive, got {value}")
-
 
 class AdaptiveScalars(nn.Module):
     """Learned scalars of each head of an AFA layer: alpha, with mu = alpha², the noises of key and query, and tau."""

@@ -32,14 +32,6 @@ class PredictorTraining(StrictConfig):
     clip: float = 1.0
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "dynamics_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-
 
 def prediction_loss(prediction: Tensor, observations: Tensor) -> Tensor:
     """Return the mean squared error per component of the predictions of the second and later observations."""

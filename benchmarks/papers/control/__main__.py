@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from rfa.benchmarks.command import finish, parser
-from rfa.benchmarks.figures import FIGURES, GROUND, no_display, panels, plain, save
+from rfa.benchmarks.figures import GROUND, no_display, panels, plain, save
 from rfa.benchmarks.papers.control.closed_form import Controller
 from rfa.benchmarks.papers.control.vehicle import PILOTS, Course, Pilot, Run, drive, next_waypoints, scores
 from rfa.measured import origin
@@ -101,8 +101,7 @@ def animate(course: Course, runs: Mapping[Pilot, Run], path: Path) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__, "papers-control")
-    options.add_argument("--figures", type=Path, default=FIGURES, help="folder of the pictures")
+    options = parser(__doc__, "papers-control", has_figures=True)
     options.add_argument("--vehicles", type=int, default=VEHICLES)
     given = options.parse_args()
     course = Course()

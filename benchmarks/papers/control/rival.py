@@ -11,18 +11,17 @@ from rfa.benchmarks.papers.control.closed_form import Controller, Waypoints
 
 
 class Solution(NamedTuple):
-    """Inputs `[steps, m]`, cost J and seconds to build and solve; the bound, if any, holds for each input."""
+    """Inputs `[steps, m]`, cost J and seconds to build and solve."""
 
     inputs: np.ndarray
     cost: float
     seconds: float
 
 
-def solve(
-    controller: Controller, start: np.ndarray, waypoints: Waypoints, steps: int, bound: float | None = None
-) -> Solution:
+def solve(controller: Controller, start: np.ndarray, waypoints: Waypoints, steps: int) -> Solution:
     """Solve for `steps` constant inputs until the last waypoint; waypoints must be at ends of steps."""
     import cvxpy
+    from scipy.linalg import expm
 
     began = time.perf_counter()
     plant, last = controller.plant, float(waypoints.times[-1])
@@ -32,7 +31,7 @@ def solve(
     # The response to a constant input, by the exponential of the drift with the input as a state.
     held = np.zeros((n + m, n + m))
     held[:n, :n], held[:n, n:] = plant.drift * step, plant.control * step
-    push = _exponential(held)[:n, n:]
+    push = expm(held)[:n, n:]
     states, inputs = cvxpy.Variable((steps + 1, n)), cvxpy.Variable((steps, m))
     costs: list[Any] = [step * cvxpy.quad_form(u, plant.cost) for u in inputs]
     limits: list[Any] = [states[0] == start, states[1:] == states[:-1] @ move.T + inputs @ push.T]
@@ -42,15 +41,6 @@ def solve(
             limits.append(reached == target)
         else:
             costs.append(cvxpy.sum(cvxpy.multiply(weight, cvxpy.square(reached - target))))
-    if bound is not None:
-        limits.append(cvxpy.abs(inputs) <= bound)
     problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(costs)), limits)
     problem.solve(solver=cvxpy.CLARABEL)
     return Solution(inputs.value, float(problem.value), time.perf_counter() - began)
-
-
-def _exponential(matrix: np.ndarray) -> np.ndarray:
-    from scipy.linalg import expm
-
-    found: np.ndarray = expm(matrix)
-    return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfa.benchmarks.command import finish, parser
-from rfa.benchmarks.figures import FIGURES, MANY, panels, save
+from rfa.benchmarks.figures import MANY, panels, save
 from rfa.benchmarks.papers.grid.field import Field
 from rfa.benchmarks.papers.grid.pictures import (
     METHODS,
@@ -68,9 +68,7 @@ def draw(case: Case, path: Path) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__, "papers-grid")
-    options.add_argument("--figures", type=Path, default=FIGURES, help="folder of the picture")
-    given = options.parse_args()
+    given = parser(__doc__, "papers-grid", has_figures=True).parse_args()
     rng = np.random.default_rng(0)
     denoised, _ = rows_of("denoising", 0.0, rng)
     inpainted, case = rows_of("inpainting", MISSING, rng)

@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from rfa.benchmarks.command import finish, parser
-from rfa.benchmarks.figures import FIGURES, MANY, no_display, panels, save
+from rfa.benchmarks.figures import MANY, no_display, panels, save
 from rfa.benchmarks.papers.pictures.kernels import draw_aggregation, draw_kernels, draw_spectra
 from rfa.benchmarks.papers.pictures.maps import draw_maps
 from rfa.benchmarks.papers.pictures.training import MODELS, PicturePlan, trained
@@ -84,8 +84,7 @@ def summary(name: str, one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = parser(__doc__, "papers-pictures", needs_data=True)
-    options.add_argument("--figures", type=Path, default=FIGURES, help="folder of the pictures")
+    options = parser(__doc__, "papers-pictures", needs_data=True, has_figures=True)
     options.add_argument("--runs", type=Path, default=Path("runs") / "pictures", help="folder of the trained models")
     options.add_argument("--steps", type=int, default=PicturePlan.steps)
     given = options.parse_args()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +110,12 @@ QUICK = RecallPlan(
 
 
 def available(names: Sequence[str]) -> list[Setting]:
-    """Return the settings with these names that the model of this version supports."""
+    """Return the settings with these names."""
     by_name = {setting.name: setting for setting in SETTINGS}
     for name in names:
         if name not in by_name:
             raise ValueError(f"setting must be one of {', '.join(by_name)}, got {name!r}")
-    model_fields = {item.name for item in fields(LanguageModelConfig)}
-    return [by_name[name] for name in names if set(by_name[name].model) <= model_fields]
+    return [by_name[name] for name in names]
 
 
 def model_config(plan: RecallPlan, setting: Setting) -> LanguageModelConfig:
@@ -129,7 +128,7 @@ def state_floats(config: LanguageModelConfig, mode: Mode) -> int | None:
     """Return the number of values in the recurrent state of any number of tokens. None: attention keeps all tokens."""
     if mode == "attention":
         return None
-    window = 4 * config.head_dim * getattr(config, "window", 0)
+    window = 4 * config.head_dim * config.window
     return config.n_layers * config.n_heads * (config.n_slots * (4 * config.head_dim + 1) + window)
 
 

@@ -123,13 +123,6 @@ class RecallConfig(StrictConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(self.sizes))
-        if self.task not in ("recall", "copy"):
-            raise ValueError(f"task must be 'recall' or 'copy', got {self.task!r}")
-        if not self.sizes or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
-            raise ValueError(f"sizes must be positive and increase, got {self.sizes}")
-        for name in ("steps", "tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
 
     def optimiser(self) -> OptimiserConfig:
         """Return the optimiser of the default language model at the learning rates of this task."""

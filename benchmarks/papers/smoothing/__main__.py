@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rfa.benchmarks.command import finish, parser
-from rfa.benchmarks.figures import FIGURES, panels, save
+from rfa.benchmarks.figures import panels, save
 from rfa.benchmarks.papers.smoothing.continuous import ContinuousSystem, filter_signal, stationary, variance
 from rfa.benchmarks.papers.smoothing.two_sided import bidirectional_attention, smooth, smoother_weights
 from rfa.measured import origin
@@ -160,9 +160,7 @@ def draw(path: Path) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__, "papers-smoothing")
-    options.add_argument("--figures", type=Path, default=FIGURES, help="folder of the picture")
-    given = options.parse_args()
+    given = parser(__doc__, "papers-smoothing", has_figures=True).parse_args()
     rng = np.random.default_rng(0)
     rows = {"continuous": continuous_rows(rng), "smoothing": smoothing_rows(rng)}
     draw(given.figures / "paper-smoothing.png")
