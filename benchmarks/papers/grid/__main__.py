@@ -6,6 +6,7 @@ Writes results/papers-grid.json and docs/figures/paper-grid.png.
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,10 @@ def draw(case: Case, path: Path) -> None:
 
 
 def main() -> None:
-    given = parser(__doc__, "papers-grid", has_figures=True).parse_args()
+    options = parser(__doc__, "papers-grid", has_figures=True)
+    given = options.parse_args()
+    if not find_spec("skimage"):
+        options.error("scikit-image is not installed: pip install scikit-image")
     rng = np.random.default_rng(0)
     denoised, _ = rows_of("denoising", 0.0, rng)
     inpainted, case = rows_of("inpainting", MISSING, rng)
