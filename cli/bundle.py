@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,15 +24,27 @@ def export(
     out: Annotated[
         Path, typer.Option("--out", help="Bundle folder to write; replaced if it is a bundle.", metavar="BUNDLE")
     ],
+    form: Annotated[
+        Literal["bundle", "transformers"],
+        typer.Option("--format", help="transformers: a folder for AutoModelForCausalLM; RUN may be a bundle as well."),
+    ] = "bundle",
     name: Annotated[str | None, typer.Option(help="Name that requests use; default the folder's name.")] = None,
     gpu: Annotated[
         str | None, typer.Option(help="Also compile kernels for these GPUs: sm_80,sm_90.", metavar="ARCHITECTURES")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn a trained run into a bundle: graphs, calibration, golden outputs, hashes."""
+    """Turn a trained run into a bundle (graphs, calibration, golden outputs, hashes), or a folder for transformers."""
     from rfa.model.checkpoint import read_config
 
+    if form == "transformers":
+        from rfa.export.transformers_export import export_transformers
+
+        if name is not None or gpu is not None:
+            raise ValueError("--name and --gpu are of bundles, not of --format transformers")
+        written = export_transformers(run, out)
+        print_result({"folder": str(out), "mode": written["mode"], "code": "modeling_rfa.py"}, as_json)
+        return
     family = read_config(run)[0]
     if not (run / RECORD_FILE).is_file():
         raise ValueError(f"{run} is not finished: run the same `rfa train` command again to continue it")
