@@ -114,7 +114,7 @@ class RfaLinear(nn.Linear):
         super().__init__(d_in, d_out, bias=False)
         self.recurrent_weight = nn.Parameter(torch.empty_like(self.weight)) if is_own else None
 
-    def forward(self, x: Tensor, mode: str) -> Tensor:
+    def forward(self, x: Tensor, mode: str = "attention") -> Tensor:
         own = self.recurrent_weight
         return F.linear(x, own if own is not None and mode == "recurrent" else self.weight)
 
@@ -126,7 +126,7 @@ class RfaNorm(nn.RMSNorm):
         super().__init__(width, eps=1e-6)
         self.recurrent_weight = nn.Parameter(torch.ones(width)) if is_own else None
 
-    def forward(self, x: Tensor, mode: str) -> Tensor:
+    def forward(self, x: Tensor, mode: str = "attention") -> Tensor:
         own = self.recurrent_weight
         gains = own if own is not None and mode == "recurrent" else self.weight
         return F.rms_norm(x, self.normalized_shape, gains, self.eps)
@@ -134,6 +134,13 @@ class RfaNorm(nn.RMSNorm):
 
 class RfaDynamics(nn.Module):
     """Decay, noises, nu and temperature of the heads, `[H]` each."""
+
+    process_raw: Tensor
+    eta2_raw: Tensor
+    gamma2_raw: Tensor
+    nu_raw: Tensor
+    tau_raw: Tensor
+    mu_raw: Tensor
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
@@ -173,7 +180,8 @@ class RfaMixer(nn.Module):
             self.initial_means = nn.Parameter(torch.zeros(heads, slots, 4 * rfa["head_dim"]))
             self.initial_precision_raw = nn.Parameter(torch.zeros(heads, slots))
             self.delta_raw = nn.Parameter(torch.zeros(heads))
-            self.weight_scale_raw = nn.Parameter(torch.zeros(heads)) if rfa["robust_slots"] else None
+            if rfa["robust_slots"]:
+                self.weight_scale_raw = nn.Parameter(torch.zeros(heads))
         self.output_gate = nn.Linear(d_model, heads) if rfa["output_gate"] else None
 
     def forward(

@@ -22,10 +22,9 @@ from rfa.export.transformers_export import check_supported, export_transformers
 from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.runtime.text.config import LanguageModelConfig
+from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode
 
 HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
-MODES = ("attention", "recurrent")
 TOKENS = torch.randint(0, 300, (2, 37), generator=torch.Generator().manual_seed(0))
 
 
@@ -54,8 +53,9 @@ class _Output:
 def code(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The exported file, imported with stand-ins for the base classes of transformers."""
     stub, utils = ModuleType("transformers"), ModuleType("transformers.utils")
-    stub.GenerationMixin, stub.PretrainedConfig = type("GenerationMixin", (), {}), _Pretrained
-    stub.PreTrainedModel, utils.ModelOutput = _PretrainedModel, _Output
+    bases = {"GenerationMixin": type("GenerationMixin", (), {}), "PretrainedConfig": _Pretrained}
+    stub.__dict__.update(bases, PreTrainedModel=_PretrainedModel)
+    utils.__dict__["ModelOutput"] = _Output
     monkeypatch.setitem(sys.modules, "transformers", stub)
     monkeypatch.setitem(sys.modules, "transformers.utils", utils)
     monkeypatch.delitem(sys.modules, "rfa.export.transformers_model", raising=False)
@@ -75,7 +75,7 @@ def drawn(**changes: Any) -> LanguageModel:
     return model.eval()
 
 
-def exported(code: ModuleType, model: LanguageModel, mode: str) -> Any:
+def exported(code: ModuleType, model: LanguageModel, mode: Mode) -> Any:
     config = code.RfaConfig(rfa=model.config.to_dict(), mode=mode)
     ported = code.RfaForCausalLM(config)
     ported.load_state_dict(model.state_dict())
@@ -94,7 +94,7 @@ CASES = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_the_file_computes_the_model(code: ModuleType, changes: dict[str, Any], mode: str) -> None:
+def test_the_file_computes_the_model(code: ModuleType, changes: dict[str, Any], mode: Mode) -> None:
     model = drawn(**changes)
     ported = exported(code, model, mode)
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_the_gaussian_kernel_is_exported(code: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_state_goes_on_and_padding_changes_nothing(code: ModuleType, mode: str) -> None:
+def test_a_state_goes_on_and_padding_changes_nothing(code: ModuleType, mode: Mode) -> None:
     ported = exported(code, drawn(), mode)
     with torch.no_grad():
         whole = ported(TOKENS).logits
