@@ -95,7 +95,7 @@ class DeepFilter(StateFilter):
         )
 
     def drift(self) -> Eigenpairs:
-        """Eigenpairs in the time unit of the data."""
+        """Return the eigenpairs in the time unit of the data."""
         drift, unit = self._scaled_drift(), self.config.time_unit
         per_time = {name: getattr(drift, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
         return drift._replace(**per_time)

@@ -138,18 +138,19 @@ def robust_filter_attention(
     """Compute causal Robust Filter Attention.
 
     Args:
-        q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts before the D imaginary parts.
-            For 16-bit inputs the kernels compute scores in float32 and round rotated values to 16 bits.
+        q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts before the D imaginary parts. For
+            16-bit inputs, the kernels compute scores in float32 and round rotated values to 16 bits.
         dynamics: Dynamics of the H heads. nu must be finite; the fused kernels accept nu up to 1e5 in 16 bits.
-        times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence.
-            Default: 0, 1, …
+        times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence. By
+            default 0, 1, …
         cu_seqlens: Cumulative lengths `[S + 1]`, int32, from 0 to N, of S sequences packed into a batch of one. Tokens
             attend only to their own sequence.
         kernel: "student_t" (robust) or "gaussian".
         impl: "reference" (eager, O(N²) memory), "triton" (fused, O(N) memory), or "auto". "auto" uses the fused kernels
-            on a GPU where they support the inputs and are faster.
-        horizon: Time ahead for which to estimate (RFA C.6): every lag is longer by it, and out is turned to that time.
-            The queries are what is expected then, in the frame of now. Eager only.
+            on
+            a GPU if they support the inputs and are faster.
+        horizon: Time ahead of the estimate (RFA C.6). It is added to every lag, and out is rotated to that time. The
+            queries are expected values at that time, in the present frame. Supported in eager code only.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.
@@ -162,7 +163,7 @@ def robust_filter_attention(
     if not 0 <= horizon < math.inf:
         raise ValueError(f"horizon must be a finite number >= 0, got {horizon}")
     if horizon and impl == "triton":
-        raise ValueError("impl='triton' cannot run this: the kernels have no horizon")
+        raise ValueError("impl='triton' cannot run this: the kernels do not support a horizon")
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
     if cu_seqlens is not None:

@@ -107,10 +107,10 @@ def relative_attention(
 ) -> AttentionResult:
     """Compute RFA of rotated q, k, v `[B, N, H, 2D]` at times 0, 1, … with lag tables of N entries.
 
-    On a CPU without gradients, queries are processed in blocks and memory is O(N).
+    On a CPU without gradients, queries are processed in blocks, and memory is O(N).
 
     Args:
-        with_precision: If False, the precision is zeros.
+        with_precision: Whether to compute the precision. Otherwise, it is zeros.
         prior: See `LanguageModelConfig`.
         horizon: Added to each lag (RFA C.6: E → zeta E with zeta = e^{-mu horizon}).
     """
@@ -201,8 +201,8 @@ def attend(
     Args:
         q: Queries `[B, n, H, 2D]` at `query_times` `[B, n]`.
         k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. The batch may share times `[1, n]` and `[1, M]`.
-        key_valid: Mask `[B, M]`, False for empty cache rows, which must hold finite numbers. The last n keys belong to
-            the queries and are valid. A query attends to the valid keys up to its own.
+        key_valid: Mask `[B, M]`, False for empty cache rows, which must contain finite numbers. The last n keys belong
+            to the queries and are valid. A query attends to the valid keys up to its own.
         prior, horizon: See `relative_attention`.
     """
     n, total = q.shape[1], k.shape[1]

@@ -170,7 +170,7 @@ def distance(b_y):
         b_x = tl.sum(tl.reshape(b_x, (2, 2, b_x.shape[1], b_x.shape[2])), axis=1)
     elif HALF >= 1:
         b_x = tl.sum(tl.reshape(b_x, (2, b_x.shape[1], 2, b_x.shape[2] // 2)), axis=2)
-    b_x = tl.sum(b_x, axis=0)[None, :, :]  # [1, S, what is left of a half]
+    b_x = tl.sum(b_x, axis=0)[None, :, :]  # [1, S, remaining values of a half]
     for _ in tl.static_range(4):
         if b_x.shape[2] > 1:
             b_x = pairs(b_x)

@@ -1,7 +1,7 @@
 """Schema of tokenizer.json and tokenizer_config.json, restricted to byte-level BPE.
 
-Custom normalisers, patterns and templates can be arbitrarily slow, and dropout is random. The vocabulary has exactly
-the model's ids, and each token is bytes.
+Custom normalisers, patterns and templates can be arbitrarily slow, and dropout is random, so they are rejected. The
+vocabulary must have exactly the ids of the model, and each token must be a sequence of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Id = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 
 
 def byte_of_character() -> dict[str, int]:
-    """Return the inverse of the byte → printable character table of byte-level BPE (GPT-2's `bytes_to_unicode`)."""
+    """Return the inverse of byte-level BPE's table from bytes to printable characters (GPT-2's `bytes_to_unicode`)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
@@ -30,7 +30,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 class AddedToken(Strict):
-    """A token that is matched literally."""
+    """Token that is matched literally."""
 
     id: Id
     content: Token
@@ -42,7 +42,7 @@ class AddedToken(Strict):
 
 
 class ByteLevel(Strict):
-    """Bytes as printable characters."""
+    """Conversion of bytes to printable characters."""
 
     type: Literal["ByteLevel"]
     add_prefix_space: bool
@@ -51,7 +51,7 @@ class ByteLevel(Strict):
 
 
 class Bpe(Strict):
-    """A vocabulary and its merges, in order."""
+    """Vocabulary and merges, in order."""
 
     type: Literal["BPE"]
     dropout: None
@@ -67,7 +67,7 @@ class Bpe(Strict):
     @field_validator("merges", mode="before")
     @classmethod
     def _pairs(cls, merges: object) -> object:
-        """A pair is a list or, in older files, two words in a string."""
+        """Split pairs that older files store as two words in a string."""
         if not isinstance(merges, list):
             return merges
         split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
@@ -76,17 +76,17 @@ class Bpe(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if any(not {one, two, one + two} <= self.vocab.keys() for one, two in self.merges):
-            raise ValueError("a merge of or into no token")
+            raise ValueError("each merge must join two tokens to a token")
         return self
 
     @property
     def reachable(self) -> set[str]:
-        """Return results of merges, and single bytes."""
+        """Results of merges, and single bytes."""
         return {one + two for one, two in self.merges} | set(byte_of_character())
 
 
 class TokenizerDocument(Strict):
-    """tokenizer.json."""
+    """Content of tokenizer.json."""
 
     version: Literal["1.0"]
     truncation: None
@@ -103,19 +103,19 @@ class TokenizerDocument(Strict):
         ids = dict(self.model.vocab)
         for token in self.added_tokens:
             if ids.setdefault(token.content, token.id) != token.id:
-                raise ValueError("an added token has two ids")
+                raise ValueError("an added token must not have two ids")
         if sorted(ids.values()) != list(range(len(ids))):
             raise ValueError("ids must be 0, 1, 2 and so on, each once")
         added, characters = {token.content for token in self.added_tokens}, set(byte_of_character())
         if len(added) != len(self.added_tokens) or any(not set(token) <= characters for token in ids.keys() - added):
-            raise ValueError("a token that is not bytes, or is added twice")
+            raise ValueError("tokens must consist of byte characters, and added tokens must be unique")
         if ids.keys() - added - self.model.reachable:
-            raise ValueError("a token that no merge makes")
+            raise ValueError("each token must be a byte, an added token or the result of a merge")
         return self
 
 
 class TokenizerConfig(Strict):
-    """tokenizer_config.json, which transformers reads."""
+    """Content of tokenizer_config.json, which transformers reads."""
 
     tokenizer_class: Literal["PreTrainedTokenizerFast"]
     model_max_length: Annotated[int, Field(ge=1, le=10**31)]
@@ -125,15 +125,20 @@ class TokenizerConfig(Strict):
 
 
 def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
-    """Check both files.
+    """Check tokenizer.json and tokenizer_config.json.
+
+    Args:
+        data: Content of tokenizer.json.
+        config: Content of tokenizer_config.json.
+        vocab_size: Vocabulary size of the model.
 
     Raises:
-        BundleError: A file is invalid. The message names it and the reason.
+        BundleError: A file is invalid. The message names the file and the reason.
     """
     document = read_document(TokenizerDocument, json_object(data, TOKENIZER_FILE), TOKENIZER_FILE)
     tokens = {*document.model.vocab, *(token.content for token in document.added_tokens)}
     if len(tokens) != vocab_size:
-        raise BundleError(f"{TOKENIZER_FILE}: {len(tokens)} tokens, the model has {vocab_size}")
+        raise BundleError(f"{TOKENIZER_FILE}: {len(tokens)} tokens, but the model has {vocab_size}")
     special: set[Any] = {token.content for token in document.added_tokens if token.special}
     found = read_document(TokenizerConfig, json_object(config, TOKENIZER_CONFIG_FILE), TOKENIZER_CONFIG_FILE)
     if not {found.bos_token, found.eos_token} - {None} <= special:

@@ -57,7 +57,7 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def state(self) -> tuple[TensorSpec, ...]:
-        """State of the recurrence."""
+        """Return the state of the recurrence."""
 
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:

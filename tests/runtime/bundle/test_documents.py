@@ -109,13 +109,13 @@ TOKENIZER: list[tuple[Change, str]] = [
     (put("model", "vocab", "!", 4096), "ids must be"),
     (put("model", "vocab", "!", -1), r"model\.vocab"),
     (put("model", "vocab", "!", 2), "ids must be"),
-    (put("model", "vocab", "word and more", 4096), "not bytes"),
-    (put("model", "vocab", "abcdefghi", 4096), "a token that no merge makes"),
-    (_one_more, "4097 tokens, the model has 4096"),
+    (put("model", "vocab", "word and more", 4096), "consist of byte characters"),
+    (put("model", "vocab", "abcdefghi", 4096), "or the result of a merge"),
+    (_one_more, "4097 tokens, but the model has 4096"),
     (put("model", "merges", 0, ["nobody", "knows"]), "no token"),
     (put("model", "merges", 0, ["a"]), r"model\.merges\.0"),
     (put("model", "merges", 0, 7), r"model\.merges"),
-    (lambda document: document["model"]["merges"].pop(), "a token that no merge makes"),
+    (lambda document: document["model"]["merges"].pop(), "or the result of a merge"),
     (put("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}),
      "pre_tokenizer"),
     (put("normalizer", {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}), "normalizer"),
@@ -124,7 +124,7 @@ TOKENIZER: list[tuple[Change, str]] = [
     (put("decoder", None), "decoder"),
     (put("added_tokens", 0, "id", 5), "two ids"),
     (put("added_tokens", 0, "content", ""), r"added_tokens\.0\.content"),
-    (lambda document: document["added_tokens"].append(document["added_tokens"][0]), "added twice"),
+    (lambda document: document["added_tokens"].append(document["added_tokens"][0]), "must be unique"),
 ]  # fmt: skip
 
 
