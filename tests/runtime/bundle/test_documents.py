@@ -112,7 +112,7 @@ TOKENIZER: list[tuple[Change, str]] = [
     (put("model", "vocab", "word and more", 4096), "consist of byte characters"),
     (put("model", "vocab", "abcdefghi", 4096), "or the result of a merge"),
     (_one_more, "4097 tokens, but the model has 4096"),
-    (put("model", "merges", 0, ["nobody", "knows"]), "no token"),
+    (put("model", "merges", 0, ["nobody", "knows"]), "each merge must join"),
     (put("model", "merges", 0, ["a"]), r"model\.merges\.0"),
     (put("model", "merges", 0, 7), r"model\.merges"),
     (lambda document: document["model"]["merges"].pop(), "or the result of a merge"),
