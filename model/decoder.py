@@ -256,8 +256,8 @@ class Decoder:
         return F.embedding(tokens, self.embedding).float() * self.scale
 
     def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Project the residual stream `[..., d]` to query, key and value `[..., H, 2D]`, and gate logits `[..., 2 · H ·
-        S (+ H)]`.
+        """Project the residual stream `[..., d]` to query, key and value `[..., H, 2D]`, and gate logits
+        `[..., 2 · H · S (+ H)]`.
         """
         heads, width = self.config.n_heads, 2 * self.config.head_dim
         joint = product(normed(x, layer.readout.mixer_norm), layer.readout.mix_in)

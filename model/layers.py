@@ -39,9 +39,7 @@ SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and the ring of a window `[B, W, H, 4D +
-    2S]`.
-    """
+    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and a window's ring `[B, W, H, 4D + 2S]`."""
 
     means: Tensor
     precisions: Tensor
@@ -165,9 +163,7 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """Apply W_o to the latent `[..., H, 2D]`, whose heads are scaled by output gates of the block input `[...,
-        d]`.
-        """
+        """Apply W_o to the latent `[..., H, 2D]`, with heads scaled by output gates of the block input `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)

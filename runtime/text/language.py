@@ -174,9 +174,7 @@ class Language(ABC):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process tokens in each of B attention streams and return the outputs of the last tokens. noise: `[B, H,
-        2D]`.
-        """
+        """Process tokens in each of B attention streams. Return the outputs of the last tokens. noise: `[B, H, 2D]`."""
 
     @abstractmethod
     def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
