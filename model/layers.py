@@ -229,7 +229,7 @@ class RobustMixer(TokenMixer):
         is_ablation = config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values
         if is_ablation or config.unit_norm or config.confidence != "none" or config.horizon:
             if impl == "triton":
-                raise ValueError("impl='triton' cannot run this: the kernels support no ablations or extensions")
+                raise ValueError("impl='triton' cannot run this: the kernels support neither ablations nor extensions")
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Final
 
-COMPILING: Final = "compiling the CPU kernels, once: about a minute, or some minutes on a slow machine"
+COMPILING: Final = "compiling the CPU kernels, once per version: this takes about a minute, or longer on a slow machine"

@@ -127,7 +127,7 @@ def fused_refusal(
     if not narrowest <= width <= widest:
         return f"it supports heads of {narrowest} to {widest} reals, got {width}"
     if times is not None and times.requires_grad:
-        return "it has no gradient of times"
+        return "it does not support gradients of times"
     if dynamics is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling():
         lightest = (dynamics.nu * dynamics.tau.clamp(min=1.0)).max().item()
         if lightest > FUSED_NU:

@@ -177,7 +177,7 @@ class Reliability(Strict):
         bins = zip(self.count, self.confidence, self.accuracy, strict=True)
         gaps = sum(count * abs(accuracy - confidence) for count, confidence, accuracy in bins)
         if abs(gaps - self.ece * sum(self.count)) > ROUNDING * sum(self.count):
-            raise ValueError("ece must be the value that the bins give")
+            raise ValueError("ece must equal the value computed from the bins")
         return self
 
 

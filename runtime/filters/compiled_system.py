@@ -147,7 +147,7 @@ class SystemRuntime(FilterRuntime):
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
         """See `FilterRuntime`. An alarm range would apply to the measurements without the calendar."""
         if self.calendar is not None and (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high):
-            message = "alarm.range cannot be combined with a system that has a calendar: omit one of them."
+            message = "alarm.range cannot be combined with a system that has a calendar; omit one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_calendar")
         super().check_input(alarm, state, is_given=is_given)
 

@@ -301,7 +301,7 @@ class FilterRuntime(FilterStates):
         check_readout(levels, horizon, samples)
         if options.mode not in self._calibration:
             missing = f'model {self.name!r} has no "{options.mode}" mode'
-            message = f"{missing}, which requires the graphs of a bundle: omit mode"
+            message = f"{missing}, which requires the graphs of a bundle; omit mode"
             raise InvalidInput(message, param="mode", code="no_such_mode")
         passes = self.passes.checked(options.passes, self.name)
         experts = self.experts if options.weights else ()

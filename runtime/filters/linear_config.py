@@ -90,7 +90,9 @@ class LinearFilterConfig(StrictConfig):
         if self.observation is not None:
             values["observation"] = _rows(_matrix("observation", self.observation, p, n))
         elif p != n:
-            raise ValueError(f"observation is required: measurement_noise is [{p}, {p}] and drift is [{n}, {n}]")
+            raise ValueError(
+                f"observation is required, because measurement_noise is [{p}, {p}] and drift is [{n}, {n}]"
+            )
         for name, size in (("offset", p), ("initial_mean", n)):
             if getattr(self, name) is not None:
                 values[name] = _rows(_matrix(name, [getattr(self, name)], 1, size))[0]

@@ -8,7 +8,7 @@ def gpu_refusal() -> str | None:
     try:
         import torch
     except ImportError:
-        return "torch, which is not installed: in a checkout pip install -e '.[gpu,fast]'"
+        return "torch, which is not installed (in a checkout: pip install -e '.[gpu,fast]')"
     if torch.version.cuda is None:
         return (
             f"torch with CUDA, but torch {torch.__version__} was built without it; install the build for your CUDA "

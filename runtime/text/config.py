@@ -64,7 +64,7 @@ class StrictConfig:
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
-            raise ValueError(f"{cls.__name__} has no {unknown}; known are {sorted(names)}")
+            raise ValueError(f"{cls.__name__} does not have {unknown}; its keys are {sorted(names)}")
         try:
             return cls(**values)
         except TypeError as error:

@@ -210,5 +210,5 @@ def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, giv
 @pytest.mark.parametrize("given", [{"prior": "constant"}, {"rotate_values": False}, {"unit_norm": True}], ids=str)
 def test_an_ablation_is_refused_by_the_fused_attention_that_was_named(given: dict[str, Any]) -> None:
     mixer = LanguageModel(LanguageModelConfig(11, 16, 2, 2, 16, n_slots=0, **given)).blocks[0].mixer
-    with pytest.raises(ValueError, match="the kernels support no ablations"):
+    with pytest.raises(ValueError, match="the kernels support neither ablations"):
         mixer.attention(torch.randn(1, 4, 16), with_precision=True, impl="triton")

@@ -78,7 +78,7 @@ LANGUAGE: list[tuple[Change, str]] = [
     (put("temperature", "sampled", 1.5), r"temperature\.sampled"),
     (put("modes", "attention", "top", "count", [1]), "same length"),
     (put("summary", "ece_top", "attention", 0.5), "ece_top of attention"),
-    (lambda document: document["modes"]["attention"]["top"]["accuracy"].reverse(), "ece must be the value that"),
+    (lambda document: document["modes"]["attention"]["top"]["accuracy"].reverse(), "ece must equal the value"),
     (put("data", "window", 10**30), r"data\.window"),
     (put("modes", "attention", "rows", None), "rows of attention must be 1024"),
     (put("data", "rows", None), "rows of attention must be 0"),
