@@ -63,8 +63,7 @@ def fit_series(
     Args:
         series: Series by key, as returned by `rfa.data.read_frame`. The key of a single series is ().
         zone: Time zone of calendar days.
-        country: Country whose holidays get their own pattern, such as US, or DE-BY for a region. Requires the package
-            `holidays`.
+        country: Country (US) or region (DE-BY) whose holidays get their own pattern. Requires the package `holidays`.
         holidays: Additional holidays, such as 2026-12-24.
         config: Settings of the fits.
         report: Called after every step with a progress message and the completed share of a series' work.

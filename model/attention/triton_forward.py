@@ -53,9 +53,7 @@ def forward(
     """Compute out, log_norm and precision of rotated, validated inputs.
 
     Args:
-        call: Arguments of the operator.
-        pages: Pages of the keys in k and v, for packed sequences without stamps. If None, the keys start at
-            `key_starts`.
+        pages: Pages of the keys in k and v, for packed sequences without stamps. Default: start at `key_starts`.
         out_dtype: Dtype of out. Default: that of q.
         table: Result of `distances` for these heads and at least as many keys. Default: computed here.
         blocks: Replaces the entry of the launch table. `block_n` must divide `block_m`.

@@ -120,12 +120,9 @@ def slot_scan(
     Args:
         tokens: Inputs with leading dimensions `[B, N]`.
         means, precisions: State before the first token, `[B, H, S, 4D]` and `[B, H, S]` > 0, float32.
-        parameters: Parameters of the slots.
-        inner: Number of reweighting passes K.
-        innovation: Innovation that determines the weight, "key" or "value".
+        inner, innovation: Number of reweighting passes K, and innovation that determines the weight.
         lag: Lag of the slots behind the query.
-        lengths: Number of tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU, invalid lengths give
-            NaN precisions.
+        lengths: Tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU, others give NaN precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
             innovation "key" and no lengths) or "auto". Only "auto" falls back, with a warning if a GPU runs eagerly.
 

@@ -314,9 +314,7 @@ class TorchLanguageRuntime(Language):
             context.release()
 
     def _probe(self, rows: int) -> Run:
-        """Return a function that runs the step on rows that all differ, for `agreeing_sizes`, in the pool's padding
-        rows.
-        """
+        """Return a function for `agreeing_sizes` that runs the step on distinct rows, in the pool's padding rows."""
         tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
