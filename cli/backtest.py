@@ -1,4 +1,4 @@
-"""`rfa backtest`: the alarms and forecasts that a filter would have had over recorded series."""
+"""`rfa backtest`: report the alarms and forecasts that a filter would have made on recorded series."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 
 Rate = Annotated[
     str | None,
-    typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows.", show_default="0.001"),
+    typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows.", show_default="0.001"),
 ]
 Labels = Annotated[
     Path | None,
-    typer.Option(help="Table of labelled windows with the columns from and to, and key columns where they differ."),
+    typer.Option(
+        help="Table of labelled windows with the columns from and to, and with key columns if the windows differ by "
+        "series."
+    ),
 ]
-Figures = Annotated[Path | None, typer.Option(help="Folder for a picture of each series.", metavar="DIR")]
-Report = Annotated[Path | None, typer.Option(help="JSON file of all figures.")]
-# Endings of the configurations of `rfa watch`.
+Figures = Annotated[Path | None, typer.Option(help="Directory for a picture of each series.", metavar="DIR")]
+Report = Annotated[Path | None, typer.Option(help="JSON file for all results.")]
+# File endings of configurations for `rfa watch`.
 CONFIGS: Final = (".toml", ".yaml", ".yml")
-# Most pictures.
+# Maximum number of pictures.
 MOST_FIGURES: Final = 1_000
 
 
@@ -56,10 +59,11 @@ def backtest_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Count alarms, incidents and coverage over recorded series, each row judged by the rows before it.
+    """Count alarms, incidents and coverage on recorded series. Each row is judged by the rows before it.
 
-    With --windows: how many were found, how soon, how many incidents were in them, and NAB's score. Instead of a file,
-    the configuration of `rfa watch`: its queries are read over its history, or from --from to --to.
+    With --windows, also report how many windows were found, how soon, how many incidents were inside them, and NAB's
+    score. Instead of a file, DATA may be a configuration of `rfa watch`. Its queries are then read over its history, or
+    from --from to --to.
     """
     from rfa.cli.filter import OUTLIER, FilterBatch, load_model
     from rfa.cli.filter_run import Task, parse_alarm
@@ -73,7 +77,7 @@ def backtest_series(
             "--lead": lead, "--model": bundle, "--system": system, "--direction": direction != "both",
         }  # fmt: skip
         for option in [option for option, value in options.items() if value]:
-            raise ValueError(f"{option} does not go with a configuration, where each query has its own")
+            raise ValueError(f"{option} is not supported with a configuration, because each query has its own")
         judged, results = _of_config(Path(data[0]), reading, labels)
         return _report(_gathered(judged, labels), [[result] for result in results], figures, out, as_json=as_json)
     alarms = parse_alarm(
@@ -101,11 +105,11 @@ def _check_outputs(sources: Sequence[str], out: Path | None, figures: Path | Non
     if out is not None:
         check_output("--out", out, (".json",), sources)
     if figures is not None and figures.exists() and not figures.is_dir():
-        raise ValueError(f"--figures: {str(figures)!r} is a file: give a folder")
+        raise ValueError(f"--figures: {str(figures)!r} is a file; name a directory")
 
 
 def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktest]:
-    """The figures of all series of a batch."""
+    """Return the results for all series of a batch."""
     found = []
     for results, frame in zip(batch.by_series(), batch.frames, strict=True):
         own = None if windows is None else windows.of(frame.by, results[0].key)
@@ -116,7 +120,7 @@ def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktes
 def _of_config(
     path: Path, reading: ReadOptions, windows: Windows | None
 ) -> tuple[list[SeriesBacktest], list[Filtered]]:
-    """The figures and the results of the series of a configuration."""
+    """Return the results for the series of a configuration, and their filtered rows."""
     import time
 
     from rfa.cli.filter import OUTLIER
@@ -142,7 +146,7 @@ def _of_config(
     except SourceError as error:
         raise ValueError(f"{path}: {error}") from None
     if not judged:
-        raise ValueError(f"{path}: no query has values in this time")
+        raise ValueError(f"{path}: no query has values in this period")
     return judged, results
 
 
@@ -154,7 +158,7 @@ def _judge(result: Filtered, windows: Sequence[tuple[float, float]] | None) -> S
 
 
 def _moment(text: str | None, zone: str) -> float | None:
-    """Seconds since 1970 of a date."""
+    """Return a date in seconds since 1970."""
     import numpy as np
     import pyarrow as pa
 
@@ -170,7 +174,7 @@ def _report(
     found: Backtest, results: Sequence[Sequence[Filtered]], figures: Path | None, out: Path | None, *,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the report and the pictures, and print the figures."""
+    """Write the report and the pictures, and print the results."""
     from rfa.cli.console import print_json
 
     if figures is not None:
@@ -184,11 +188,11 @@ def _report(
 
 
 def _draw(series: Sequence[Sequence[Filtered]], folder: Path) -> None:
-    """A picture of each series, named after it."""
+    """Draw a picture of each series, named after the series."""
     from rfa.cli.plot import check_panels, draw
 
     if len(series) > MOST_FIGURES:
-        raise ValueError(f"--figures draws up to {MOST_FIGURES:,} series, these are {len(series):,}")
+        raise ValueError(f"--figures draws up to {MOST_FIGURES:,} series, but there are {len(series):,}")
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for results in series:

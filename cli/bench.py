@@ -1,4 +1,4 @@
-"""`rfa bench`: the benchmarks behind the published results; they need a checkout."""
+"""`rfa bench`: run the benchmarks behind the published results. They need a checkout of the repository."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from rfa.cli.options import BundleName, Bundles, Device, JsonFile, JsonFlag, Jso
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
 RESULTS = Path("results")
-AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or with --check to read.")]
-Folder = Annotated[Path | None, typer.Option(help="Folder for the pictures.", metavar="DIR")]
+AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or to read with --check.")]
+Folder = Annotated[Path | None, typer.Option(help="Directory for the pictures.", metavar="DIR")]
 
 
 @app.command("decode")
 def bench_decode(
     bundle: BundleName = "books",
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="cuda: the paper-size model, in CUDA graphs.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="JSON file to write. Default: in results.")] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="With cuda, measure the paper-size model in CUDA graphs.")
+    ] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="JSON file to write. The default is in results.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Time of one token: on one thread, early and late, and with a cache; on a GPU, also by batch size."""
+    """Measure the time per token on one thread, early and late in a text, and with a cache. On a GPU, also measure it
+    by batch size.
+    """
     if device == "cuda":
         from rfa.benchmarks.gpu.decode import write_decode_gpu
 
@@ -40,13 +44,18 @@ def bench_decode(
 @app.command("aot")
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
-    check: Annotated[bool, typer.Option("--check", help="Compare; exit code 1 if a number grew.")] = False,
-    triton: Annotated[Path | None, typer.Option(help="Folder of another Triton, from `pip install --target`.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the file; the exit code is 1 if a number grew.")
+    ] = False,
+    triton: Annotated[
+        Path | None, typer.Option(help="Directory of another Triton version, made with `pip install --target`.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compile the fused kernels for five architectures without a GPU: registers, spills, instructions per score.
+    """Compile the fused kernels for five architectures without a GPU, and report registers, spills and instructions per
+    score.
 
-    Takes 20 minutes on two cores.
+    This takes 20 minutes on two cores.
     """
     from rfa.benchmarks.kernels.aot import GrownError, compile_rows, document, grown, refused, shipped
 
@@ -65,13 +74,13 @@ def bench_aot(
 def bench_cost(
     out: JsonFile = RESULTS / "cost.json",
     architecture: Annotated[
-        list[int] | None, typer.Option(help="80, 89, 90, 100 or 120; repeatable. Default: all.")
+        list[int] | None, typer.Option(help="Architecture: 80, 89, 90, 100 or 120. Repeatable. The default is all.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict the speed of the fused kernels on other GPUs from their machine code.
 
-    Takes 10 minutes on two cores.
+    This takes 10 minutes on two cores.
     """
     from rfa.benchmarks.cost.gpus import ARCHITECTURES
     from rfa.benchmarks.cost.report import write_cost
@@ -79,21 +88,24 @@ def bench_cost(
     if unknown := set(architecture or ()) - set(ARCHITECTURES):
         raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
-        raise ValueError("the committed table has all architectures: give --out FILE for some of them")
+        raise ValueError(
+            "the committed table has all architectures; for some of them, write to another file with --out FILE"
+        )
     _print("cost", write_cost(out, architecture), as_json)
 
 
 @app.command("kernel")
 def bench_kernel(
     part: Annotated[
-        list[str] | None, typer.Option(help="attention, memory, slots or training; repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(help="Part to run: attention, memory, slots or training. Repeatable. The default is all."),
     ] = None,
-    width: Annotated[list[int] | None, typer.Option(help="Real dimensions per head, 64 or 128; repeatable.")] = None,
-    length: Annotated[list[int] | None, typer.Option(help="Sequence length, a divisor of 16,384; repeatable.")] = None,
+    width: Annotated[list[int] | None, typer.Option(help="Real dimensions per head, 64 or 128. Repeatable.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Sequence length, a divisor of 16,384. Repeatable.")] = None,
     out: JsonTable = RESULTS / "kernel.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """On a GPU: check the fused kernels, and compare their times with SDPA, FlexAttention and eager code."""
+    """Check the fused kernels on a GPU, and compare their times with SDPA, FlexAttention and eager code."""
     from rfa.benchmarks.kernels.speed import run_kernel, selected
 
     _print("kernel", run_kernel(out, *selected(part, width, length)), as_json)
@@ -107,7 +119,7 @@ def bench_filter(
     out: JsonFile = RESULTS / "filter.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """The oscillator with the paper's noise: error and coverage, compared with the exact Kalman filter."""
+    """Measure error and coverage on the oscillator with the paper's noise, compared with the exact Kalman filter."""
     from rfa.benchmarks.filters.oscillator import write_filter
     from rfa.cli.bundles import find_bundle
 
@@ -118,10 +130,10 @@ def bench_filter(
 def bench_afa(
     steps: Annotated[int, typer.Option(min=20, help="Training steps of each model.")] = 300,
     out: JsonFile = RESULTS / "afa.json",
-    figures: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("docs") / "figures",
+    figures: Annotated[Path, typer.Option(help="Directory for the pictures.")] = Path("docs") / "figures",
     as_json: JsonFlag = False,
 ) -> None:
-    """Adaptive Filter Attention on the paper's oscillator, compared with the exact filter."""
+    """Train Adaptive Filter Attention on the paper's oscillator, and compare it with the exact filter."""
     from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
     from rfa.benchmarks.papers.afa.training import PredictorTraining
 
@@ -130,13 +142,17 @@ def bench_afa(
 
 @app.command("filter-accuracy")
 def bench_filter_accuracy(
-    trials: Annotated[int, typer.Option(min=1, help="Streams per scenario.")] = 500,
-    steps: Annotated[int, typer.Option(min=20, help="Observations per stream.")] = 1000,
+    trials: Annotated[int, typer.Option(min=1, help="Number of streams per scenario.")] = 500,
+    steps: Annotated[int, typer.Option(min=20, help="Number of observations per stream.")] = 1000,
     out: JsonFile = RESULTS / "filter-accuracy.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure to write: error by noise, response to a jump.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Figure to write, with the error by noise level and the response to a jump.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """The linear filter on simulated systems of the literature: error, calibration, delay after a jump."""
+    """Measure error, calibration and the delay after a jump of the linear filter, on simulated systems from the
+    literature.
+    """
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
@@ -152,26 +168,43 @@ def bench_quality(
     *,
     data: Annotated[
         Path,
-        typer.Option(help="Folder with train, valid and test: folders of .txt files, or train.txt …", metavar="DIR"),
+        typer.Option(
+            help="Directory with train, valid and test, either as directories of .txt files or as train.txt and so on.",
+            metavar="DIR",
+        ),
     ],
-    runs: Annotated[Path, typer.Option(help="Folder of the runs, one folder each.", metavar="DIR", file_okay=False)],
+    runs: Annotated[
+        Path, typer.Option(help="Directory for the runs, with one subdirectory each.", metavar="DIR", file_okay=False)
+    ],
     variants: Annotated[
         str | None,
-        typer.Option(help="Names in variants.json, such as B1,M1,M2. Default: the papers' models.", metavar="NAMES"),
+        typer.Option(
+            help="Names in variants.json, such as B1,M1,M2. The default is the models of the papers.", metavar="NAMES"
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
-    config: Annotated[str, typer.Option(help="Size: small, paper, or a JSON file.")] = "small",
-    lengths: Annotated[str, typer.Option(help="Windows, in training lengths.", metavar="NUMBERS")] = "1,2,4,8",
-    tokens: Annotated[int, typer.Option(help="Tokens to score, a multiple of the longest window.")] = 65_536,
-    workers: Annotated[int, typer.Option(min=1, help="Parallel runs, each a process with one thread.")] = 1,
+    config: Annotated[str, typer.Option(help="Model size: small, paper, or a JSON file.")] = "small",
+    lengths: Annotated[
+        str, typer.Option(help="Context windows in multiples of the training length.", metavar="NUMBERS")
+    ] = "1,2,4,8",
+    tokens: Annotated[int, typer.Option(help="Number of tokens to score, a multiple of the longest window.")] = 65_536,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of parallel runs, each in a process with one thread.")
+    ] = 1,
     device: Device = "auto",
-    evaluate_only: Annotated[bool, typer.Option("--evaluate-only", help="Score trained runs; train none.")] = False,
-    speed_only: Annotated[bool, typer.Option("--speed-only", help="Only time the variants, on one thread.")] = False,
+    evaluate_only: Annotated[
+        bool, typer.Option("--evaluate-only", help="Score trained runs without training.")
+    ] = False,
+    speed_only: Annotated[
+        bool, typer.Option("--speed-only", help="Only measure the speed of the variants, on one thread.")
+    ] = False,
     figures: Folder = None,
     out: JsonFile = RESULTS / "quality-small.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train every variant of the papers on a corpus, or continue; perplexity by context length, over seeds."""
+    """Train every variant of the papers on a corpus, or continue training, and report the perplexity by context length
+    over seeds.
+    """
     from rfa.benchmarks.language.quality.runs import FailedRunsError
     from rfa.benchmarks.language.quality.scores import Scoring
     from rfa.benchmarks.language.quality.table import QualityPlan, names, numbers, write_quality, write_speed
@@ -185,7 +218,7 @@ def bench_quality(
 
         draw_quality(document, figures)
     if document["missing"]:
-        typer.echo(f"not in the table: {', '.join(document['missing'])}", err=True)
+        typer.echo(f"missing in the table: {', '.join(document['missing'])}", err=True)
     _print("quality-small", document, as_json)
     if document["failed"]:
         raise FailedRunsError("; ".join(f"{name}: {error}" for name, error in document["failed"].items()))
@@ -193,27 +226,34 @@ def bench_quality(
 
 @app.command("load")
 def bench_load(
-    name: Annotated[str, typer.Argument(help="Name in the scenario file.", metavar="SCENARIO")],
+    name: Annotated[str, typer.Argument(help="Name of the scenario in the scenario file.", metavar="SCENARIO")],
     *,
     url: Annotated[
-        str | None, typer.Option(help="A running server; its key in RFA_API_KEY. Default: start one for the run.")
+        str | None,
+        typer.Option(help="URL of a running server, whose key is in RFA_API_KEY. The default is to start a server."),
     ] = None,
-    pid: Annotated[int | None, typer.Option(help="Process of that server, to record its memory.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Duration of the measurement.")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Seconds before it.")] = None,
-    generators: Annotated[int | None, typer.Option(help="Processes that generate load.")] = None,
-    text_rate: Annotated[float | None, typer.Option(help="Texts per second, Poisson.")] = None,
-    text_streams: Annotated[int | None, typer.Option(help="Instead: concurrent texts.")] = None,
-    filter_streams: Annotated[int | None, typer.Option(help="Live filter streams.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Observations per second of each live stream.")] = None,
-    batch_rate: Annotated[float | None, typer.Option(help="Whole series per second, Poisson.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Process id of that server, to record its memory.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of the measurement in seconds.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Seconds of load before the measurement.")] = None,
+    generators: Annotated[int | None, typer.Option(help="Number of processes that generate load.")] = None,
+    text_rate: Annotated[float | None, typer.Option(help="Texts per second, as a Poisson process.")] = None,
+    text_streams: Annotated[
+        int | None, typer.Option(help="Number of concurrent texts, instead of --text-rate.")
+    ] = None,
+    filter_streams: Annotated[int | None, typer.Option(help="Number of live filter streams.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Observations per second in each live stream.")] = None,
+    batch_rate: Annotated[float | None, typer.Option(help="Whole series per second, as a Poisson process.")] = None,
     bundles: Bundles = None,
-    budgets: Annotated[Path | None, typer.Option(help="Scenario file. Default: benchmarks/budgets.toml.")] = None,
+    budgets: Annotated[Path | None, typer.Option(help="Scenario file. The default is benchmarks/budgets.toml.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Figure to write: latency over time, distribution.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Figure to write, with the latency over time and its distribution.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send load to a server in an open loop and check every response; exit code 1 if a latency budget is missed."""
+    """Send load to a server in an open loop, and check every response. The exit code is 1 if a latency budget is
+    missed.
+    """
     from rfa.benchmarks.load.report import BudgetMissed
     from rfa.benchmarks.load.run import run_scenario
     from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
@@ -245,7 +285,7 @@ def bench_filter_speed(
     out: JsonFile = RESULTS / "filter-speed.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """The linear filter in this process, on one core, compared with public Kalman filters."""
+    """Measure the speed of the linear filter in this process, on one core, compared with public Kalman filters."""
     from rfa.benchmarks.filters.speed import write_speed
 
     _print("filter-speed", write_speed(out), as_json)
@@ -253,12 +293,16 @@ def bench_filter_speed(
 
 @app.command("forecast")
 def bench_forecast(
-    data: Annotated[Path, typer.Option(help="ETTh1.csv, which is not part of this project.", metavar="CSV")],
+    data: Annotated[Path, typer.Option(help="ETTh1.csv, which is not included.", metavar="CSV")],
     out: JsonFile = RESULTS / "forecast-etth1.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure to write: a week's forecasts with their intervals.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Figure to write, with a week of forecasts and their intervals.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """ETTh1, one and 24 hours ahead: CRPS and coverage, compared with persistence, seasonal naive and statsmodels."""
+    """Forecast ETTh1 one and 24 hours ahead, and compare CRPS and coverage with persistence, seasonal naive and
+    statsmodels.
+    """
     from rfa.benchmarks.forecasting.ett import write_ett
 
     _print("forecast-etth1", write_ett(data, out, plot), as_json)
@@ -266,14 +310,14 @@ def bench_forecast(
 
 @app.command("series")
 def bench_series(
-    data: Annotated[
-        Path, typer.Option(help="Folder with m4 and ett, which are not part of this project.", metavar="DIR")
-    ],
-    model: Annotated[list[str] | None, typer.Option(help="Model to measure; repeatable. Default: all.")] = None,
+    data: Annotated[Path, typer.Option(help="Directory with m4 and ett, which are not included.", metavar="DIR")],
+    model: Annotated[list[str] | None, typer.Option(help="Model to measure. Repeatable. The default is all.")] = None,
     out: JsonTable = RESULTS / "gift.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Forecasts by GIFT-Eval's protocol: series and auto, compared with seasonal naive and statsforecast."""
+    """Measure forecasts under GIFT-Eval's protocol, and compare series and auto with seasonal naive and
+    statsforecast.
+    """
     from rfa.benchmarks.series.gift import write_gift
 
     _print("gift", write_gift(data, out, tuple(model or ())), as_json)
@@ -282,13 +326,13 @@ def bench_series(
 @app.command("nab")
 def bench_nab(
     data: Annotated[
-        Path, typer.Option(help="Folder of NAB, with data and windows.json.", exists=True, file_okay=False)
+        Path, typer.Option(help="Directory of NAB, with data and windows.json.", exists=True, file_okay=False)
     ],
     bundle: BundleName = "auto",
     out: JsonFile = RESULTS / "filter-nab.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Anomalies on NAB by its public rules, compared with its windowed Gaussian."""
+    """Detect anomalies on NAB under its public rules, compared with its windowed Gaussian."""
     from rfa.benchmarks.nab.benchmark import write_nab
 
     _print("filter-nab", write_nab(bundle, data, out), as_json)
@@ -297,16 +341,17 @@ def bench_nab(
 @app.command("equalities")
 def bench_equalities(
     url: Annotated[str, typer.Argument(help="URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")],
-    replica: Annotated[str | None, typer.Option(help="URL of another server of the same model.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model. Default: the server's.")] = None,
+    replica: Annotated[str | None, typer.Option(help="URL of another server with the same model.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model. The default is the server's default.")] = None,
     cases: Annotated[int, typer.Option(min=1, help="Number of random prompts.")] = 100,
     key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key of the server.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file, written as the cases are compared.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file, written while the cases are compared.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Whether a server's log probabilities are the same alone, batched, chunked, restored and on a replica.
+    """Check whether a server's log probabilities are the same alone, batched, chunked, restored and on a replica.
 
-    Works with any server that has `logprobs`, `echo` and `return_tokens_as_token_ids`. Exit code 1 if they differ.
+    This works with any server that supports `logprobs`, `echo` and `return_tokens_as_token_ids`. The exit code is 1 if
+    they differ.
     """
     import asyncio
     from dataclasses import asdict
@@ -331,11 +376,11 @@ def bench_equalities(
 def bench_blimp(
     data: Annotated[Path, typer.Option(help="Checkout of github.com/alexwarstadt/blimp.", metavar="DIR")],
     bundle: BundleName = "books",
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs of each paradigm, the first ones.")] = 1000,
+    pairs: Annotated[int, typer.Option(min=1, help="Number of pairs per paradigm, from the first on.")] = 1000,
     out: JsonFile = RESULTS / "blimp.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Grammar by pairs of sentences, compared with the published figures of small models."""
+    """Measure grammatical knowledge on pairs of sentences, compared with published results of small models."""
     from rfa.benchmarks.language.blimp import write_blimp
     from rfa.cli.bundles import find_bundle
 
@@ -344,13 +389,20 @@ def bench_blimp(
 
 @app.command("events")
 def bench_events(
-    data: Annotated[Path, typer.Option(help="Folder of DeepLog's sessions: normal.txt, abnormal.txt.", metavar="DIR")],
+    data: Annotated[
+        Path, typer.Option(help="Directory with DeepLog's sessions, normal.txt and abnormal.txt.", metavar="DIR")
+    ],
     bundle: BundleName = "events",
-    corpus: Annotated[Path | None, typer.Option(help="Folder to write the training corpus to, and end.")] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the training corpus. With this option, the command only writes the corpus."),
+    ] = None,
     out: JsonFile = RESULTS / "events.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Anomalous HDFS sessions by their events: F1, recall, and alarms on normal sessions by the rate."""
+    """Detect anomalous HDFS sessions from their events, and report F1, recall, and alarms on normal sessions at the
+    rate.
+    """
     from rfa.benchmarks.language.events import write_corpus, write_events
 
     if corpus is not None:
@@ -363,15 +415,19 @@ def bench_events(
 def bench_recall(
     setting: Annotated[
         list[str] | None,
-        typer.Option(help="Train this setting and keep the file's other rows; repeatable. Default: all."),
+        typer.Option(help="Train only this setting and keep the file's other rows. Repeatable. The default is all."),
     ] = None,
-    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="The same for a task.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few settings, in three minutes.")] = False,
+    task: Annotated[
+        Literal["recall", "copy"] | None, typer.Option(help="Train only the settings of this task.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Train a few settings, which takes three minutes.")] = False,
     out: JsonTable = RESULTS / "recall.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure to write: accuracy by pairs, length, distance.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Figure to write, with the accuracy by pairs, length and distance.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Associative recall and copying by softmax, RFA and slots: the capacity of the state."""
+    """Train softmax, RFA and slots on associative recall and copying, to measure the capacity of the state."""
     from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()
@@ -379,7 +435,7 @@ def bench_recall(
 
 
 def _print(result: str, document: Mapping[str, Any], as_json: bool) -> None:
-    """Print a document as in the results page, or as JSON."""
+    """Print a document as on the results page, or as JSON."""
     from rfa.benchmarks.results_page.page import tables_of
 
     print_table(document, tables_of(result, document), as_json)

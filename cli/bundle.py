@@ -1,4 +1,4 @@
-"""`rfa export`, `verify`, `info`, `keygen`, `sign`: make, check, describe and sign bundles."""
+"""`rfa export`, `verify`, `info`, `keygen` and `sign`: make, check, describe and sign bundles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.cli.options import BundleName, JsonFlag
 if TYPE_CHECKING:
     from rfa.runtime.bundle.bundle import Bundle
 
-# Present in a finished run.
+# Exists in the directory of a finished run.
 RECORD_FILE = "train.json"
 
 
@@ -22,34 +22,39 @@ def export(
         Path, typer.Argument(help="Run directory of `rfa train`.", metavar="RUN", exists=True, file_okay=False)
     ],
     out: Annotated[
-        Path, typer.Option("--out", help="Bundle folder to write; replaced if it is a bundle.", metavar="BUNDLE")
+        Path, typer.Option("--out", help="Bundle directory to write. An existing bundle is replaced.", metavar="BUNDLE")
     ],
     form: Annotated[
         Literal["bundle", "transformers"],
-        typer.Option("--format", help="transformers: a folder for AutoModelForCausalLM; RUN may be a bundle as well."),
+        typer.Option(
+            "--format", help="transformers writes a directory for AutoModelForCausalLM; RUN may then be a bundle."
+        ),
     ] = "bundle",
-    name: Annotated[str | None, typer.Option(help="Name that requests use; default the folder's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model in requests. The default is the name of the directory.")
+    ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="Also compile kernels for these GPUs: sm_80,sm_90.", metavar="ARCHITECTURES")
+        str | None,
+        typer.Option(help="Also compile kernels for these GPUs, such as sm_80,sm_90.", metavar="ARCHITECTURES"),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn a trained run into a bundle (graphs, calibration, golden outputs, hashes), or a folder for transformers."""
+    """Turn a trained run into a bundle with graphs, calibration and hashes, or into a directory for transformers."""
     from rfa.model.checkpoint import read_config
 
     if form == "transformers":
         from rfa.export.transformers_export import export_transformers
 
         if name is not None or gpu is not None:
-            raise ValueError("--name and --gpu are of bundles, not of --format transformers")
+            raise ValueError("--name and --gpu are not supported with --format transformers")
         written = export_transformers(run, out)
         print_result({"folder": str(out), "mode": written["mode"], "code": "modeling_rfa.py"}, as_json)
         return
     family = read_config(run)[0]
     if not (run / RECORD_FILE).is_file():
-        raise ValueError(f"{run} is not finished: run the same `rfa train` command again to continue it")
+        raise ValueError(f"{run} is not finished; run the same `rfa train` command again to continue it")
     if gpu is not None and family != "language":
-        raise ValueError(f"--gpu is for language models; {run} has family {family!r}")
+        raise ValueError(f"--gpu is only for language models, but {run} has family {family!r}")
     if family == "language":
         from rfa.export.language_export import export_language
 
@@ -83,14 +88,15 @@ def verify(
     trusted_key: Annotated[
         list[str] | None,
         typer.Option(
-            help="minisign public key, or a file of keys; one of them must have signed the bundle. Repeatable.",
+            help="Minisign public key, or a file of keys. One of them must have signed the bundle. Repeatable.",
             metavar="KEY",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a bundle's signature, hashes, shapes and golden outputs. With torch installed, also compare the graphs with
-    the model. GPU kernels are not run."""
+    """Check a bundle's signature, hashes, shapes and golden outputs. If torch is installed, also compare the graphs
+    with the model. GPU kernels are not run.
+    """
     import asyncio
 
     from rfa.cli.bundles import find_bundle
@@ -110,14 +116,14 @@ def verify(
     print_result(document, as_json)
     if not report.passed:
         far = [comparison.what for comparison in report.comparisons if not comparison.passed]
-        raise ValueError(f"{report.name}: its outputs differ from those of its model: {', '.join(far)}")
+        raise ValueError(f"{report.name}: the graphs do not reproduce the outputs of the model: {', '.join(far)}")
 
 
 def keygen(
-    out: Annotated[Path, typer.Option("--out", help="Names of both files, without suffixes.", metavar="PREFIX")],
+    out: Annotated[Path, typer.Option("--out", help="Path of both files, without suffixes.", metavar="PREFIX")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a key pair: PREFIX.key (not encrypted) signs bundles, PREFIX.pub verifies them."""
+    """Make a key pair. PREFIX.key signs bundles and is not encrypted; PREFIX.pub verifies them."""
     from rfa.runtime.bundle.signing import write_keys
 
     paths = write_keys(out)
@@ -129,11 +135,11 @@ def sign(
     bundle: BundleName,
     key: Annotated[
         Path,
-        typer.Option("--key", help="Secret key, of `rfa keygen` or `minisign -G -W`.", exists=True, dir_okay=False),
+        typer.Option("--key", help="Secret key from `rfa keygen` or `minisign -G -W`.", exists=True, dir_okay=False),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Sign a bundle: writes manifest.json.minisig. The bundle's digest does not change."""
+    """Sign a bundle by writing manifest.json.minisig. The bundle's digest does not change."""
     from rfa.cli.bundles import find_bundle
     from rfa.runtime.bundle.bundle import open_bundle
     from rfa.runtime.bundle.signing import SecretKey, sign_bundle
@@ -146,13 +152,13 @@ def sign(
 
 
 def _key_text(value: str) -> str:
-    """The text of a key, or of the file that an option names."""
+    """Return the key in the option's value, or in the file that it names."""
     path = Path(value)
     return path.read_text() if path.is_file() else value
 
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
-    """Describe a bundle: kind, origin and calibration."""
+    """Describe a bundle with its kind, origin and calibration."""
     from rfa.cli.bundles import find_bundle
     from rfa.export.verify import bundle_info
 

@@ -8,29 +8,29 @@ from pathlib import Path
 
 
 def served_bundles(bundles: list[Path] | None = None, *, ignore: frozenset[str] = frozenset()) -> tuple[Path, ...]:
-    """The given bundles, else those of RFA_BUNDLES, else of ./bundles, else of this package.
+    """Return the given bundles, or those of RFA_BUNDLES, of ./bundles, or of this package, in this order.
 
     Args:
         ignore: environment variables that look like settings but belong to the command.
 
     Raises:
-        FileNotFoundError: there are none.
-        ConfigurationError: an environment variable looks like a setting but is none.
+        FileNotFoundError: If there are no bundles.
+        ConfigurationError: If an environment variable looks like a setting but is not one.
     """
     from rfa.service.settings import Settings, check_names
 
     check_names({name: value for name, value in os.environ.items() if name not in ignore})
     found = tuple(bundles or ()) or Settings().models.bundles
     if not found:
-        raise FileNotFoundError("no bundles: name one with --bundle, or set RFA_BUNDLES to their folders")
+        raise FileNotFoundError("no bundles found; name one with --bundle, or set RFA_BUNDLES to their directories")
     return found
 
 
 def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
-    """`rfa.library.locate.find_bundle` among the served bundles.
+    """Find a bundle by name among the served bundles. See `rfa.library.locate.find_bundle`.
 
     Raises:
-        FileNotFoundError, ConfigurationError: see also `served_bundles`.
+        FileNotFoundError, ConfigurationError: See also `served_bundles`.
     """
     from rfa.library import locate
 

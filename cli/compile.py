@@ -1,4 +1,4 @@
-"""`rfa compile`: compile kernels before the first start."""
+"""`rfa compile`: compile kernels before the first start of the server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rfa.cli.options import Bundles
 
 
 def compile_kernels(bundles: Bundles = None) -> None:
-    """Compile the CPU kernels that `rfa serve` needs, and store them."""
+    """Compile and store the CPU kernels that `rfa serve` needs."""
     from rfa.cli.bundles import served_bundles
     from rfa.service.precompile import compile_ahead
     from rfa.service.settings import Settings
 
-    typer.echo("Compiling kernels: about a minute, once.", err=True)
+    typer.echo("Compiling kernels, which takes about a minute the first time.", err=True)
     seconds = compile_ahead(Settings(bundles=served_bundles(bundles)))
     typer.echo(f"Kernels are ready after {seconds:.0f} s.", err=True)

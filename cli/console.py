@@ -1,6 +1,6 @@
-"""How commands print results and errors.
+"""Printing of results and errors.
 
-An error is one line on stderr and a non-zero exit code; `RFA_DEBUG=1` shows the traceback instead.
+An error is one line on stderr and a non-zero exit code. `RFA_DEBUG=1` shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-# Built-in errors whose messages are written for the user, like those of this package.
+# Built-in errors whose messages are written for users, as are those of this package.
 USER_ERRORS = (ValueError, FloatingPointError, MemoryError)
-# Longer values are cut; --json has all of them.
+# Longer values are cut off; --json prints all of them.
 SHOWN_CHARACTERS = 90
-# The wheel has no benchmarks.
+# The wheel does not contain the benchmarks.
 CHECKOUT_ONLY = "rfa.benchmarks"
 # The extra that installs an optional package.
 EXTRAS = (
@@ -35,21 +35,22 @@ def _one_line(text: str) -> str:
 
 
 def explain(error: Exception) -> str:
-    """One line on what went wrong and, if known, what to do."""
+    """Return one line that says what went wrong and, if known, what to do."""
     if hasattr(error, "format_message"):  # a usage error of the command line parser
         return f"{_one_line(error.format_message())} (see --help)"
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if name == CHECKOUT_ONLY:
-        return f"this command needs a checkout of rfa-server: what is installed here has no {name}"
+        return f"this command needs a checkout of rfa-server, because the installed package has no {name}"
     missing = name.split(".")[0]
     if missing in EXTRAS:
         return (
-            f"this command needs {missing}: pip install 'rfa-server[{EXTRAS[missing]}]'; `make test` sets up everything"
+            f"this command needs {missing}; install it with pip install 'rfa-server[{EXTRAS[missing]}]', or set up "
+            "everything with `make test`"
         )
     if hasattr(error, "errors") and callable(error.errors):  # pydantic's ValidationError
         first = error.errors()[0]
         is_of_settings = getattr(error, "title", None) == "Settings"
-        # A setting's location begins with its group.
+        # The location of a setting begins with its group.
         location = first["loc"][1:] if is_of_settings and len(first["loc"]) > 1 else first["loc"]
         field = ".".join(map(str, location))
         name = f"{field} (RFA_{field.upper()})" if is_of_settings else field
@@ -64,16 +65,16 @@ def explain(error: Exception) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """The root group; turns exceptions of commands into one line and an exit code."""
+    """The root group. It turns exceptions of commands into one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; usage errors exit with 2, other failures with 1, signals with 128 and their number."""
+        """Run the command. Usage errors exit with 2, other failures with 1, and signals with 128 plus their number."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, EOFError):
             raise
         except KeyboardInterrupt as stop:
-            # A command that saved its work has a message and the exit code of its signal.
+            # If a command has saved its work, the exception has a message and the exit code of its signal.
             typer.echo(f"rfa: {str(stop) or 'stopped by Ctrl-C'}", err=True)
             raise typer.Exit(getattr(stop, "exit_code", 128 + signal.SIGINT)) from None
         except BrokenPipeError:
@@ -93,7 +94,7 @@ def print_json(document: Any) -> None:
 
 
 def print_table(document: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Print a result as JSON, or as the lines of a table."""
+    """Print a result as JSON or as the lines of a table."""
     if as_json:
         print_json(document)
     else:
@@ -115,7 +116,7 @@ def _rows(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
 
 
 def print_result(document: Mapping[str, Any], as_json: bool) -> None:
-    """Print a result as JSON, or as aligned names and values."""
+    """Print a result as JSON or as aligned names and values."""
     if as_json:
         print_json(document)
         return

@@ -1,4 +1,4 @@
-"""The digits of output numbers that matter, by the width of their interval."""
+"""Rounding of output numbers to the digits that matter, given the width of their interval."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ if TYPE_CHECKING:
     import numpy as np
 
 FULL: Final = "full"
-# A double has at most so many.
+# Maximum number of significant digits of a double.
 MOST_DIGITS: Final = 15
-# An interval of 90 % is this many standard deviations wide.
+# Width of a 90 % interval in standard deviations.
 STDS: Final = 3.29
 
 
 def parse_digits(text: str) -> int | None:
-    """A value of `--digits`; None: all.
+    """Return the value of `--digits`, or None for all digits.
 
     Raises:
-        ValueError: neither a number of digits nor "full".
+        ValueError: If the text is neither a number of digits nor "full".
     """
     if text == FULL:
         return None
     if not text.isdecimal() or not 1 <= int(text) <= MOST_DIGITS:
-        raise ValueError(f"--digits takes {FULL} or a number from 1 to {MOST_DIGITS}, got {text!r}")
+        raise ValueError(f"--digits must be {FULL} or a number from 1 to {MOST_DIGITS}, got {text!r}")
     return int(text)
 
 
 def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict[str, np.ndarray]:
-    """Columns `[N]` of one quantity, with `digits` beyond the leading one of the interval's width.
+    """Round columns `[N]` of one quantity to `digits` digits beyond the leading digit of the interval's width.
 
-    An interval of width 2.34 and 3 digits give thousandths. Digits before the point are kept.
+    A width of 2.34 and 3 digits round to thousandths. Digits before the decimal point are kept.
 
     Args:
-        parts: columns by name, among them "low90" and "high90", or "std".
+        parts: columns by name, including "low90" and "high90", or "std".
     """
     if digits is None:
         return dict(parts)
@@ -43,7 +43,9 @@ def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict
 
 
 def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
-    """A score `[N]` with `digits` beyond its leading one; near 1, beyond that of the distance from 1."""
+    """Round a score `[N]` to `digits` digits beyond its leading digit. Near 1, use the leading digit of its distance
+    from 1.
+    """
     import numpy as np
 
     if digits is None:
@@ -52,7 +54,7 @@ def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
 
 
 def _round(values: np.ndarray, width: np.ndarray, digits: int) -> np.ndarray:
-    """Values as they are where the width is 0, missing or infinite."""
+    """Round values, except where the width is 0, missing or infinite."""
     import numpy as np
 
     is_usual = np.isfinite(values) & np.isfinite(width) & (width > 0)

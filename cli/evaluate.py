@@ -18,10 +18,10 @@ app = typer.Typer(no_args_is_help=True, help="Score a bundle on test data.")
 def eval_lm(
     bundle: BundleName,
     data: TestFolder,
-    limit: Annotated[int | None, typer.Option(help="Score at most this many tokens.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of tokens to score.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Perplexity and bits per byte, in both modes, at 256, 1,024 and 4,096 tokens of context."""
+    """Report perplexity and bits per byte in both modes, with contexts of 256, 1,024 and 4,096 tokens."""
     from rfa.training.corpus import split_files
     from rfa.training.evaluate.language import evaluate_model
 
@@ -37,12 +37,12 @@ def eval_lm(
 def eval_confidence(
     bundle: BundleName,
     data: TestFolder,
-    limit: Annotated[int, typer.Option(help="Score at most this many tokens.")] = 131_072,
+    limit: Annotated[int, typer.Option(help="Maximum number of tokens to score.")] = 131_072,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Figure to write: a reliability diagram.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure to write, with a reliability diagram.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Calibration of the confidence of tokens, in both modes."""
+    """Measure the calibration of token confidence in both modes."""
     from rfa.measured import write_result
     from rfa.training.evaluate.confidence import report, table
 
@@ -61,11 +61,13 @@ def eval_filter(
     bundle: BundleName,
     data: Annotated[
         str,
-        typer.Option(help="A file for rfa filter, whose last fifth is scored, or simulate:oscillator."),
+        typer.Option(help="File to filter, whose last fifth is scored, or simulate:oscillator."),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """One-step forecasts: error, compared with repeating the last value; likelihood; coverage of the intervals."""
+    """Report the error of one-step forecasts, compared with repeating the last value, and the likelihood and coverage
+    of the intervals.
+    """
     from rfa.cli.bundles import find_bundle
     from rfa.training.evaluate.filter import score_filter
 
@@ -77,5 +79,5 @@ def _language_bundle(name: str) -> Path:
 
     path = find_bundle(name)
     if not (path / "tokenizer.json").is_file():
-        raise ValueError(f"{path.name} is not a language model: it has no tokenizer.json")
+        raise ValueError(f"{path.name} is not a language model, because it has no tokenizer.json")
     return path

@@ -1,4 +1,4 @@
-"""`rfa events`: log lines as sequences of events."""
+"""`rfa events`: convert log lines to sequences of events."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ from rfa.cli.console import print_json
 from rfa.cli.options import JsonFlag
 
 Session = Annotated[
-    str | None, typer.Option(help="Regular expression of the session in a line, such as 'blk_-?[0-9]+'. Default: one.")
+    str | None,
+    typer.Option(
+        help="Regular expression of the session in a line, such as 'blk_-?[0-9]+'. The default is a single session."
+    ),
 ]
 TemplateFile = Annotated[
-    Path | None, typer.Option("--templates", help="JSON file of the events' templates; kept, and added to.")
+    Path | None,
+    typer.Option("--templates", help="JSON file with the templates of the events. It is created, or extended."),
 ]
 
 
 def log_events(
-    file: Annotated[str, typer.Argument(help="Log file; - is standard input.")],
+    file: Annotated[str, typer.Argument(help="Log file, or - for standard input.")],
     *,
     session: Session = None,
     templates: TemplateFile = None,
     counts: Annotated[
-        str | None, typer.Option(help="Count each event in steps such as 1min, as lines for rfa watch.", metavar="STEP")
+        str | None, typer.Option(help="Count each event in steps such as 1min, as input for rfa watch.", metavar="STEP")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the events of a log as numbers, a session a line, for rfa train lm and rfa score; or count them.
+    """Print the events of a log as numbers, one session per line, for rfa train lm and rfa score. With --counts, count
+    the events.
 
-    Lines that differ in numbers and names only are the same event. Lines without the session's name are left out.
+    Lines that differ only in numbers and names are the same event. Lines without the session's name are left out.
     """
     from rfa.data.log_lines import count_events, events_of
     from rfa.data.log_templates import Templates
@@ -41,9 +46,9 @@ def log_events(
     has_templates = templates is not None and templates.is_file()
     known = json.loads(templates.read_text()) if templates is not None and has_templates else []
     if not isinstance(known, list) or not all(isinstance(text, str) for text in known):
-        raise ValueError(f"--templates {templates} is no list of texts, which this command writes")
+        raise ValueError(f"--templates {templates} is not a list of texts written by this command")
     if counts is not None and (session is not None or as_json):
-        raise ValueError("--counts prints lines of JSON for all sessions: leave out --session and --json")
+        raise ValueError("--counts prints JSON lines for all sessions; remove --session and --json")
     miner, sessions = Templates(known), dict[str, list[int]]()
     pattern = None if session is None else re.compile(session)
     with sys.stdin if file == "-" else Path(file).open(encoding="utf-8", errors="replace") as stream:
@@ -68,5 +73,5 @@ def _seconds(step: str) -> float:
 
     found = duration(step)
     if found is None:
-        raise ValueError(f"--counts {step} is no duration such as 10s, 1min or 1h")
+        raise ValueError(f"--counts must be a duration such as 10s, 1min or 1h, got {step!r}")
     return found[0] * SECONDS[found[1] or "s"]

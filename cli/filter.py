@@ -1,4 +1,6 @@
-"""`rfa filter`, `rfa forecast` and `rfa detect`: recorded series as a table, a JSON document or a picture."""
+"""`rfa filter`, `rfa forecast`, `rfa detect` and `rfa plot`: filter recorded series and write a table, a JSON document
+or a picture.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 OUTLIER = 0.999
 View = Literal["rows", "forecast", "alarms", "incidents"]
-# Messages of one kind that are printed.
+# Maximum number of messages of one kind that are printed.
 SHOWN = 8
 
 
@@ -76,10 +78,10 @@ def filter_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Estimate the states behind recorded series. Without --out, --plot or --json the table goes to stdout.
+    """Estimate the states behind recorded series. Without --out, --plot or --json, the table goes to stdout.
 
-    The output has the file's columns, sorted by time, and the estimates next to them; --horizon appends the forecast.
-    If a series fails, its error is printed, the others are written, and the exit code is 1.
+    The output has the file's columns, sorted by time, and the estimates next to them. --horizon appends the forecast.
+    If a series fails, its error is printed, the other series are written, and the exit code is 1.
     """
     from rfa.cli.filter_run import Task, parse_alarm, parse_range
 
@@ -122,9 +124,10 @@ def forecast_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Forecast the next rows of recorded series: mean, standard deviation and 90 % interval.
+    """Forecast the next rows of recorded series, with mean, standard deviation and 90 % interval.
 
-    Without --horizon: a day of hours, a week of days, a year of months or quarters, and the like.
+    The default horizon depends on the time step: a day of hours, a week of days, a year of months or quarters, and so
+    on.
     """
     from rfa.cli.filter_run import Task, parse_range
     from rfa.data.horizon import USUAL
@@ -159,9 +162,10 @@ def detect_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Print the incidents of recorded series: alarms, as rare as the rate says, that belong together.
+    """Print the incidents of recorded series. An incident is a group of alarms.
 
-    An alarm is an unusual value, a stretch of changed level or spread, a standstill, or a time without values.
+    An alarm is an unusual value, a changed level or spread, a value that no longer changes, or a time without values.
+    --rate determines how many alarms there are.
     """
     from rfa.cli.filter_run import Task, parse_alarm
 
@@ -188,7 +192,9 @@ def plot_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Draw recorded series: measurements, estimates, 50 and 90 % intervals, outliers, alarms, gaps and the forecast."""
+    """Draw recorded series with measurements, estimates, 50 and 90 % intervals, outliers, alarms, gaps and the
+    forecast.
+    """
     from rfa.cli.filter_run import Task, parse_alarm
     from rfa.data.horizon import USUAL
     from rfa.data.source import display_name
@@ -210,7 +216,7 @@ def _load(
     plot: Path | None,
     plot_option: str = "--plot",
 ) -> Filters:
-    """Check the outputs, and load the model."""
+    """Check the outputs and load the model."""
     from rfa.cli.filter_output import check_outputs
 
     check_outputs(out, plot, data, plot_option)
@@ -218,15 +224,15 @@ def _load(
 
 
 def load_model(bundle: str | None, system: Path | None) -> Filters:
-    """The filters of --model or --system.
+    """Return the filters of --model or --system.
 
     Raises:
-        ValueError: both are given, or it cannot be loaded.
+        ValueError: If both are given, or loading fails.
     """
     from rfa.cli.filter_run import load_filter, load_system
 
     if bundle is not None and system is not None:
-        raise ValueError("--system replaces --model: give one of them")
+        raise ValueError("--system replaces --model; remove one of them")
     return load_filter(bundle) if system is None else load_system(system)
 
 
@@ -242,15 +248,15 @@ def _write(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: 
 
 @dataclass
 class FilterBatch:
-    """Files, and the results of their series.
+    """Files and the results of their series.
 
     Attributes:
         source: options of `rfa.data.load_table`.
-        view: the rows of the table: all with the forecast, only the forecast, only alarms, or a row for each incident.
-        digits: of CSV output; None: all.
-        has_plot: all columns are drawn into one picture.
-        has_keys: a file has several series.
-        frames: the file of each series that was filtered, as read.
+        view: rows of the table: all with the forecast, only the forecast, only alarms, or one row per incident.
+        digits: number of digits in CSV output. None means all.
+        has_plot: whether all columns are drawn into one picture.
+        has_keys: whether a file has several series.
+        frames: the file of each series that was filtered, as it was read.
         failed: the error of each series or file that could not be filtered.
     """
 
@@ -269,7 +275,7 @@ class FilterBatch:
 
     @property
     def has_one_result(self) -> bool:
-        """Whether there is one series, and its columns were filtered together."""
+        """Whether there is one series whose columns were filtered together."""
         return self._has_one_series and len(self.results) == 1
 
     @property
@@ -280,7 +286,7 @@ class FilterBatch:
         """Filter every series of every file.
 
         Raises:
-            ValueError: none could be filtered.
+            ValueError: If no series could be filtered.
         """
         from rfa.library.running import check_sizes
 
@@ -297,10 +303,10 @@ class FilterBatch:
         self._print_warnings()
         if not self.results:
             first = next(iter(self.failed.values()))
-            raise ValueError(f"no series could be filtered; the first of {len(self.failed)}: {first}")
+            raise ValueError(f"no series could be filtered; the first of {len(self.failed)} errors: {first}")
 
     def by_series(self) -> list[list[Filtered]]:
-        """The results of each series: several if its columns were filtered separately."""
+        """Return the results of each series. There are several if its columns were filtered separately."""
         return [list(parts) for _, parts in groupby(self.results, key=lambda result: (result.file, result.key))]
 
     def _series(self, source: str, name: str) -> Iterator[tuple[Frame, Key, Series]]:
@@ -344,7 +350,7 @@ class FilterBatch:
 
 
 def _display_names(sources: Sequence[str]) -> list[str]:
-    """File names, or the sources as given where two files have the same name."""
+    """Return the file names, or the sources as given where two files have the same name."""
     from rfa.data.source import display_name
 
     names = [display_name(source) for source in sources]
@@ -352,7 +358,7 @@ def _display_names(sources: Sequence[str]) -> list[str]:
 
 
 def _print_notes(name: str, read: dict[Key, Series]) -> None:
-    """Print what was decided while reading; notes on all series of a file once."""
+    """Print what was decided while reading. Notes that apply to all series of a file are printed once."""
     from rfa.data import key_name
 
     counts = Counter(note for series in read.values() for note in series.notes)
@@ -368,6 +374,6 @@ def _print_notes(name: str, read: dict[Key, Series]) -> None:
 
 def _print_first(lines: Iterator[str]) -> None:
     found = list(lines)
-    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"and {len(found) - SHOWN} more of these"]
+    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"and {len(found) - SHOWN} more of this kind"]
     for line in shown:
         typer.echo(line, err=True)

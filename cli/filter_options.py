@@ -17,8 +17,9 @@ def _expand(sources: list[str]) -> list[str]:
 Sources = Annotated[
     list[str],
     typer.Argument(
-        help="CSV, JSON, Excel, Parquet, Arrow or SQLite, also compressed; a folder or a pattern such as 'data/*.csv'; "
-        "a URL such as https:// or s3://; or - for standard input. `rfa inspect FILE` shows how it is read.",
+        help="CSV, JSON, Excel, Parquet, Arrow or SQLite file, also compressed; a directory, or a pattern such "
+        "as 'data/*.csv'; a URL such as https:// or s3://; or - for standard input. `rfa inspect FILE` "
+        "shows how it is read.",
         metavar="FILE...",
         callback=_expand,
     ),
@@ -28,59 +29,79 @@ Model = Annotated[
     typer.Option(
         "--model",
         "--bundle",
-        help="Bundle folder, or the name of a default bundle. Default: default, a mixture of a trained network and "
-        "simple forecasts that filters each column separately. auto needs no training and is faster; auto-joint uses "
-        "the correlation of the columns.",
+        help="Bundle directory, or name of a default bundle. The default is `default`, which mixes a trained "
+        "network with simple forecasts and filters each column separately. `auto` needs no training and is "
+        "faster. `auto-joint` uses the correlation of the columns.",
     ),
 ]
 System = Annotated[
-    Path | None, typer.Option(help="Instead of a bundle: JSON file with matrices, presets or fitted models.")
+    Path | None, typer.Option(help="JSON file with matrices, presets or fitted models, instead of a bundle.")
 ]
-Horizon = Annotated[str | None, typer.Option(help="Forecast the next rows: 24, or all within 30min, 6h or 1d.")]
+Horizon = Annotated[
+    str | None, typer.Option(help="Forecast the next rows: a number such as 24, or all rows within 30min, 6h or 1d.")
+]
 Leads = Annotated[
     list[str] | None,
-    typer.Option(help="Also the forecast of each row this far ahead: rows such as 24, or a time. Repeatable."),
+    typer.Option(
+        help="Also forecast this far ahead from each row: a number of rows such as 24, or a duration. Repeatable."
+    ),
 ]
 Minimum = Annotated[
-    float | None, typer.Option("--min", help="Lowest possible value: no estimate or forecast lies below.")
+    float | None, typer.Option("--min", help="Lowest possible value. No estimate or forecast lies below it.")
 ]
 Maximum = Annotated[
-    float | None, typer.Option("--max", help="Highest possible value: no estimate or forecast lies above.")
+    float | None, typer.Option("--max", help="Highest possible value. No estimate or forecast lies above it.")
 ]
-Weights = Annotated[bool, typer.Option("--weights", help="Also the weights of the models that the default one mixes.")]
+Weights = Annotated[
+    bool, typer.Option("--weights", help="Also print the weights of the models that `default` combines.")
+]
 Smooth = Annotated[bool, typer.Option("--smooth", help="Also estimate each row from all rows, earlier and later.")]
-Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this many later rows only.")]
-AlarmRate = Annotated[str | None, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share such as 0.001.")]
-Rate = Annotated[str, typer.Option(help="Rate of alarms: 1/day, 2/hour, or a share of the rows such as 0.001.")]
+Lag = Annotated[int | None, typer.Option(min=0, help="Smooth with this number of later rows only.")]
+AlarmRate = Annotated[str | None, typer.Option(help="Alarm rate: 1/day, 2/hour, or a share such as 0.001.")]
+Rate = Annotated[str, typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001.")]
 Mute = Annotated[
     list[str] | None,
     typer.Option(
-        help="Maintenance window, whose rows count as missing: 'sat 22:00-23:30', 'daily 03:00-03:10' or two times "
-        "joined by /, in the zone of --tz. Repeatable."
+        help="Maintenance window whose rows count as missing: 'sat 22:00-23:30', 'daily 03:00-03:10', or two "
+        "times joined by /, in the time zone of --tz. Repeatable."
     ),
 ]
-Rows = Annotated[bool, typer.Option("--rows", help="Each row with an alarm, with its estimates, not each incident.")]
-MinDeviation = Annotated[float, typer.Option(min=0, help="Least distance of an alarm from the expected value.")]
-Direct = Annotated[str, typer.Option(help="Alarms above the expected value (up), below it (down), or both.")]
-Quiet = Annotated[int, typer.Option(min=0, help="Rows after an alarm in which only much rarer ones are alarms.")]
+Rows = Annotated[
+    bool, typer.Option("--rows", help="Print each row with an alarm and its estimates, instead of incidents.")
+]
+MinDeviation = Annotated[float, typer.Option(min=0, help="Minimum deviation of an alarm from the forecast.")]
+Direct = Annotated[str, typer.Option(help="Report values above the forecast (up), below it (down), or both.")]
+Quiet = Annotated[
+    int, typer.Option(min=0, help="Number of rows after an alarm during which only a much rarer row is an alarm.")
+]
 Rules = Annotated[
     str | None,
-    typer.Option(help="What may raise alarms, joined by commas: value, stretch, standstill, gap.", show_default="all"),
+    typer.Option(
+        help="Rules that may raise an alarm, separated by commas: value, stretch, standstill, gap.", show_default="all"
+    ),
 ]
-Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values nearer than an outlier.")]
+Flag = Annotated[float, typer.Option(min=0.5, max=1 - 1e-12, help="Share of values that deviate less than an outlier.")]
 InParts = Annotated[
     bool,
     typer.Option(
         "--stream",
-        help="Filter a Parquet file part by part, in little memory, rows in their order; needs --by, --time and --out.",
+        help="Filter a Parquet file part by part, with little memory and with the rows in their order. Requires "
+        "--by, --time and --out.",
     ),
 ]
 Digits = Annotated[
     str,
-    typer.Option(help="Digits of CSV output beyond the leading one of the interval's width; full: all.", metavar="N"),
+    typer.Option(
+        help="Number of digits in CSV output beyond the leading digit of the interval's width, or `full` for all "
+        "digits.",
+        metavar="N",
+    ),
 ]
-Plot = Annotated[Path | None, typer.Option(help="Image of estimates, intervals, outliers, alarms and forecast.")]
+Plot = Annotated[Path | None, typer.Option(help="Image with estimates, intervals, outliers, alarms and forecast.")]
 Picture = Annotated[
-    Path | None, typer.Option(help="Image as .png, .svg, .pdf, .jpg or .html. Default: FILE_plot.png, in this folder.")
+    Path | None,
+    typer.Option(
+        help="Image as .png, .svg, .pdf, .jpg or .html. The default is FILE_plot.png in the current directory."
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Table as .csv, .parquet, .arrow or .jsonl; everything as .json.")]
+Out = Annotated[Path | None, typer.Option(help="Table as .csv, .parquet, .arrow or .jsonl, or all results as .json.")]

@@ -1,4 +1,4 @@
-"""Where the results of `rfa filter` go: a table, a document or a picture, by the ending of the file name."""
+"""Output of `rfa filter` as a table, a document or a picture, depending on the ending of the file name."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TABLES = (".csv", ".parquet", ".arrow", ".jsonl")
 
 
 def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str], plot_option: str = "--plot") -> None:
-    """Refuse outputs that cannot be written, before any file is read.
+    """Reject outputs that cannot be written, before any file is read.
 
     Raises:
-        ValueError: see `check_output`.
+        ValueError: See `check_output`.
     """
     if out is not None:
         check_output("--out", out, (*TABLES, DOCUMENT), sources)
@@ -41,24 +41,25 @@ def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str], p
 
 
 def check_output(option: str, path: Path, endings: Sequence[str], sources: Sequence[str]) -> None:
-    """Refuse a file that cannot be written.
+    """Reject a file that cannot be written.
 
     Raises:
-        ValueError: unknown ending, missing folder, no permission, or the file is one of the sources.
+        ValueError: If the ending is unknown, the directory is missing, permission is missing, or the file is one of the
+            sources.
     """
     if path.suffix.lower() not in endings:
         allowed = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
         raise ValueError(f"{option} must end in {allowed}, got {path.name!r}")
     folder = path.parent
     if not folder.is_dir():
-        raise ValueError(f"{option}: there is no folder {str(folder)!r}")
+        raise ValueError(f"{option}: directory {str(folder)!r} does not exist")
     if path.is_dir():
-        raise ValueError(f"{option}: {str(path)!r} is a folder: give a file")
+        raise ValueError(f"{option}: {str(path)!r} is a directory; name a file")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"{option}: {str(path)!r} may not be written")
+        raise ValueError(f"{option}: no permission to write {str(path)!r}")
     files = (Path(source) for source in sources if "://" not in source and source != "-")
     if path.exists() and any(file.exists() and file.samefile(path) for file in files):
-        raise ValueError(f"{option}: {str(path)!r} is the file to filter: give another name")
+        raise ValueError(f"{option}: {str(path)!r} is the file to filter; name another file")
 
 
 def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: bool) -> None:
@@ -80,13 +81,13 @@ def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as
     if as_json:
         print_json(document())
     elif has_table:
-        typer.echo(as_csv(_join_tables(batch, batch.digits)), nl=False)  # bytes
+        typer.echo(as_csv(_join_tables(batch, batch.digits)), nl=False)  # in bytes
     arrows = "".join(f" → {path}" for path in (out, plot) if path is not None)
     typer.echo(_summary(batch) + arrows, err=as_json or has_table)
 
 
 def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
-    """All series, one after the other in the order of their files and keys."""
+    """Return all series in one table, in the order of their files and keys."""
     import pyarrow as pa
 
     from rfa.cli.filter_table import as_table
@@ -100,7 +101,7 @@ def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:  # a column is text in one file and numbers in another
         raise ValueError(
-            f"the files do not make one table ({str(error).splitlines()[0]}): filter them one by one"
+            f"the files do not form one table ({str(error).splitlines()[0]}); filter them one by one"
         ) from None
 
 
@@ -150,7 +151,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def as_csv(table: pa.Table) -> bytes:
-    """CSV; missing values are empty."""
+    """Return the table as CSV. Missing values are empty cells."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -170,7 +171,7 @@ def as_csv(table: pa.Table) -> bytes:
 
 
 def _as_lines(table: pa.Table) -> bytes:
-    """One JSON object per row."""
+    """Return one JSON object per row."""
     table = _plain(table)
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return b"".join(
@@ -180,7 +181,7 @@ def _as_lines(table: pa.Table) -> bytes:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """The table with dates, nested and binary cells as text."""
+    """Return the table with dates, nested and binary cells as text."""
     import pyarrow as pa
 
     for k, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
@@ -193,7 +194,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def as_document(result: Filtered, flag: float) -> dict[str, Any]:
-    """All results of one series, as JSON types."""
+    """Return all results of one series, as JSON types."""
     from rfa.runtime.filters.ahead import points
 
     sequence, leads = result.sequence, len(result.leads)
@@ -226,7 +227,9 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
 
 
 def _weights(result: Filtered) -> dict[str, Any]:
-    """Weights of the model's experts in each row of the forecast, for each column, if requested."""
+    """Return the weights of the model's experts in each row of the forecast, for each column, if they were
+    requested.
+    """
     found = result.forecast
     if found is None or not found.experts:
         return {}

@@ -1,4 +1,4 @@
-"""How `rfa filter` filters one series: estimates, forecasts and diagnostics."""
+"""Filtering of one series, with estimates, forecasts and diagnostics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LEVELS = (0.5, 0.9)
 WIDE = "0.9"
-# Coverage is printed for one step, and for horizons of at least this many.
+# Coverage is printed for one-step forecasts, and for horizons of at least this many rows.
 MULTI_STEP = 1.5
 
 
@@ -38,13 +38,14 @@ class Filtered:
     """The results of a series, or of one of its columns that was filtered separately.
 
     Attributes:
-        file, key: its file, and the cells that identify it there.
-        is_part: there are results of other columns of the series.
+        file, key: file of the series, and the cells that identify the series in it.
+        is_part: whether other columns of the series have results of their own.
         outputs: results of each row, by the names of `Columns`.
-        outliers: rows, from 0.
-        leads: horizons of the forecasts made at each row, in units of the times; lead_names: as `--lead` gave them.
+        outliers: rows of the outliers, from 0.
+        leads: horizons of the forecasts made at each row, in units of the times.
+        lead_names: horizons as given by `--lead`.
         future_times: times of the forecast rows, `[M]`.
-        forecast: forecast at `future_times`; None unless requested.
+        forecast: forecast at `future_times`. None unless requested.
     """
 
     file: str
@@ -64,7 +65,7 @@ class Filtered:
 
     @property
     def label(self) -> str:
-        """Name among several results."""
+        """Name of the result among several."""
         parts = [key_name(self.key)] * bool(self.key) + [*self.series.names] * self.is_part
         return ": ".join([self.file, *parts])
 
@@ -75,7 +76,7 @@ class Filtered:
         return self.forecast.moments[:, 2]
 
     def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
-        """Mean, standard deviation and both ends of an interval of the forecast, for each column."""
+        """Return the mean, standard deviation and both bounds of the interval of the forecast, for each column."""
         assert self.forecast is not None
         moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [
@@ -85,15 +86,15 @@ class Filtered:
 
 @dataclass(frozen=True)
 class Task:
-    """What to compute for each series.
+    """Specifies what to compute for each series.
 
     Attributes:
         filters: returns the filters of a series or of its columns.
         leads, horizon: option values of `--lead` and `--horizon`.
-        flag: share of rows that an outlier is farther off than.
-        smooth: also the states given all rows, or the next `lag` rows.
-        option: the option of the alarm rate, for messages.
-        range: no estimate or forecast lies outside.
+        flag: share of rows that deviate less than an outlier.
+        smooth: whether to estimate each state also from all rows, or from the next `lag` rows.
+        option: name of the alarm rate's option, for messages.
+        range: range that contains all estimates and forecasts.
         weights: whether forecasts have the weights of the model's experts.
     """
 
@@ -112,7 +113,7 @@ class Task:
         """Check the option values before a file is read.
 
         Raises:
-            ValueError: `--lead` or `--horizon` is invalid.
+            ValueError: If `--lead` or `--horizon` is invalid.
         """
         for text in self.leads:
             parse_lead(text, 1.0)
@@ -123,19 +124,21 @@ class Task:
         """Filter a series, or its columns separately.
 
         Raises:
-            ValueError: the series does not fit the filter or the alarm rate.
+            ValueError: If the series does not fit the filter or the alarm rate.
         """
         from rfa.library.models import check_mixture, with_covariates
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.needs_times == "rate" and series.clock is None:
-            raise ValueError(f"{self.option} is per time, and {file} has no time column; give a share of the rows")
+            raise ValueError(
+                f"{self.option} is a rate per time, but {file} has no time column; use a share of the rows"
+            )
         if self.alarm.needs_times and series.clock is None:
-            raise ValueError(f"--mute names times, and {file} has no time column")
+            raise ValueError(f"--mute contains times, but {file} has no time column")
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
-                f"{self.option} is more than half of the rows of {file}, which are {step:,.12g} s apart; give a rarer "
-                "rate such as 1/week, or a share of the rows such as 0.001"
+                f"{self.option} exceeds half of the rows of {file}, which are {step:,.12g} s apart; use a lower rate "
+                "such as 1/week, or a share of the rows such as 0.001"
             )
         with suggest_column_option():
             parts = with_covariates(self.filters)(key, series)
@@ -193,11 +196,11 @@ class Task:
 
 @contextmanager
 def suggest_column_option() -> Iterator[None]:
-    """Add `--column` to the error on too many columns."""
+    """Mention `--column` in the error for too many columns."""
     try:
         yield
     except InvalidInput as error:
-        raise ValueError(error.message + (", by --column" if error.code == "too_large" else "")) from None
+        raise ValueError(error.message + (", with --column" if error.code == "too_large" else "")) from None
 
 
 def run_filter(
@@ -213,10 +216,10 @@ def run_filter(
     """Filter a series, with a progress bar.
 
     Args:
-        smooth: also the states given all rows, or the next `lag` rows.
+        smooth: whether to estimate each state also from all rows, or from the next `lag` rows.
 
     Raises:
-        ValueError: the bundle takes another number of columns.
+        ValueError: If the bundle takes another number of columns.
     """
     import numpy as np
     from tqdm import tqdm
@@ -230,9 +233,9 @@ def run_filter(
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
-            f"the file has {series.values.shape[1]} columns of values ({', '.join(series.names)}), "
-            f"bundle {runtime.name!r} takes {runtime.observation_size}; "
-            "`rfa train filter --data CSV` makes a filter that fits"
+            f"the file has {series.values.shape[1]} columns of values ({', '.join(series.names)}), but bundle "
+            f"{runtime.name!r} takes {runtime.observation_size}; `rfa train filter --data CSV` trains a filter for "
+            "this file"
         )
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
     options = FilterOptions(
@@ -240,7 +243,7 @@ def run_filter(
         range=range, inputs=covariate_inputs(series, horizon),
         utc_offsets=series.utc_offsets,
     )  # fmt: skip
-    # Smoothing takes a tick for each filtered piece, each row of the backward pass and each output row.
+    # Smoothing advances the bar for each filtered piece, each row of the backward pass and each output row.
     total = 2 * len(times) - (-len(times) // runtime.piece_rows) if smooth else len(times)
     with (
         tqdm(total=total, unit="row", disable=None, leave=False) as bar,
@@ -250,10 +253,10 @@ def run_filter(
 
 
 def load_filter(bundle: str | None) -> Filters:
-    """The filters of a model; None is the default model. No bundle is opened for a model that is only a name.
+    """Return the filters of a model. None selects the default model. Built-in models do not open a bundle.
 
     Raises:
-        FileNotFoundError, ValueError: it cannot be loaded.
+        FileNotFoundError, ValueError: If the model cannot be loaded.
     """
     from rfa.library.models import mixture_runtime, series_runtime, usual_model
     from rfa.runtime.filters.auto import NAMES, RETIRED, AutoRuntime, retirement_note
@@ -280,10 +283,11 @@ def load_filter(bundle: str | None) -> Filters:
 
 
 def load_system(path: Path) -> Filters:
-    """The filters of the system in a JSON file, or of the systems that it has for columns or series by name.
+    """Return the filters for the system in a JSON file, or for the systems that it defines for columns or series by
+    name.
 
     Raises:
-        OSError, ValueError: it cannot be read.
+        OSError, ValueError: If the file cannot be read.
     """
     from rfa.library.models import own_filters
     from rfa.runtime.filters.compiled_system import SystemRuntime
@@ -293,7 +297,7 @@ def load_system(path: Path) -> Filters:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path.name} is no JSON document: {error}") from None
+        raise ValueError(f"{path.name} is not a JSON document: {error}") from None
     own = own_filters(document) if are_models(document) else None
 
     def filters(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
@@ -302,14 +306,18 @@ def load_system(path: Path) -> Filters:
         except InvalidSystem as error:
             raise ValueError(f"{path.name}: {error}") from None
         if not series.is_dated and any(runtime.calendar is not None for _, runtime in found):
-            raise ValueError(f"{path.name} has a calendar, and the times of the file are no dates; name them by --time")
+            raise ValueError(
+                f"{path.name} has a calendar, but the times of the file are not dates; name the date column with --time"
+            )
         return found
 
     return filters
 
 
 def describe_coverage(checks: ForecastChecks) -> list[str]:
-    """How many values were inside their intervals, one and more steps ahead; empty if none was scored."""
+    """Describe how many values were inside their intervals, one and more steps ahead. The result is empty if none was
+    scored.
+    """
     from rfa.runtime.uncertainty.diagnostics import name_steps
 
     shares = {"one step": checks.coverage.get(WIDE)}
@@ -323,26 +331,26 @@ def describe_coverage(checks: ForecastChecks) -> list[str]:
 
 
 def parse_lead(text: str, row: float) -> float:
-    """A value of `--lead` in units of the times; seconds if it has a unit.
+    """Return the value of `--lead` in units of the times. A value with a unit is in seconds.
 
     Args:
-        row: factor of a number without a unit: the usual time between two rows of a dated file.
+        row: factor for a number without a unit: the usual time between two rows of a dated file.
 
     Raises:
-        ValueError: not a time above 0.
+        ValueError: If the value is not a positive duration.
     """
     found = duration(text)
     ahead = math.inf if found is None else found[0] * (row if found[1] is None else SECONDS[found[1]])
     if not ahead < math.inf:
-        raise ValueError(f"--lead takes a time above 0 such as 0.5, 30min, 6h or 1d, got {text!r}")
+        raise ValueError(f"--lead must be a positive duration such as 0.5, 30min, 6h or 1d, got {text!r}")
     return ahead
 
 
 def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
-    """The range of `--min` and `--max`.
+    """Return the range of `--min` and `--max`.
 
     Raises:
-        ValueError: the one is not below the other.
+        ValueError: If the minimum is not below the maximum.
     """
     from rfa.runtime.uncertainty.input import value_range
 
@@ -350,13 +358,14 @@ def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
 
 
 def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--alarm", **options: Any) -> Alarm:
-    """The alarms of a rate, a share of the rows or a number per time, with other options of `alarm`.
+    """Return the alarm options for a rate, which is a share of the rows or a number per time, and other options of
+    `alarm`.
 
     Args:
-        rules: joined by commas; None for all.
+        rules: names separated by commas. None means all rules.
 
     Raises:
-        ValueError: If an option is invalid, or needs a rate.
+        ValueError: If an option is invalid, or requires a rate.
     """
     from rfa.runtime.uncertainty.alarms import NEVER, alarm_of
 
@@ -365,7 +374,7 @@ def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--a
     if rate is None:
         for name in ("quiet", "rules", "mute"):
             if options.get(name):
-                raise ValueError(f"--{name} needs --alarm with a rate, such as 1/day")
+                raise ValueError(f"--{name} requires --alarm with a rate, such as 1/day")
         return NEVER
     try:
         return alarm_of({"rate": float(rate) if _is_number(rate) else rate, **options}, tz)

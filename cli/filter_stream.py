@@ -1,4 +1,4 @@
-"""`rfa filter --stream`: a Parquet file of many series, filtered part by part in bounded memory."""
+"""`rfa filter --stream`: filter a Parquet file of many series part by part, with bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rfa.data import ReadOptions
     from rfa.library.table import TableFilter
 
-# Rows that are read, filtered and written at a time: one of each while the others go on.
+# Number of rows that are read, filtered and written at a time. The three steps overlap.
 PART_ROWS: Final = 262_144
 MOST_THREADS: Final = 4
 
@@ -36,10 +36,11 @@ def stream_parquet(
     """Write the rows of a Parquet file with their estimates.
 
     Args:
-        others: options that were given, and do not go with --stream.
+        others: options that were given and are not supported with --stream.
 
     Raises:
-        ValueError: an option is missing or does not go with --stream, or the file cannot be read; the message names it.
+        ValueError: If an option is missing or not supported with --stream, or the file cannot be read. The message
+            names the option or file.
     """
     from rfa.library.table import FIELDS, TableColumns, TableFilter
 
@@ -49,7 +50,7 @@ def stream_parquet(
     try:
         file = parquet.ParquetFile(source)
     except (OSError, ArrowInvalid) as error:
-        raise ValueError(f"{source}: no Parquet file: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{source} is not a Parquet file: {str(error).splitlines()[0]}") from None
     columns = TableColumns(
         tuple(reading.by), str(reading.time), tuple(reading.columns), fields=FIELDS, tz=reading.zone
     ).of(file.schema_arrow)
@@ -58,16 +59,20 @@ def stream_parquet(
     work = TableFilter(
         columns, model=options.model, alarm=alarm, minimum=options.minimum, maximum=options.maximum, threads=threads
     )
-    assert out is not None  # checked
+    assert out is not None  # ensured by `_check`
     write_filtered(file, work, out)
     parts = [f"{len(work.streams):,} series", f"{file.metadata.num_rows:,} rows"]
     parts += [f"{work.alarms:,} alarms"] if alarm is not None else []
-    parts += [f"{work.refused:,} rows without estimates: out of order, or a cell is missing"] if work.refused else []
+    parts += (
+        [f"{work.refused:,} rows without estimates, because they are out of order or a cell is missing"]
+        if work.refused
+        else []
+    )
     typer.echo(f"{', '.join(parts)} → {out}", err=True)
 
 
 def write_filtered(file: Any, work: TableFilter, out: Path) -> None:
-    """Write the rows of a Parquet file with their estimates; reading, filtering and writing overlap."""
+    """Write the rows of a Parquet file with their estimates. Reading, filtering and writing overlap."""
     from pyarrow import parquet
 
     batches = file.iter_batches(PART_ROWS)
@@ -91,25 +96,25 @@ def write_filtered(file: Any, work: TableFilter, out: Path) -> None:
 
 
 def _check(sources: Sequence[str], out: Path | None, reading: ReadOptions, others: Sequence[str]) -> str:
-    """The source."""
+    """Check the options and return the source."""
     from rfa.cli.filter_output import check_output
 
     if reading.known or reading.start or reading.end or reading.every or reading.missing or reading.time_format:
         others = [*others, "--known, --from, --to, --every, --missing or --time-format"]
     if others:
-        raise ValueError(f"--stream does not go with {others[0]}")
+        raise ValueError(f"--stream does not support {others[0]}")
     for option, value in (("--by", reading.by), ("--time", reading.time), ("--out", out)):
         if not value:
-            raise ValueError(f"--stream needs {option}")
+            raise ValueError(f"--stream requires {option}")
     if len(sources) != 1 or not Path(sources[0]).is_file():
-        raise ValueError(f"--stream takes one Parquet file on this machine, got {', '.join(sources)}")
+        raise ValueError(f"--stream requires a single Parquet file on this machine, got {', '.join(sources)}")
     assert out is not None
     check_output("--out", out, (".parquet",), sources)
     return sources[0]
 
 
 def _rate(text: str) -> float | str:
-    """A share of the rows, or a rate such as 1/day."""
+    """Return a share of the rows, or a rate such as 1/day."""
     try:
         return float(text)
     except ValueError:

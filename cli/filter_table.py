@@ -1,4 +1,4 @@
-"""A filtered series as a table: the columns of its file, the results of each row, and the forecast rows."""
+"""A filtered series as a table, with the columns of its file, the results of each row, and the forecast rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rfa.cli.filter import View
 
-# Parts of a table's columns, and their names in `Columns`.
+# Parts of the table's column names, and their names in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 FORECAST_PARTS = ("mean", "std", "median", "low90", "high90")
 FILE, KIND = "file", "kind"
@@ -34,14 +34,16 @@ def as_table(
     has_forecast: bool,
     digits: int | None = None,
 ) -> pa.Table:
-    """The columns of the file, and next to them the estimates, scores, forecasts and smoothed states of each row.
+    """Return the columns of the file, followed by the estimates, scores, forecasts and smoothed states of each row.
 
     Args:
-        parts: the results of one series; several if its columns were filtered separately, each with its own scores.
-        view: "forecast" has only the forecast, "alarms" only the rows with alarms, "incidents" a row for each.
-        has_file: the first column is the file name.
-        has_forecast: the forecast is appended, and a column marks its rows.
-        digits: see `round_estimates`; None: all.
+        parts: the results of one series. There are several if its columns were filtered separately, each with its own
+            scores.
+        view: "forecast" returns only the forecast, "alarms" only the rows with alarms, and "incidents" one row per
+            incident.
+        has_file: whether the first column is the file name.
+        has_forecast: whether the forecast is appended, with a column that marks its rows.
+        digits: see `round_estimates`. None means all digits.
     """
     import pyarrow as pa
 
@@ -53,7 +55,7 @@ def as_table(
     elif view != "forecast":
         blocks.append((_source_columns(table, parts, by), _result_columns(parts, digits), "estimate"))
     if has_forecast:
-        # Rows with estimates have no median.
+        # Rows with estimates do not have a median.
         chosen = FORECAST_PARTS if view == "forecast" else tuple(PARTS)
         forecast = {name: column for part in parts for name, column in _forecast_columns(part, chosen, digits).items()}
         blocks.append((_future_columns(table, first, by), forecast, "forecast"))
@@ -64,7 +66,7 @@ def as_table(
         before = {file: pa.array([first.file] * count)} if has_file else {}
         after = {KIND: pa.array([kind] * count)} if len(blocks) > 1 else {}
         tables.append(({**before, **source}, {**after, **results}))
-    # A result with the name of one of the file's columns gets a number.
+    # If a result has the name of one of the file's columns, a number is appended.
     source, results = tables[0]
     names = unique_names([*source, *results])
     renamed = dict(zip(results, names[len(source) :], strict=True))
@@ -95,7 +97,7 @@ def _incident_columns(table: Table, parts: Sequence[Filtered], digits: int | Non
 
 
 def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows with an alarm."""
+    """Return the rows with an alarm."""
     import numpy as np
 
     raised = [table[name].to_numpy(zero_copy_only=False) == 1 for name in names]
@@ -103,7 +105,7 @@ def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _source_columns(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:
-    """The file's columns, in the order of the series' rows; filtered ones as numbers."""
+    """Return the file's columns in the order of the series' rows. Filtered columns are numbers."""
     import numpy as np
 
     series = parts[0].series
@@ -179,7 +181,7 @@ def _forecast_columns(result: Filtered, chosen: Sequence[str], digits: int | Non
 
 
 def numbers(column: np.ndarray) -> pa.Array:
-    """An Arrow array; NaN becomes null."""
+    """Return an Arrow array. NaN becomes null."""
     import pyarrow as pa
 
     return pa.array(column, from_pandas=True)

@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     from rfa.data import Key, ReadOptions, Series
     from rfa.fitting.fit import Models
 
-# Models, failed series and notes that are printed.
+# Maximum number of models, failed series and notes that are printed.
 SHOWN = 8
 
-Source = Annotated[str, typer.Argument(help="A file for `rfa filter`, or - for standard input.", metavar="FILE")]
+Source = Annotated[
+    str, typer.Argument(help="File to read, as for `rfa filter`, or - for standard input.", metavar="FILE")
+]
 Out = Annotated[Path, typer.Option("--out", help="JSON file for the models.")]
-Country = Annotated[str | None, typer.Option(help="Country with its holidays as separate days: US, or DE-BY.")]
-Holidays = Annotated[list[str] | None, typer.Option(help="A date such as 2026-12-24; repeatable.", metavar="DATE")]
-ConfigFile = Annotated[Path | None, typer.Option(help="JSON: seasons, max_harmonics, max_free_modes, iterations.")]
+Country = Annotated[
+    str | None, typer.Option(help="Country whose holidays form a separate day pattern, such as US or DE-BY.")
+]
+Holidays = Annotated[
+    list[str] | None, typer.Option(help="Date of a holiday, such as 2026-12-24. Repeatable.", metavar="DATE")
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option(help="JSON file with seasons, max_harmonics, max_free_modes and iterations.")
+]
 
 
 @reads_files
@@ -37,9 +45,9 @@ def fit(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Fit level, trend, seasons and a calendar to each column of each series; needs no torch.
+    """Fit level, trend, seasons and a calendar to each column of each series. This does not need torch.
 
-    `rfa filter FILE --system MODELS` uses the models. Ctrl-C and SIGTERM keep finished models, and the same command
+    `rfa filter FILE --system MODELS` uses the models. Ctrl-C and SIGTERM keep the finished models, and the same command
     continues. If a series fails, its error is printed, and the exit code is 1.
     """
     from rfa.cli.filter_output import DOCUMENT, check_output
@@ -68,7 +76,7 @@ def fit(
 def _fit(
     series: dict[Key, Series], out: Path, config: Path | None, *, zone: str, country: str | None, holidays: list[str]
 ) -> Models:
-    """Fit with a progress bar."""
+    """Fit the models, with a progress bar."""
     from tqdm import tqdm
 
     from rfa.fitting.column_models import SHARES, StructuralConfig

@@ -18,18 +18,24 @@ DEFAULT_BUNDLE = "books"
 
 
 Prompt = Annotated[str, typer.Argument(help="Text to continue.")]
-Bundle = Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")]
+Bundle = Annotated[str, typer.Option(help="Bundle directory, or name of a default bundle.")]
 Decode = Annotated[
     Literal["recurrent", "attention"] | None,
-    typer.Option(help="Filter slots, or attention over a growing cache. Default: slots if available."),
+    typer.Option(
+        help="Use filter slots, or attention over a growing cache. The default is slots if the bundle supports them."
+    ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1)]
-Temperature = Annotated[float, typer.Option(min=0, max=100, help="0 selects the most probable token.")]
+Temperature = Annotated[
+    float, typer.Option(min=0, max=100, help="Sampling temperature; 0 selects the most probable token.")
+]
 TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most probable tokens.")]
-TopP = Annotated[float, typer.Option(min=1e-9, max=1, help="Sample from the smallest set with this probability.")]
+TopP = Annotated[
+    float, typer.Option(min=1e-9, max=1, help="Sample from the smallest set of tokens with this probability.")
+]
 LatentNoise = Annotated[float, typer.Option(min=0, max=10, help="Scale of the last layer's latent sample.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Default: random, printed with --json.")]
-Stop = Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Random seed. The default is random; --json prints it.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text before which to end. Repeatable.")]
 
 
 async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
@@ -71,7 +77,7 @@ def generate(
     stop: Stop = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Continue a text, streamed to the terminal."""
+    """Continue a text and stream it to the terminal."""
     import asyncio
 
     from rfa.cli.bundles import find_bundle

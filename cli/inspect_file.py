@@ -1,4 +1,4 @@
-"""`rfa inspect`: how files would be read."""
+"""`rfa inspect`: show how files would be read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rfa.data import Frame, ReadOptions, Series
     from rfa.data.sampling import TableSample
 
-# Series that are printed; --json has all.
+# Maximum number of series that are printed; --json prints all of them.
 SHOWN = 8
-# Steps longer than the usual one by this factor are gaps.
+# Steps that are longer than the usual step by this factor are gaps.
 GAP = 1.5
-# Last rows that are searched for seasons.
+# Number of last rows that are searched for seasons.
 SEARCHED = 20_000
 
 
@@ -25,7 +25,7 @@ SEARCHED = 20_000
 def inspect_files(
     data: Sources, *, as_json: JsonFlag = False, reading: ReadOptions, source: dict[str, str | None]
 ) -> None:
-    """Show how files are read: clock, step, gaps, columns, missing values, seasons, and what was decided."""
+    """Show how files are read: time column, step, gaps, columns, missing values, seasons, and what was decided."""
     if len(data) == 1:
         document = _inspect(data[0], reading, source)
         print_table(document, _lines(document), as_json)
@@ -55,13 +55,13 @@ def _inspect(file: str, reading: ReadOptions, source: dict[str, str | None]) -> 
 def describe(
     frame: Frame, reading: ReadOptions, failed: Mapping[str, str], sample: TableSample | None = None
 ) -> dict[str, Any]:
-    """What was read, as JSON types; counts are estimates if the table is a sample."""
+    """Return what was read, as JSON types. Counts are estimates if the table is a sample."""
     from rfa.data import key_name
 
     share, breaks = (1.0, 0) if sample is None else (sample.share, sample.breaks)
     series = list(frame.series.values())
     if not series:
-        raise ValueError(f"no series can be read; the first: {next(iter(failed.values()))}")
+        raise ValueError(f"no series can be read; the first error: {next(iter(failed.values()))}")
     first = series[0]
     return {
         "clock": list(first.clock_columns) or None,
@@ -98,7 +98,7 @@ def _describe_series(series: Series, share: float, breaks: int) -> dict[str, Any
 
 
 def _estimate(count: int, share: float) -> int:
-    """A count of the whole file, to three digits; exact if all of it was read."""
+    """Return a count for the whole file, rounded to three digits. It is exact if all of the file was read."""
     return count if share == 1.0 else int(float(f"{count / share:.3g}"))
 
 
@@ -111,7 +111,7 @@ def _describe_values(values: Any, share: float) -> dict[str, Any]:
 
 
 def _seasons(series: Series) -> list[float]:
-    """Periods in rows."""
+    """Return the seasonal periods in rows."""
     from rfa.fitting.seasons import candidate_periods
 
     found = candidate_periods(series.times[-SEARCHED:], series.values[-SEARCHED:, 0])
@@ -133,7 +133,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     zone = f" ({document['zone']})" if document["zone"] else ""
     share = document["read_share"]
     if share < 1.0:
-        yield f"sample   {100 * share:.2g} % of the file: both ends, and parts between them; counts are estimates"
+        yield f"sample   {100 * share:.2g} % of the file from both ends and parts between; counts are estimates"
     yield f"clock    {' + '.join(clock) + zone if clock else 'none: rows are counted'}"
     if document["by"]:
         yield f"series   {len(document['series'])}, by {' and '.join(document['by'])}"

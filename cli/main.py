@@ -1,6 +1,6 @@
 """The `rfa` command.
 
-Subcommands import what they need when they run, so that `rfa --help` is fast and `rfa serve` needs no torch.
+Subcommands import what they need when they run. `rfa --help` is therefore fast, and `rfa serve` does not need torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rfa.cli import (
 )
 from rfa.cli.console import CommandGroup
 
-# Commands that read files of series, and take no data frames.
+# Commands that read files of series and do not use data frames.
 READERS = ("filter", "forecast", "detect", "plot", "backtest", "inspect", "fit")
 
 
@@ -39,7 +39,7 @@ class App(typer.Typer):
     """The command line."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as a program; tests call the commands otherwise."""
+        """Run as a program. Tests call the commands in another way."""
         if sys.argv[1:2] and sys.argv[1] in READERS:
             from rfa.data.without_pandas import WithoutPandas  # loads numpy
 

@@ -11,42 +11,59 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line.")]
-BundleName = Annotated[str, typer.Argument(help="Bundle folder, or the name of a default bundle.", metavar="BUNDLE")]
+BundleName = Annotated[str, typer.Argument(help="Bundle directory, or name of a default bundle.", metavar="BUNDLE")]
 JsonFile = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
-JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or to add to.")]
-Bundles = Annotated[list[Path] | None, typer.Option("--bundle", help="Bundle to serve; repeatable.", metavar="DIR")]
-TestFolder = Annotated[Path, typer.Option(help="Folder with test.txt, or with test: .txt files.", metavar="DIR")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write or extend.")]
+Bundles = Annotated[list[Path] | None, typer.Option("--bundle", help="Bundle to serve. Repeatable.", metavar="DIR")]
+TestFolder = Annotated[
+    Path, typer.Option(help="Directory with test.txt, or with a directory test of .txt files.", metavar="DIR")
+]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 
-# How a file of series is read, see `rfa.data.read_frame`: type, default and help of each option.
+# Options for reading a file of series (see `rfa.data.read_frame`), with the type, default and help of each.
 READING: Final[dict[str, tuple[Any, Any, Any]]] = {
-    "time": (str | None, None, typer.Option(help="Time column. Default: found by its name or content.")),
-    "column": (list[str] | None, None, typer.Option(help="Value column; repeatable. Default: all numeric columns.")),
+    "time": (str | None, None, typer.Option(help="Time column. By default it is found by its name or content.")),
+    "column": (
+        list[str] | None, None, typer.Option(help="Value column. Repeatable. The default is all numeric columns."),
+    ),
     "known": (
         list[str] | None, None,
-        typer.Option(help="Column whose future is known, such as a price or a holiday; repeatable."),
+        typer.Option(help="Column whose future values are known, such as a price or a holiday. Repeatable."),
     ),
-    "by": (list[str] | None, None, typer.Option(help="Column that labels series; repeatable. Default: found.")),
-    "sheet": (str | None, None, typer.Option(help="Sheet, table of a ZIP archive, or 'table 2' of a text file.")),
-    "query": (str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. Default: its only table.")),
-    "zone": (str, "UTC", typer.Option("--tz", help="Time zone of times without one, and of days and weeks.")),
-    "time_format": (str | None, None, typer.Option(help="Format of the times for strptime: '%d.%m.%Y %H:%M'.")),
+    "by": (
+        list[str] | None, None,
+        typer.Option(help="Column that labels series. Repeatable. By default such columns are found."),
+    ),
+    "sheet": (
+        str | None, None, typer.Option(help="Sheet of a workbook, file in a ZIP archive, or 'table 2' of a text file."),
+    ),
+    "query": (
+        str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. The default is its only table."),
+    ),
+    "zone": (str, "UTC", typer.Option("--tz", help="Time zone of times that do not state one, and of days and weeks.")),
+    "time_format": (str | None, None, typer.Option(help="strptime format of the times, such as '%d.%m.%Y %H:%M'.")),
     "missing": (
         list[str] | None, None,
-        typer.Option(help="Word or number for missing values, such as -999; repeatable. none: do not search for such."),
+        typer.Option(
+            help="Word or number that marks missing values, such as -999. Repeatable. `none` disables the search for "
+            "such numbers."
+        ),
     ),
     "strict": (
-        bool, False, typer.Option("--strict", help="Refuse decreasing times and cells that are not numbers."),
+        bool, False, typer.Option("--strict", help="Reject decreasing times and cells that are not numbers."),
     ),
     "start": (str | None, None, typer.Option("--from", help="First time to read, such as 2024-03-31.")),
     "end": (str | None, None, typer.Option("--to", help="Read rows before this time.")),
-    "every": (str | None, None, typer.Option(help="Resample to a regular step such as 5min or 1d, by the mean.")),
+    "every": (
+        str | None, None,
+        typer.Option(help="Regular step, such as 5min or 1d, to which the rows are resampled by their mean."),
+    ),
 }  # fmt: skip
 
 
 def reads_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of READING to a command, which gets them as `reading`, a `ReadOptions`, and `source`."""
-    # rfa.data loads numpy, which `rfa --help` need not.
+    """Add the options of READING to a command. It gets them as `reading`, a `ReadOptions`, and `source`."""
+    # rfa.data loads numpy, which `rfa --help` does not need.
     hints = get_type_hints(command, localns={"ReadOptions": Any}, include_extras=True)
     own = [
         parameter.replace(annotation=hints[name])

@@ -1,4 +1,4 @@
-"""Picture of filtered series."""
+"""Pictures of filtered series."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ if TYPE_CHECKING:
 
 HTML: Final = ".html"
 ENDINGS: Final = (".png", ".svg", ".pdf", ".jpg", HTML)
-# Panels of one picture. Inches: its width, and the height of a panel, lower the more there are.
+# Maximum number of panels in a picture, its width in inches, and the height of a panel, which decreases with their
+# number.
 MAX_PANELS: Final = 64
 WIDTH, MAX_HEIGHT, MIN_HEIGHT = 11.0, 2.8, 1.3
-# Longer lines are thinned to this many points: an image has no more columns.
+# Longer lines are thinned to this many points, because an image does not have more columns.
 MAX_POINTS: Final = 20_000
-# A forecast with less than 1 / SHORT of the rows is drawn again, with the last rows: ZOOM_ROWS times as many, at least
-# MIN_ZOOM_ROWS.
+# A forecast with less than 1 / SHORT of the rows is drawn again in a second panel, with ZOOM_ROWS times as many of the
+# last rows, and at least MIN_ZOOM_ROWS.
 SHORT, ZOOM_ROWS, MIN_ZOOM_ROWS = 10, 4, 48
-# Times are regular if the share REGULAR_SHARE of the steps differs from the median by less than TOLERANCE of it. A gap
-# is longer than GAP median steps, or IRREGULAR_GAP if times are irregular.
+# Times are regular if the share REGULAR_SHARE of the steps differs from the median step by less than TOLERANCE of it. A
+# gap is longer than GAP median steps, or IRREGULAR_GAP median steps if times are irregular.
 TOLERANCE, REGULAR_SHARE, GAP, IRREGULAR_GAP = 0.05, 0.9, 1.5, 10.0
-# Size of a mark: at least MIN_MARK, and MARKS over the root of their number.
+# Size of a mark: MARKS divided by the square root of their number, and at least MIN_MARK.
 MIN_MARK, MARKS = 3.5, 60.0
-# Intervals of the first FIRST_ROWS rows, at most FIRST_SHARE of all, may exceed the panel; MARGIN of it is empty.
+# Intervals of the first FIRST_ROWS rows, or of FIRST_SHARE of all rows if that is less, may exceed the panel. A share
+# MARGIN of the panel stays empty.
 FIRST_ROWS, FIRST_SHARE, MARGIN = 20, 0.5, 0.05
-# An outlier is marked in columns whose deviation is at least this share of the largest.
+# An outlier is marked in columns whose deviation is at least this share of the largest one.
 DEVIATION_SHARE: Final = 0.5
 WIDE: Final = "0.9"
 LEVELS: Final = (("0.9", 0.15), ("0.5", 0.3))
 MEASURED: Final[dict[str, Any]] = {"marker": ".", "linestyle": "none", "color": "0.35", "markersize": 3}
-# Units in column names: `latency (ms)`, `power [kW]`, `temp_c`.
+# Units in column names, as in `latency (ms)`, `power [kW]` or `temp_c`.
 BRACKETED_UNIT: Final = re.compile(r"^(.*?)[ _]*[(\[]([^()\[\]]{1,12})[)\]]$")
 UNITS: Final = {
     "c": "°C", "degc": "°C", "celsius": "°C", "f": "°F", "degf": "°F", "fahrenheit": "°F", "k": "K", "ms": "ms",
@@ -52,19 +54,20 @@ UNITS: Final = {
 
 
 def check_panels(count: int) -> None:
-    """Refuse more columns than one picture shows, before they are filtered.
+    """Reject more columns than one picture can show, before they are filtered.
 
     Raises:
-        ValueError: there are more than `MAX_PANELS`.
+        ValueError: If there are more than `MAX_PANELS`.
     """
     if count > MAX_PANELS:
         raise ValueError(
-            f"a picture has up to {MAX_PANELS} columns, these are {count:,}: choose some with --column, or fewer series"
+            f"a picture shows up to {MAX_PANELS} columns, but there are {count:,}; choose columns with --column, or "
+            "use fewer series"
         )
 
 
 def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
-    """Draw a panel for each column: measurements, estimates, intervals, outliers, alarms, gaps and the forecast.
+    """Draw a panel for each column, with measurements, estimates, intervals, outliers, alarms, gaps and the forecast.
 
     A short forecast is drawn again in a second panel with the last rows. The suffix of `path` selects the format.
     """
@@ -112,7 +115,7 @@ def _save(figure: Figure, path: Path, title: str) -> None:
 
 
 def axis_label(name: str) -> str:
-    """A column's name, with its unit in brackets if the name has one."""
+    """Return a column's name, with its unit in brackets if the name contains one."""
     if found := BRACKETED_UNIT.match(name):
         return f"{found[1]} [{found[2]}]"
     stem, _, unit = name.rpartition("_")
@@ -120,13 +123,13 @@ def axis_label(name: str) -> str:
 
 
 def _zoom_begin(one: Filtered) -> int:
-    """First row of the second panel for a short forecast; 0 if none is needed."""
+    """Return the first row of the second panel for a short forecast, or 0 if no second panel is needed."""
     rows, ahead = len(one.series.times), len(one.future_times)
     return max(0, rows - max(ZOOM_ROWS * ahead, MIN_ZOOM_ROWS)) if 0 < SHORT * ahead < rows else 0
 
 
 def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.ndarray) -> None:
-    """Draw a column from row `begin` on; outliers and alarms are marked where `is_largest` `[N]`."""
+    """Draw a column from row `begin` on. Outliers and alarms are marked where `is_largest` `[N]` is True."""
     series, outputs, name = one.series, one.outputs, one.series.names[k]
     rows = len(series.times)
     every = slice(begin, None, max(1, (rows - begin) // MAX_POINTS))
@@ -147,7 +150,7 @@ def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.nda
     for label, is_marked, marker, color, fill, largest in marks:
         where = begin + np.flatnonzero((is_marked & is_largest)[begin:])
         if len(where):
-            axes.plot(times[where], values[where], **MEASURED)  # may have been thinned out
+            axes.plot(times[where], values[where], **MEASURED)  # the line may have been thinned out
             size = min(largest, max(MIN_MARK, MARKS / len(where) ** 0.5))
             axes.plot(times[where], values[where], marker, color=color, fillstyle=fill, markersize=size, label=label)
     for number, (lead, text) in enumerate(zip(one.leads, one.lead_names, strict=True)):
@@ -168,7 +171,9 @@ def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.nda
 
 
 def y_limits(one: Filtered, k: int, begin: int) -> tuple[float, float]:
-    """Limits of a panel: all values and forecasts, and the intervals except the wide ones of the first rows."""
+    """Return the limits of a panel. They contain all values and forecasts, and the intervals except wide ones in the
+    first rows.
+    """
     outputs, name, values = one.outputs, one.series.names[k], one.series.values[:, k]
     seen = np.flatnonzero(~np.isnan(values))
     begin_bands = int(seen[min(FIRST_ROWS, int(FIRST_SHARE * len(seen)))]) if len(seen) else 0
@@ -185,7 +190,7 @@ def y_limits(one: Filtered, k: int, begin: int) -> tuple[float, float]:
 
 
 def _draw_forecast(axes: Any, one: Filtered, k: int) -> None:
-    """Draw the forecast, from the last estimate on."""
+    """Draw the forecast, starting at the last estimate."""
     name, outputs = one.series.names[k], one.outputs
     times = one.series.moments(np.concatenate((one.series.times[-1:], one.future_times)))
     for level, alpha in LEVELS:
@@ -201,7 +206,7 @@ def _draw_forecast(axes: Any, one: Filtered, k: int) -> None:
 
 
 def _shade(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
-    """Shade gaps over the height of a panel."""
+    """Shade gaps over the full height of a panel."""
     if not found:
         return
     edges = times[np.array([(begin, end, end) for begin, end in found])].ravel()
@@ -213,9 +218,9 @@ def _shade(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
 
 
 def largest_deviations(one: Filtered) -> np.ndarray:
-    """Whether a column deviates most in its row, relative to its median deviation, `[N, P]`.
+    """Return whether a column deviates most in its row, relative to its median deviation, `[N, P]`.
 
-    Outliers and alarms belong to rows; this selects the columns that they are marked in.
+    Outliers and alarms belong to rows. This selects the columns in which they are marked.
     """
     off = np.abs(np.stack([one.outputs[f"innovation.{name}"] for name in one.series.names], axis=1))
     usual = [float(np.median(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in off.T]
@@ -224,7 +229,7 @@ def largest_deviations(one: Filtered) -> np.ndarray:
 
 
 def gaps(times: np.ndarray, is_missing: np.ndarray) -> list[tuple[int, int]]:
-    """Gaps without a measurement that are longer than usual, as their first and last rows."""
+    """Return the gaps without a measurement that are longer than usual, as their first and last rows."""
     steps = np.diff(times)
     if not (steps > 0).any():
         return []

@@ -1,4 +1,4 @@
-"""`rfa score`: the surprising events of sequences."""
+"""`rfa score`: find surprising events in sequences."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ import typer
 from rfa.cli.console import print_json
 from rfa.cli.options import JsonFlag
 
-Rate = Annotated[float, typer.Option(min=1e-9, max=0.5, help="Share of the events of usual sequences that are alarms.")]
+Rate = Annotated[
+    float, typer.Option(min=1e-9, max=0.5, help="Share of the events in ordinary sequences that are alarms.")
+]
 
 
 def score_events(
-    file: Annotated[str, typer.Argument(help="File of whole numbers, a sequence a line; - is standard input.")],
-    bundle: Annotated[str, typer.Option(help="Bundle folder, or the name of a default bundle.")] = "events",
+    file: Annotated[
+        str, typer.Argument(help="File with one sequence of whole numbers per line, or - for standard input.")
+    ],
+    bundle: Annotated[str, typer.Option(help="Bundle directory, or name of a default bundle.")] = "events",
     rate: Rate = 0.001,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the events of sequences that are alarms at a rate. The end of a sequence is an event, too.
+    """Print the events of sequences that are alarms at the given rate. The end of a sequence counts as an event.
 
-    `rfa train lm` trains a bundle on sequences of your own.
+    `rfa train lm` trains a bundle on your own sequences.
     """
     from rfa.library.events import EventModel
     from rfa.runtime.text.sequences import read_sequences
@@ -48,12 +52,12 @@ def score_events(
         print_json({**summary, "rate": rate, "found": found})
     else:
         typer.echo(
-            f"{len(found)} alarms in {flagged} of {lines} sequences; {rate * events:.3g} alarms are expected of "
-            f"{events} usual events",
+            f"{len(found)} alarms in {flagged} of {lines} sequences; {rate * events:.3g} alarms are expected among "
+            f"{events} ordinary events",
             err=True,
         )
 
 
 def _shown(alarm: dict[str, Any]) -> str:
     event = "the end" if alarm["event"] is None else f"event {alarm['event']}"
-    return f"line {alarm['line']}, place {alarm['place']}: {event}, probability {alarm['tail']:.2g}"
+    return f"line {alarm['line']}, position {alarm['place']}: {event}, probability {alarm['tail']:.2g}"

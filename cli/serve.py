@@ -1,4 +1,4 @@
-"""`rfa serve`: bundles over HTTP."""
+"""`rfa serve`: serve bundles over HTTP."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from rfa.cli.options import Bundles
 
 def serve(
     bundles: Bundles = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one; default 8000.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto (the CPU), cpu, cuda or cuda:1.")] = None,
-    text_runtime: Annotated[str | None, typer.Option(help="auto, compiled or onnx, for texts on a CPU.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. The default is 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 chooses a free one. The default is 8000.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device: auto (the CPU), cpu, cuda, or a numbered GPU such as cuda:1.")
+    ] = None,
+    text_runtime: Annotated[
+        str | None, typer.Option(help="Runtime for texts on a CPU: auto, compiled or onnx.")
+    ] = None,
 ) -> None:
-    """Serve bundles over HTTP until stopped. RFA_* environment variables set limits, and by default the bundles."""
+    """Serve bundles over HTTP until stopped. RFA_* environment variables set limits, and the default bundles."""
     from rfa.cli.bundles import served_bundles
     from rfa.service.server import serve as run_server
     from rfa.service.settings import Settings

@@ -1,4 +1,6 @@
-"""`rfa train lm`, `rfa train filter` and `rfa train series`: data → a run directory that `rfa export` reads."""
+"""`rfa train lm`, `rfa train filter` and `rfa train series`: train on data and write a run directory for `rfa
+export`.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +19,54 @@ if TYPE_CHECKING:
     from rfa.model.series.network import SeriesNetwork
     from rfa.training.series_batches import Cells
 
-# Values of a user's series for training, from the first on: two years at 5-minute steps.
+# Number of values of a user's series that are used for training, from the first on. This is two years at 5-minute
+# steps.
 MAX_CELLS = 1 << 18
 
 app = typer.Typer(no_args_is_help=True, help="Train a model from data.")
-Steps = Annotated[int | None, typer.Option(min=1, help="Instead of the config's; more continue a finished run.")]
-Seed = Annotated[int | None, typer.Option(help="Instead of the config's.")]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of training steps, instead of the config's. A larger number continues a finished run."
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Random seed, instead of the config's.")]
 Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", metavar="RUN", file_okay=False)]
 Corpus = Annotated[
     Path,
     typer.Option(
-        help="Folder with train and valid: folders of .txt files, or .txt files. Files of whole numbers are sequences "
-        "of events, one a line.",
+        help="Directory with train and valid, either as directories of .txt files or as .txt files. A file of "
+        "whole numbers has one sequence of events per line.",
         metavar="DIR",
     ),
 ]
 LanguageConfig = Annotated[str, typer.Option(help="Packaged config (small, books, paper, events), or a JSON file.")]
-Variant = Annotated[str | None, typer.Option(help="A model of the papers at that size: B1, M2, M2.4, slots, …")]
+Variant = Annotated[str | None, typer.Option(help="Model of the papers to train at that size: B1, M2, M2.4, slots, …")]
 SeriesFiles = Annotated[
     list[str] | None,
-    typer.Option(help="File for rfa filter, in addition to synthetic series; repeatable.", metavar="FILE"),
+    typer.Option(
+        help="File of series to use in addition to synthetic series, read as by rfa filter. Repeatable.", metavar="FILE"
+    ),
 ]
 StartFrom = Annotated[
     str | None,
-    typer.Option("--from", help="Initial weights. Default: series with --data, else new.", metavar="BUNDLE|RUN|new"),
+    typer.Option(
+        "--from",
+        help="Run or bundle with the initial weights. The default is series with --data, else new weights.",
+        metavar="BUNDLE|RUN|new",
+    ),
 ]
 SeriesConfig = Annotated[
-    str | None, typer.Option(help="series, series_tune, series_v2, or a JSON file. Default: by --data.")
+    str | None,
+    typer.Option(
+        help="Packaged config (series, series_tune, series_v2), or a JSON file. The default is series_tune with "
+        "--data, else series."
+    ),
 ]
-Minutes = Annotated[float | None, typer.Option(help="Training time, instead of steps; learning rates follow it.")]
-CopyTo = Annotated[Path | None, typer.Option(help="Folder for copies of checkpoints; --out may name it later.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="Training time in minutes, instead of steps. The learning rates follow the time.")
+]
+CopyTo = Annotated[Path | None, typer.Option(help="Directory for copies of checkpoints, which --out may name later.")]
 
 
 @app.command("lm")
@@ -72,19 +92,24 @@ def train_lm(
 @app.command("filter")
 def train_filter(
     data: Annotated[
-        str, typer.Option(help="A file for rfa filter, or simulate:oscillator.", metavar="FILE|simulate:NAME")
+        str,
+        typer.Option(
+            help="File of series, read as by rfa filter, or simulate:oscillator.", metavar="FILE|simulate:NAME"
+        ),
     ],
     out: Out,
     config: Annotated[
         str | None,
-        typer.Option(help="Packaged config (structural, oscillator, linear), or a JSON file. Default: a deep filter."),
+        typer.Option(
+            help="Packaged config (structural, oscillator, linear), or a JSON file. The default is a deep filter."
+        ),
     ] = None,
     steps: Steps = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a filter on recorded series or a simulated system, or continue the run in --out.
 
-    structural fits level, trend and seasons. Ctrl-C and SIGTERM save the current step.
+    The config structural fits level, trend and seasons. Ctrl-C and SIGTERM save the current step.
     """
     from rfa.training.filter import RECORD_FILE, FilterRun
     from rfa.training.filter import train_filter as train
@@ -93,7 +118,7 @@ def train_filter(
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     if steps is not None:
         if run.family != "deep":
-            raise ValueError(f"--steps applies to deep filters only, not to family {run.family}; remove it")
+            raise ValueError(f"--steps applies only to deep filters, but the family is {run.family}; remove it")
         run = replace(run, training=replace(run.training, steps=steps))
     model = train(run, data, out)
     if run.family == "structural":
@@ -119,7 +144,8 @@ def train_series(
     copy_to: CopyTo = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train the series network: on synthetic series for hours, or from the shipped weights on your own for minutes.
+    """Train the series network on synthetic series for hours, or from the shipped weights on your own series for
+    minutes.
 
     A run in --out is continued. Ctrl-C and SIGTERM save the current step.
     """
@@ -143,7 +169,7 @@ def train_series(
 
 
 def _read_cells(files: Sequence[str]) -> list[Cells]:
-    """The columns of all series of some files, as training data."""
+    """Return the columns of all series of some files, as training data."""
     from rfa.data import load_table, read_frame, usual_step
     from rfa.training.series_batches import cells_of
 
@@ -157,7 +183,7 @@ def _read_cells(files: Sequence[str]) -> list[Cells]:
 
 
 def _series_network(source: str) -> SeriesNetwork:
-    """The series network of a bundle or a run."""
+    """Return the series network of a bundle or a run."""
     from rfa.cli.bundles import find_bundle
     from rfa.model.checkpoint import CONFIG_FILE
     from rfa.model.loading import load_model

@@ -16,11 +16,11 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from rfa.watch.config import Config
 
-ConfigFile = Annotated[Path, typer.Argument(help="TOML or YAML file; see the guide to watch.", metavar="CONFIG")]
+ConfigFile = Annotated[Path, typer.Argument(help="TOML or YAML file; see the guide to rfa watch.", metavar="CONFIG")]
 
 
 class _RunByDefault(TyperGroup):
-    """A group whose command is `run` where none is named."""
+    """A group that runs the command `run` if none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, "-h", "--help"}:
@@ -31,7 +31,8 @@ class _RunByDefault(TyperGroup):
 app = typer.Typer(
     cls=_RunByDefault,
     no_args_is_help=True,
-    help="Filter the series of a metrics store as they arrive, and write back scores and alarms: rfa watch CONFIG.",
+    help="Filter the series of a metrics store as they arrive, and write back scores and alarms. Start it with "
+    "rfa watch CONFIG.",
 )
 
 
@@ -39,9 +40,9 @@ app = typer.Typer(
 def run(
     config: ConfigFile,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file and the source, and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file and the source, then exit.")] = False,
 ) -> None:
-    """Watch until stopped. SIGHUP reads the file again; if it is invalid, the present configuration stays."""
+    """Watch until stopped. SIGHUP reads the file again. If it is invalid, the current configuration is kept."""
     from rfa.watch.config import load_config
 
     options = load_config(config)
@@ -73,27 +74,27 @@ def run(
 
 @app.command()
 def init(
-    url: Annotated[str, typer.Argument(help="Address of a Prometheus or VictoriaMetrics.", metavar="URL")],
+    url: Annotated[str, typer.Argument(help="URL of a Prometheus or VictoriaMetrics server.", metavar="URL")],
     *,
-    out: Annotated[Path, typer.Option(help="File to write; must not exist.")] = Path("watch.toml"),
+    out: Annotated[Path, typer.Option(help="File to write. It must not exist.")] = Path("watch.toml"),
 ) -> None:
     """Write a configuration for some metrics of a running server."""
     from rfa.watch.init import write_config
 
     if out.exists():
-        raise ValueError(f"{out} exists: name another file with --out")
+        raise ValueError(f"{out} already exists; name another file with --out")
     out.write_text(write_config(url), encoding="utf-8")
-    typer.echo(f"{out} written: run rfa watch {out}")
+    typer.echo(f"{out} written; start with rfa watch {out}")
 
 
 @app.command()
 def demo(
     *,
     target: Annotated[
-        str | None, typer.Option(help="Only serve the metrics of the service, in real time, at HOST:PORT.")
+        str | None, typer.Option(help="Only serve the metrics of the simulated service, in real time, at HOST:PORT.")
     ] = None,
 ) -> None:
-    """Watch a simulated service with an incident, for three hours in a few seconds."""
+    """Watch a simulated service with an incident. Three hours pass in a few seconds."""
     from rfa.watch.demo import DemoTarget, run_demo
 
     if target is not None:
@@ -129,7 +130,7 @@ def dashboard(config: ConfigFile) -> None:
 
 
 def _check(options: Config) -> None:
-    """Print the queries, the numbers of their series, and the memory of their states."""
+    """Print the queries, their numbers of series, and the memory of their states."""
     import time
 
     from rfa.library.models import find_model
@@ -140,4 +141,4 @@ def _check(options: Config) -> None:
         size = find_model(query.model, 1).runtime.state_bytes
         series = "" if source is None else f"{source.count(query.expr, time.time())} series now, "
         memory = query.series_limit * size / 1e6
-        typer.echo(f"{query.name}: {series}at most {query.series_limit} with {memory:.1f} MB of state, {query.model}")
+        typer.echo(f"{query.name}: {series}at most {query.series_limit}, with {memory:.1f} MB of state, {query.model}")

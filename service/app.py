@@ -1,4 +1,4 @@
-"""The ASGI application: routes, middleware and errors."""
+"""The ASGI application with its routes, middleware and error handlers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from rfa.service.state.keeper import make_keeper
 from rfa.service.validation import validation_failure
 
 NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
-# FastAPI's telemetry would export invalid bodies and messages of exceptions.
+# FastAPI's telemetry would export invalid bodies and the messages of exceptions.
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
@@ -57,7 +57,7 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     """Return the ASGI application.
 
     Args:
-        settings: Default: from `RFA_*` environment variables.
+        settings: The default is `Settings()`, which reads the `RFA_*` environment variables.
         load: Opens the models at startup. Tests pass small models.
     """
     settings = settings or Settings()
@@ -142,7 +142,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracing: Tracing | None) -
     app.add_middleware(OriginGuard, policy=OriginPolicy(settings, has_keys=has_keys))
     app.add_middleware(Boundary, metrics=app.state.metrics, tracing=tracing)
     if networks := settings.security.trusted_proxies:
-        # The client of a request is the last address in X-Forwarded-For that is not a trusted proxy's.
+        # The client of a request is the last address in X-Forwarded-For that does not belong to a trusted proxy.
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(network) for network in networks])
 
 
@@ -158,7 +158,7 @@ async def _handle_named_error(request: Request, error: Exception) -> Response:
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:
-    """Convert 404 and 405 of the router."""
+    """Convert the router's errors 404 and 405."""
     status = getattr(error, "status_code", 500)
     if status == 404:
         return error_response(NotFound(NO_SUCH_PATH))
@@ -169,7 +169,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 
 
 def _methods_of_path(request: Request) -> list[str]:
-    """Return the methods of all routes with this path. The router reports those of the first."""
+    """Return the methods of all routes with this path. The router only reports the methods of the first route."""
     routes = request.app.router.routes
     return [
         method

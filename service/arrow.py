@@ -1,7 +1,8 @@
-"""Arrow streams as an alternative to JSON: columns of numbers in and out (`application/vnd.apache.arrow.stream`).
+"""Arrow streams as an alternative to JSON, for columns of numbers in requests and replies
+(`application/vnd.apache.arrow.stream`).
 
-The query has the other fields of the JSON body, validated by the same model. Messages are checked before decoding.
-Compressed ones could unpack to any size, and are rejected. pyarrow checks the rest.
+The query holds the other fields of the JSON body, and the same model validates them. Messages are checked before they
+are decoded. Compressed messages are rejected, because they could unpack to any size. pyarrow checks the rest.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ ARROW_BODY: Final = {
     "schema": {
         "type": "string",
         "format": "binary",
-        "description": "Uncompressed record batches: a column of numbers per component, in order, and optionally a "
-        "time column: timestamps, or named times, time, timestamp or t. The query has the other fields of the JSON "
-        "body, as `?model=metrics&levels=0.5,0.9`. With `by` the rows belong to many series, those of a series in "
-        "order; a text column `state` continues a series from that state.",
+        "description": "Uncompressed record batches with one column of numbers per component, in order. A time "
+        "column is optional; it has timestamps or is named times, time, timestamp or t. The "
+        "query has the other fields of the JSON body, as in `?model=metrics&levels=0.5,0.9`. "
+        "With `by`, the rows belong to many series and are in the order of each series. A text "
+        "column `state` continues a series from that state.",
     }
 }
 # Names of the time column. Timestamps become seconds since 1970.
@@ -50,25 +52,25 @@ BY_PARAMETER: Final = {
     "required": False,
     "schema": {"type": "string"},
     "example": "sensor",
-    "description": "for an Arrow stream: key columns of its series, separated by commas; texts, integers, booleans or "
-    "dates",
+    "description": "for an Arrow stream, the key columns that identify its series, separated by commas; keys "
+    "are texts, integers, booleans or dates",
 }
 NUMBER_BYTES: Final = 8
-# Bytes per row while rows are grouped: key codes and order.
+# Memory in bytes per row while rows are grouped, for key codes and order.
 GROUPING_BYTES: Final = 48
-# Bytes per series, and per column of a series, which is a view.
+# Memory in bytes per series, and per column of a series, which is a view.
 SERIES_BYTES, VIEW_BYTES = 512, 192
-# Numbers of fields in Arrow's Message.fbs.
+# Field numbers in Arrow's Message.fbs.
 _MESSAGE_HEADER: Final = 2
 _DICTIONARY_BATCH_DATA: Final = 1
 _RECORD_BATCH_COMPRESSION: Final = 3
-# Columns of every answer in long format.
+# Columns of every reply in long format.
 RESERVED: Final = frozenset({"index", "t", "state", "error"})
 STATE: Final = "state"
 
 
 def request_is_arrow(request: Request) -> bool:
-    """Return whether body and answer are Arrow streams."""
+    """Return whether body and reply are Arrow streams."""
     return request.headers.get("content-type", "").split(";")[0].strip().lower() == ARROW
 
 
@@ -97,7 +99,7 @@ class ArrowRoute(StrictJSONRoute):
 
 
 async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
-    """Return the body as a document. `keys_of` returns the keys of one in long format."""
+    """Return the body as a document. `keys_of` then returns the keys of a body in long format."""
     lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
         body = await reader.read_bytes(settings.max_body_bytes)
@@ -105,39 +107,41 @@ async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
         found: dict[str, Any] = await request.app.state.cooperative.run(decode, is_long=True)
         return found
     body = await reader.read_bytes(settings.max_arrow_bytes)
-    # On a thread: the libraries release the interpreter lock, and it takes long.
+    # Decode in a thread, because it takes long and the libraries release the interpreter lock.
     decoding = asyncio.to_thread(decode_series, body, by, settings, lease)
     found, request.scope["state"]["keys"] = await unless_disconnected(request, decoding)
     return found
 
 
 def keys_of(request: Request) -> Keys | None:
-    """Return the keys of a body in long format, or None for one series."""
+    """Return the keys of a body in long format, or None for a single series."""
     keys: Keys | None = request.scope["state"].get("keys")
     return keys
 
 
 def check_apart(keys: Keys, columns: Collection[str]) -> None:
-    """Raise InvalidRequest if a key has the name of a column of the answer."""
+    """Raise InvalidRequest if a key has the name of a column of the reply."""
     for name in keys.columns:
         if name in columns:
-            message = f"by must not name {name}, which is a column of the answer: rename it, or request other `fields`"
+            message = (
+                f"by must not name {name}, which is a column of the reply; rename the column, or request other `fields`"
+            )
             raise InvalidRequest(message, param=BY, code="no_key")
 
 
 def _keys_asked(request: Request) -> list[str]:
     asked = request.query_params.getlist(BY)
     if len(asked) > 1:
-        raise InvalidRequest(f"{BY} is in the query twice.", param=BY, code="duplicate")
+        raise InvalidRequest(f"the query has {BY} twice.", param=BY, code="duplicate")
     return [name for text in asked for name in text.split(",")]
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query as fields of the document: numbers and words as in JSON, lists with commas."""
+    """Return the query as fields of the document. Numbers and words are written as in JSON, and lists with commas."""
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
-            place = "in the query twice" if name in options else "in the query and in the body"
+            place = "given twice in the query" if name in options else "given both in the query and in the body"
             raise InvalidRequest(f"{name} is {place}.", param=name, code="duplicate")
         if name in LISTS:
             options[name] = [_value(part) for part in text.split(",")]
@@ -154,14 +158,14 @@ def _value(text: str) -> Any:
 
 
 def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str, Any]:
-    """Return `values`, and `times` if there is a time column, as float64 arrays. NaN is missing.
+    """Return `values`, and `times` if there is a time column, as float64 arrays. NaN marks a missing value.
 
     Args:
-        lease: Grows by their memory.
+        lease: grows by the memory of the arrays.
 
     Raises:
-        InvalidRequest: It is not an Arrow stream of numbers, or has too many.
-        PayloadTooLarge, Overloaded: There is no memory for them.
+        InvalidRequest: If the body is not an Arrow stream of numbers, or has too many.
+        PayloadTooLarge, Overloaded: If there is not enough memory for the arrays.
     """
     table = _read_table(body)
     names = table.column_names
@@ -174,21 +178,22 @@ def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str
 
 
 def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease: Lease) -> tuple[dict[str, Any], Keys]:
-    """Return `series` of a table in long format, named "0", "1" …, each as in `decode_arrow`, and their keys.
+    """Return `series` of a table in long format and their keys. The series are named "0", "1", …, each as in
+    `decode_arrow`.
 
     The first non-null value of a text column `state` continues a series.
 
     Args:
-        lease: Grows by their memory.
+        lease: grows by the memory of the series.
 
     Raises:
-        InvalidRequest: It is not an Arrow stream of numbers and keys, or has too many.
-        PayloadTooLarge, Overloaded: There is no memory for them.
+        InvalidRequest: If the body is not an Arrow stream of numbers and keys, or has too many.
+        PayloadTooLarge, Overloaded: If there is not enough memory for the series.
     """
     table = _read_table(body)
     names = [name for name in table.column_names if name not in by]
     if len(by) > MOST_KEYS or len(names) + len(by) != table.num_columns or RESERVED & set(by):
-        message = f"by must name 1 to {MOST_KEYS} columns of the body, none of them {', '.join(sorted(RESERVED))}"
+        message = f"by must name 1 to {MOST_KEYS} columns of the body other than {', '.join(sorted(RESERVED))}"
         raise InvalidRequest(message, param=BY, code="no_key")
     if not 0 < table.num_rows <= settings.max_arrow_observations:
         limit = settings.max_arrow_observations
@@ -216,13 +221,13 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
 
 def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
     if sum(map(text_bytes, column.chunks)) > most_bytes:
-        raise InvalidRequest(f"{STATE} must not have more text than the body", param=STATE, code="too_large")
+        raise InvalidRequest(f"{STATE} must not have more text than the whole body", param=STATE, code="too_large")
     rows = groups.first_rows(column.is_valid().to_numpy())
     return [None if row is None else column[row].as_py() for row in rows]
 
 
 def _read_table(body: bytes) -> Any:
-    """Return the body as a table with distinct column names, sharing memory if possible."""
+    """Return the body as a table with distinct column names. The table shares the memory of the body if possible."""
     try:
         _check_messages(body)
         table = pa.ipc.open_stream(body).read_all()
@@ -231,7 +236,7 @@ def _read_table(body: bytes) -> Any:
         reason = str(error).split("\n")[0][:120]
         raise InvalidRequest(f"The body must be an Arrow stream of numbers: {reason}", code="invalid_arrow") from None
     if len(set(table.column_names)) < table.num_columns:
-        raise InvalidRequest("The body has two columns of one name.", param="values", code="duplicate")
+        raise InvalidRequest("The body has two columns with the same name.", param="values", code="duplicate")
     return table
 
 
@@ -248,16 +253,18 @@ def _check_messages(body: bytes) -> None:
     messages = iter(pa.ipc.MessageReader.open_stream(body))
     first = next(messages, None)
     if first is None or first.type != "schema":
-        raise ValueError("it does not begin with a schema")
+        raise ValueError("the first message is not a schema")
     for message in messages:
         if message.type not in ("record batch", "dictionary"):
-            raise ValueError(f"a message of type {message.type}, where numbers belong")
+            raise ValueError(f"a message of type {message.type} instead of a record batch")
         if _is_compressed(message.metadata.to_pybytes(), is_dictionary=message.type == "dictionary"):
-            raise ValueError("its batches must not be compressed")
+            raise ValueError("the record batches must not be compressed")
 
 
 def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
-    """Return whether a record batch, or that of a dictionary, is compressed. See Message.fbs of Arrow."""
+    """Return whether the record batch of a message is compressed, directly or inside a dictionary. See Arrow's
+    Message.fbs.
+    """
     (message,) = struct.unpack_from("<I", metadata)
     batch = _table(metadata, message, _MESSAGE_HEADER)
     if is_dictionary:
@@ -266,10 +273,10 @@ def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Return the offset of the table in a field of a flatbuffers table."""
+    """Return the offset of the table that a field of a flatbuffers table refers to."""
     place = _field(data, table, number)
     if place is None:
-        raise ValueError("a message without its parts")
+        raise ValueError("a message is incomplete")
     (offset,) = struct.unpack_from("<I", data, place)
     found: int = place + offset
     return found
@@ -300,7 +307,7 @@ def _numbers(name: str, column: Any) -> np.ndarray:
 
 
 def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
-    """Return columns as one stream. NaN is null. The schema's metadata `rfa` is `summary`."""
+    """Return the columns as one stream. NaN becomes null. The metadata `rfa` of the schema is `summary`."""
     arrays = [_column(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={b"rfa": summary})
@@ -311,14 +318,14 @@ def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
 
 
 class SeriesWriter:
-    """Writes an Arrow stream of many series, one record batch each.
+    """Writes an Arrow stream of many series with one record batch per series.
 
-    A batch begins with the key columns. Its metadata `rfa` is JSON about the whole series. A failed series is one row
-    with its keys and error.
+    A batch begins with the key columns. Its metadata `rfa` is JSON that describes the whole series. A failed series is
+    one row with its keys and error.
 
     Args:
-        columns: Empty columns of a series.
-        has_states: Adds a column of states, in the last row of each series.
+        columns: the columns of a series, without rows.
+        has_states: adds a column for states, which are in the last row of each series.
     """
 
     def __init__(self, keys: Keys, columns: Mapping[str, np.ndarray], *, has_states: bool) -> None:
@@ -342,7 +349,7 @@ class SeriesWriter:
         return self._batch(series, rows, columns, {"state": state}, summary)
 
     def add_failed(self, series: int, error: bytes) -> bytes:
-        """Return the batch of a series with an error instead of numbers."""
+        """Return the batch of a series that has an error instead of numbers."""
         return self._batch(series, 1, {}, {"error": error.decode()}, error)
 
     def end(self, summary: bytes) -> bytes:
@@ -375,5 +382,5 @@ class SeriesWriter:
 
 
 def _column(column: np.ndarray) -> Any:
-    # NaN is null. Searching here is faster than in pyarrow.
+    # NaN becomes null. Searching for it here is faster than in pyarrow.
     return pa.array(np.ascontiguousarray(column), from_pandas=bool(np.isnan(column).any()))

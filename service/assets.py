@@ -1,4 +1,4 @@
-"""Files of the web page, read once, plain and compressed."""
+"""Files of the web page. They are read once and stored plain and compressed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEDIA_TYPES: Final = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file: plain, compressed by gzip, and its ETag."""
+    """A file with its plain and its gzip-compressed bytes and its ETag."""
 
     media_type: str
     plain: bytes
@@ -32,7 +32,9 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return the assets by path inside `pages`, such as `series.js`, without licences and other types."""
+    """Return the assets by their path below `pages`, such as `series.js`. Licences and other file types are left
+    out.
+    """
     root = files("rfa.service").joinpath("pages")
     return {
         name: _asset(name, file) for name, file in sorted(_files(root)) if PurePosixPath(name).suffix in MEDIA_TYPES

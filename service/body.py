@@ -1,11 +1,13 @@
-"""Reads request bodies: strict JSON within limits of size, time, memory and cost.
+"""Reads request bodies as strict JSON, with limits on size, time, memory and cost.
 
-    bytes     reserved as they arrive; rejected beyond the limit, declared or not
-    seconds   between two pieces, and a lowest rate for the whole
-    cost      counted piece by piece (`rfa.service.json_cost`); an expensive text is rejected before decoding
-    turns     other work runs between the pieces of a large body
+- Size and memory: bytes are reserved as they arrive. A body beyond the limit is rejected, whether it declares its
+  length or not.
+- Time: there is a maximum time between two pieces and a minimum rate for the whole body.
+- Cost: pieces are counted as they arrive (`rfa.service.json_cost`), and an expensive text is rejected before it is
+  decoded.
+- Fairness: other work runs between the pieces of a large body.
 
-FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limit, and repeats a rejected body in its answer.
+FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limits, and repeats a rejected body in its reply.
 """
 
 from __future__ import annotations
@@ -31,22 +33,23 @@ from rfa.service.memory import Lease, MemoryBudget, lease_of
 from rfa.service.settings import LimitSettings
 from rfa.service.validation import check_lengths, validated
 
-# Counted in at most about a millisecond.
+# Counting this many bytes takes at most about a millisecond.
 PIECE_BYTES: Final = 65_536
-# Larger bodies may take half a millisecond to decode and validate.
+# Larger bodies may take more than half a millisecond to decode and validate.
 LARGE_BYTES: Final = 4_096
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def decode_json(text: bytes | str, subject: str, members: int | None = None) -> Any:
-    """Decode strict JSON (RFC 8259, finite numbers, valid Unicode, no repeated names in an object).
+    """Decode strict JSON (RFC 8259) with finite numbers, valid Unicode and no repeated names in an object.
 
     Args:
-        subject: Its name in messages.
-        members: Number of members in the text, if known.
+        subject: what messages call the text.
+        members: number of members in the text, if known.
 
     Raises:
-        InvalidRequest: The message has the position of the error or the name, but no other text.
+        InvalidRequest: If the text is invalid. The message has the position of the error or the repeated name, but no
+            other text.
     """
     try:
         document = orjson.loads(text)
@@ -61,7 +64,7 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
 
 
 class BodyLimits(NamedTuple):
-    """Limits of a route: bytes, and contents of JSON."""
+    """Limits of a route on bytes and on the contents of JSON."""
 
     size: int
     json: JsonLimits
@@ -76,13 +79,13 @@ def hold(lease: Lease, size: int) -> None:
     """Reserve memory for decoding a body.
 
     Raises:
-        PayloadTooLarge: It is more than a request may have.
-        Overloaded: There is not enough free memory now.
+        PayloadTooLarge: If the body needs more memory than a request may have.
+        Overloaded: If there is not enough free memory now.
     """
     if lease.size + size > lease.largest:
         needed = lease.size + size
         raise PayloadTooLarge(
-            f"The body needs about {needed} bytes of memory to read; a request may have {lease.largest} on this server."
+            f"Reading the body needs about {needed} bytes of memory; a request may have {lease.largest} on this server."
         )
     lease.grow(size)
 
@@ -91,7 +94,7 @@ class BodyReader:
     """Reads the body of one request.
 
     Args:
-        lease: Grows by the memory of the body.
+        lease: grows by the memory of the body.
     """
 
     def __init__(self, request: Request, settings: LimitSettings, lease: Lease, cooperative: CooperativeWork) -> None:
@@ -102,26 +105,26 @@ class BodyReader:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Create with the settings and the lease of the request."""
+        """Return a reader with the settings and the lease of the request."""
         state = request.app.state
         return cls(request, state.settings.limits, lease_of(request), state.cooperative)
 
     async def read_model(self, model: type[Model], limits: BodyLimits) -> Model:
-        """Return the validated body. Afterwards the lease covers it, but no longer its bytes.
+        """Return the validated body. The lease then covers the body, but no longer its bytes.
 
         Raises:
-            PayloadTooLarge: It is too large, or would take too much memory.
-            RequestTimeout: It arrives too slowly.
-            InvalidRequest: It has too many values, is not JSON, or does not match the model.
-            Overloaded: There is not enough free memory now.
-            ClientGone: The client disconnected while a large body was waiting.
+            PayloadTooLarge: If the body is too large or needs too much memory.
+            RequestTimeout: If the body arrives too slowly.
+            InvalidRequest: If the body has too many values, is not JSON, or does not match the model.
+            Overloaded: If there is not enough free memory now.
+            ClientGone: If the client disconnected while a large body was waiting.
         """
         before = self._lease.size
         pieces, counts = await self._read_pieces(limits)
         is_long = counts.size > LARGE_BYTES
         hold(self._lease, counts.decoding_bytes())
         validating = self._validate(pieces, counts.members, model, is_long=is_long)
-        # The body of a client that disconnects need not be validated.
+        # If the client has disconnected, its body need not be validated.
         body = await (unless_disconnected(self._request, validating) if is_long else validating)
         self._lease.shrink(self._lease.size - before - counts.validated_bytes())
         return body
@@ -134,7 +137,7 @@ class BodyReader:
         """
         async with aclosing(self._leased(largest)) as chunks:
             body = b"".join([chunk async for chunk in chunks])
-        self._lease.shrink(len(body))  # the pieces
+        self._lease.shrink(len(body))  # releases the separate pieces
         return body
 
     async def _validate(self, pieces: list[bytes], members: int, model: type[Model], *, is_long: bool) -> Model:
@@ -159,18 +162,18 @@ class BodyReader:
         return pieces, cost.counts
 
     async def _leased(self, largest: int) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the body, each covered by the lease."""
+        """Yield the pieces of the body, with the lease grown for each."""
         size = 0
         async with aclosing(self._in_time(largest)) as chunks:
             async for chunk in chunks:
                 size += len(chunk)
                 if size > largest:
                     raise _too_large(largest)
-                hold(self._lease, 2 * len(chunk))  # the piece, and its copy in the whole
+                hold(self._lease, 2 * len(chunk))  # the piece, and its copy in the whole body
                 yield chunk
 
     async def _in_time(self, largest: int) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the body, within their time."""
+        """Yield the pieces of the body, and check that they arrive in time."""
         _check_declared(self._request, largest)
         gap, rate = self._settings.body_timeout_seconds, self._settings.min_body_rate
         loop = asyncio.get_running_loop()
@@ -183,8 +186,8 @@ class BodyReader:
                     chunk = await anext(chunks, None)
             except TimeoutError:
                 if until_next <= until_end:
-                    raise RequestTimeout(f"The next piece of the body must come within {gap:g} s.") from None
-                raise RequestTimeout(f"The body must come at {rate} bytes per second or faster.") from None
+                    raise RequestTimeout(f"The next piece of the body must arrive within {gap:g} s.") from None
+                raise RequestTimeout(f"The body must arrive at {rate} bytes per second or faster.") from None
             if chunk is None:
                 return
             size += len(chunk)
@@ -208,10 +211,10 @@ def _too_large(largest: int) -> PayloadTooLarge:
 
 
 def require_json(content_type: str | None) -> None:
-    """Reject everything except `application/json` in UTF-8.
+    """Reject all content types except `application/json` in UTF-8.
 
     Raises:
-        UnsupportedMediaType: Another or no content type.
+        UnsupportedMediaType: If the content type is missing or different.
     """
     media_type, *parameters = (content_type or "").lower().split(";")
     pairs = [parameter.partition("=") for parameter in parameters]
@@ -221,47 +224,49 @@ def require_json(content_type: str | None) -> None:
 
 
 def require_uncompressed(content_encoding: str | None) -> None:
-    """Reject a compressed body, which would cause a misleading error.
+    """Reject a compressed body, because decoding it would fail with a misleading error.
 
     Raises:
-        UnsupportedMediaType: The body is compressed.
+        UnsupportedMediaType: If the body is compressed.
     """
     if (content_encoding or "identity").strip().lower() != "identity":
         raise UnsupportedMediaType("The body must be sent uncompressed, without Content-Encoding.")
 
 
 def require_bare(content_type: str | None) -> None:
-    """Reject a form around a file, whose boundaries would be read as rows.
+    """Reject a file inside a form, because the form's boundaries would be read as rows.
 
     Raises:
-        UnsupportedMediaType: The body is a form.
+        UnsupportedMediaType: If the body is a form.
     """
     if (content_type or "").strip().lower().startswith("multipart/"):
-        raise UnsupportedMediaType("The body must be the file itself, not a form: curl --data-binary @FILE, not -F.")
+        raise UnsupportedMediaType(
+            "The body must be the file itself, not a form. With curl, use --data-binary @FILE instead of -F."
+        )
 
 
 class ValidatedRequest(Request):
-    """A request with a validated body, which FastAPI uses unchanged."""
+    """A request with a validated body, which FastAPI uses as it is."""
 
     def __init__(self, request: Request, body: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
         self._validated = body
 
     async def body(self) -> Any:
-        return self._validated  # FastAPI uses it for other content types than JSON
+        return self._validated  # FastAPI reads it for content types other than JSON
 
     async def json(self) -> BaseModel:
         return self._validated
 
 
 class StrictJSONRoute(APIRoute):
-    """A route that reads its body with this module, and whose requests reserve memory."""
+    """A route that reads its body with this module and reserves memory for its requests."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. Its lease (`lease_of`) ends after the last byte.
 
         Raises:
-            NotReady: The server has not started.
+            NotReady: If the server has not started.
         """
         memory: MemoryBudget | None = scope["app"].state.memory
         if memory is None:
@@ -271,11 +276,11 @@ class StrictJSONRoute(APIRoute):
             await super().handle(scope, receive, send)
 
     def limits(self, settings: LimitSettings) -> BodyLimits:
-        """Limits of JSON bodies."""
+        """Return the limits on JSON bodies."""
         return BodyLimits.of(settings)
 
     def plain_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, for validated bodies."""
+        """Return FastAPI's handler, for validated bodies."""
         return super().get_route_handler()
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

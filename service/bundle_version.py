@@ -9,5 +9,5 @@ LENGTH = 12
 
 
 def bundle_version(digests: Iterable[str]) -> str:
-    """Return the version of a set of bundles. Their order counts, because the first of a kind is the default."""
+    """Return the version of a set of bundles. The order matters, because the first bundle of a kind is the default."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:LENGTH]

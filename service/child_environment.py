@@ -16,15 +16,15 @@ import rfa
 
 PR_SET_PDEATHSIG = 1
 GPUS, NO_GPU = "CUDA_VISIBLE_DEVICES", "-1"
-# For numeric libraries and tokenizers. More threads would compete with the other processes.
+# Variables of numeric libraries and tokenizers. More threads would compete with the other processes.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
 def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> dict[str, str]:
-    """Return `inherited` with one thread per numeric library by default, and a PYTHONPATH to this `rfa`.
+    """Return a copy of `inherited` with one thread per numeric library by default, and a PYTHONPATH to this `rfa`.
 
     Args:
-        gpu: Index of the only visible GPU among those that `inherited` makes visible. None changes nothing.
+        gpu: index of the only GPU to make visible, among the GPUs that `inherited` makes visible. None changes nothing.
     """
     modules = [str(Path(str(rfa.__file__)).parent.parent), os.environ.get("PYTHONPATH", "")]
     given = {**ONE_THREAD, **inherited, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
@@ -35,18 +35,18 @@ def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> d
 
 
 def end_with_parent() -> None:
-    """On Linux, let the kernel kill this process when its parent dies."""
+    """Let the kernel kill this process when its parent exits. Only Linux supports this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> None:
-    """Let the kernel limit this process before it reads untrusted data. It can write no files.
+    """Let the kernel limit this process before it reads untrusted data. The process cannot write files afterwards.
 
     Args:
-        seconds: Processor time from now on.
-        memory_bytes: Total memory, without mapped files.
-        open_files: Maximum number of open files.
+        seconds: processor time from now on.
+        memory_bytes: total memory, without mapped files.
+        open_files: maximum number of open files.
     """
     end_with_parent()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -60,7 +60,7 @@ def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> No
     for kind, limit in limits.items():
         hard = resource.getrlimit(kind)[1]
         most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        with contextlib.suppress(ValueError):  # a kernel without such a limit
+        with contextlib.suppress(ValueError):  # the kernel does not support this limit
             resource.setrlimit(kind, (most, most))
 
 

@@ -1,4 +1,4 @@
-"""Cooperative scheduling of long work on the event loop: request bodies and replies, one piece at a time."""
+"""Cooperative scheduling of long work on the event loop, such as request bodies and replies, one piece at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-# Interval at which a piece checks whether live streams wait, and maximum number of checks.
+# Interval at which a piece checks whether live streams are waiting, and the maximum number of checks.
 POLL_SECONDS: Final = 0.001
 MAX_POLLS: Final = 20
 Result = TypeVar("Result")
@@ -15,14 +15,14 @@ Result = TypeVar("Result")
 class CooperativeWork:
     """Runs pieces of long work one at a time. Other tasks run between two pieces.
 
-    With `asyncio.sleep(0)` alone, every long task would run a piece in each iteration of the event loop: sixty large
-    bodies would delay its sockets by sixty pieces.
+    With only `asyncio.sleep(0)`, every long task would run a piece in each iteration of the event loop. Sixty large
+    bodies would then delay its sockets by sixty pieces.
 
-    While a live stream waits for its reply, pieces wait as well, for a bounded time: only one thread runs Python at a
-    time, and an engine step during them takes twice as long.
+    Pieces also wait, for a bounded time, while a live stream waits for its reply. Only one thread runs Python at a
+    time, and an engine step takes twice as long while a piece runs.
 
     Args:
-        is_awaited: Returns whether a live stream waits for the engine.
+        is_awaited: returns whether a live stream is waiting for the engine.
     """
 
     def __init__(self, is_awaited: Callable[[], bool] = lambda: False) -> None:
@@ -30,7 +30,7 @@ class CooperativeWork:
         self._is_awaited = is_awaited
 
     async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
-        """Run a piece of work. A long one waits for the pieces before it."""
+        """Run a piece of work. A long piece waits for the pieces before it."""
         if not is_long:
             return work()
         async with self._lock:
@@ -41,7 +41,7 @@ class CooperativeWork:
                 await asyncio.sleep(0)
 
     async def pause(self) -> None:
-        """Wait before the caller's next piece, which runs until its next await."""
+        """Wait before the caller's next piece, which runs until the caller's next await."""
         async with self._lock:
             await asyncio.sleep(0)
             await self._yield_to_live_streams()

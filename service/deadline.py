@@ -1,4 +1,4 @@
-"""A timeout for many short waits."""
+"""One timeout for many short waits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Deadline:
-    """`asyncio.timeout(seconds)` for one task that waits often and briefly.
+    """Like `asyncio.timeout(seconds)`, for a task that waits often and briefly.
 
-    All waits share one timer, which checks the current wait when it fires. A timer for each of thousands of frames per
-    second took 5 % of a process.
+    All waits share one timer, which checks the current wait when it fires. With one timer per wait, thousands of frames
+    per second spent 5 % of a process on timers.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -31,13 +31,13 @@ class Deadline:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         task, self._task = self._task, None
-        # As in asyncio.timeout, a task that is also cancelled elsewhere stays cancelled.
+        # As in asyncio.timeout, a task that something else has also cancelled stays cancelled.
         is_ours = self._is_late and task is not None and task.uncancel() <= self._cancelling
         if is_ours and kind is asyncio.CancelledError:
             raise TimeoutError
 
     def close(self) -> None:
-        """Cancel the timer, which would keep the task's objects alive."""
+        """Cancel the timer, which otherwise keeps the task's objects alive."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,12 +1,12 @@
-"""Replicas behind a Ray Serve proxy, each a whole application with its own engine.
+"""Replicas behind a Ray Serve proxy. Each is a complete application with its own engine.
 
     pip install 'rfa-server[ray]'
     serve run rfa.service.deploy_ray:application replicas=4 cores=1
 
-Every replica reads the `RFA_*` environment of its node (set by `runtime_env` of a Serve config). Replicas share no
-memory: every one opens all state tokens, and named sessions are in Redis. Ray's proxy replaces `rfa serve`, so settings
-of sockets and processes (`RFA_HOST`, `RFA_PROCESSES`, timeouts of headers and idle connections) have no effect. Put a
-proxy with such limits in front.
+Every replica reads the `RFA_*` environment of its node (set by `runtime_env` of a Serve config). Replicas do not share
+memory. Every replica can open all state tokens, and named sessions are stored in Redis. Ray's proxy replaces `rfa
+serve`, so settings for sockets and processes (`RFA_HOST`, `RFA_PROCESSES`, timeouts for headers and idle connections)
+have no effect. Put a proxy that enforces such limits in front of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ray.serve import Application  # type: ignore[import-not-found]
 from rfa.service.app import create_app
 from rfa.service.settings import Settings, check_names
 
-# After the grace time: remaining replies, and the exit of Python.
+# Time after the grace period for remaining replies and the exit of Python.
 EXIT_SECONDS = 5
 
 
@@ -38,23 +38,23 @@ def shared_settings() -> Settings:
     """Return the settings of this node.
 
     Raises:
-        ValueError: A setting is misspelt, or shared keys or sessions are missing.
+        ValueError: If a setting is misspelt, or shared keys or sessions are missing.
     """
     check_names(os.environ)
     settings = Settings()
     if not settings.models.bundles:
-        raise ValueError("no bundles: set RFA_BUNDLES to their folders")
+        raise ValueError("no bundles found; set RFA_BUNDLES to their directories")
     if settings.state.state_keys is None and settings.state.state_keys_file is None:
-        raise ValueError("replicas need the same keys to open each other's states: set RFA_STATE_KEYS_FILE")
+        raise ValueError("replicas need the same keys to open each other's states; set RFA_STATE_KEYS_FILE")
     if settings.state.sessions == "memory":
-        raise ValueError("RFA_SESSIONS=memory is one process's memory: use redis://… or off")
-    # Ray's proxy has the address. Whether it is public is unknown here.
+        raise ValueError("RFA_SESSIONS=memory is not shared between replicas; use redis://… or off")
+    # Ray's proxy owns the address, and this process cannot know whether it is public.
     if (
         settings.security.api_keys is None
         and settings.security.api_keys_file is None
         and not settings.security.insecure
     ):
-        raise ValueError("set RFA_API_KEYS_FILE, or RFA_INSECURE=true to serve whoever reaches the proxy")
+        raise ValueError("set RFA_API_KEYS_FILE, or set RFA_INSECURE=true to serve everyone who can reach the proxy")
     return settings
 
 
@@ -65,12 +65,16 @@ def build() -> FastAPI:
 
 @serve.ingress(build)
 class Replica:
-    """One engine."""
+    """A Ray Serve replica with one engine."""
 
     app: FastAPI
 
     async def check_health(self) -> None:
-        """Raise NotReady if the engine has work and makes no progress. Ray then replaces the replica."""
+        """Check that the engine makes progress. Ray replaces the replica if this raises.
+
+        Raises:
+            NotReady: If the engine has work and makes no progress.
+        """
         self.app.state.engine.check_ready()
 
 
@@ -92,5 +96,5 @@ def application(options: Options) -> Application:
         graceful_shutdown_timeout_s=settings.server.shutdown_grace_seconds + EXIT_SECONDS,
         ray_actor_options={"num_cpus": options.cores},
     )
-    # Ray's types do not allow a deployment with options alone.
+    # Ray's type annotations do not allow a deployment with options alone.
     return deployment.bind()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Cancels work for clients that have disconnected."""
+"""Cancellation of work for clients that have disconnected."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client has disconnected, or reads nothing."""
+    """Raised when the client has disconnected, or does not read its replies."""
 
 
 class Disconnected(ClientGone, OSError):
-    """Sending to a client that has disconnected. ASGI requires an OSError."""
+    """Raised when sending to a client that has disconnected. ASGI requires an OSError."""
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for `work`, and cancel it if the client disconnects, which Starlette does not do for plain handlers.
+    """Wait for `work`, and cancel it if the client disconnects. Starlette does not do this for plain handlers.
 
-    The body must have been read.
+    Call it after the body has been read.
 
     Raises:
-        ClientGone: The client disconnected first.
+        ClientGone: If the client disconnects first.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(disconnected(request.receive))
@@ -42,6 +42,6 @@ async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Resu
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client disconnects, discarding messages until then."""
+    """Discard messages until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

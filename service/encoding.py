@@ -1,6 +1,6 @@
-"""Encodes JSON in pieces, so that a long document never exists as a whole and does not block a thread.
+"""Encodes JSON in pieces, so that a long document is never held as a whole and does not block a thread.
 
-The joined pieces are the bytes of `orjson.dumps`, with each `Blocks` as the list of its items and each NumPy array as
+The joined pieces equal the bytes of `orjson.dumps`, with each `Blocks` as the list of its items and each NumPy array as
 its `tolist()`.
 """
 
@@ -14,7 +14,7 @@ import orjson
 
 from rfa.runtime.blocks import PIECE_NUMBERS, Blocks
 
-# Marks the position of a long array. JSON never contains this byte.
+# Marks the position of a long array. JSON text never contains this byte.
 _PLACEHOLDER: Final = b"\0"
 
 
@@ -22,7 +22,7 @@ class Long(Blocks):
     """A sequence whose items are converted while it is encoded.
 
     Args:
-        numbers: Estimated numbers per item.
+        numbers: estimated number of numbers per item.
     """
 
     def __init__(self, things: Sequence[Any], make: Callable[[Any], Any] = lambda thing: thing, numbers: int = 1):
@@ -52,12 +52,12 @@ class _LongArray(Blocks):
 
 
 def dumps(document: Any) -> bytes:
-    """Return the document as a whole, for short ones."""
+    """Return a short document as a whole."""
     return b"".join(pieces(document))
 
 
 def pieces(document: Any) -> Iterator[bytes]:
-    """Yield the document in pieces: `Blocks` and arrays block by block, the rest at once."""
+    """Yield the document in pieces. `Blocks` and long arrays are encoded block by block, everything else at once."""
     found: list[Blocks] = []
     skeleton = orjson.dumps(document, default=_marking(found))
     if not found:
@@ -85,7 +85,7 @@ def items(block: Sequence[Any]) -> Iterator[bytes]:
 
 
 def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
-    """Return the `default` of orjson, which collects long arrays that are encoded later."""
+    """Return a `default` function for orjson that collects long arrays, to encode them later."""
 
     def replace(value: Any) -> Any:
         if isinstance(value, np.generic):
@@ -95,7 +95,7 @@ def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
                 return value.tolist()
             value = _LongArray(value)
         if not isinstance(value, Blocks):
-            raise TypeError(f"{type(value).__name__} is not JSON")
+            raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
         if value.is_short:
             return next(value.blocks(), [])
         found.append(value)

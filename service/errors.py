@@ -1,9 +1,9 @@
-"""Errors of requests: one table of statuses, one JSON form.
+"""Errors of requests, with one table of statuses and one JSON form.
 
     {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
 
 `message` names the field and what was expected; it never repeats what the client sent. `type` is the class of the error
-and determines the status, `code` is the precise reason, `param` the path of the field or null.
+and determines the status. `code` is the precise reason, and `param` is the path of the field or null.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from rfa.service.schemas.base import Reply, says
 
 @dataclass(frozen=True)
 class ErrorBody(Reply):
-    """One error."""
+    """Description of one error."""
 
     message: Annotated[str, says("names the field and what was expected")]
     type: Annotated[str, says("class of the error, one per status")]
-    param: Annotated[str | None, says("the field, as a path")]
-    code: Annotated[str, says("the precise reason")]
+    param: Annotated[str | None, says("path of the field that caused the error; null if none did")]
+    code: Annotated[str, says("precise reason")]
 
 
 @dataclass(frozen=True)
 class ErrorReply(Reply):
     """The JSON form of errors, also in streams."""
 
-    error: Annotated[ErrorBody, says("what is wrong, and with which field")]
+    error: Annotated[ErrorBody, says("what is wrong and which field caused it")]
 
 
 @dataclass(frozen=True)
 class RowErrorReply(ErrorReply):
-    """The answer of a stream to a row that it refuses. The state is unchanged, and the stream goes on."""
+    """Reply of a stream to a rejected row. The state is unchanged, and the stream continues."""
 
-    index: Annotated[int, says("position among the rows of this request or stream, from 0")]
-    t: Annotated[float | None, says("time of the row; null if it has no valid one")]
+    index: Annotated[int, says("position of the row in this request or stream, from 0")]
+    t: Annotated[float | None, says("time of the row; null if it has no valid time")]
 
 
 class ServiceError(Exception):
     """An error that is reported to the client."""
 
-    default_code: ClassVar[str | None] = None  # by default the type
+    default_code: ClassVar[str | None] = None  # `type` is used if this is None
     extra_headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -54,11 +54,11 @@ class ServiceError(Exception):
         self.code = code or self.default_code or ERROR_TYPES[type(self)]
 
     def payload(self) -> ErrorReply:
-        """The JSON form."""
+        """Return the JSON form of the error."""
         return ErrorReply(ErrorBody(self.message, ERROR_TYPES[type(self)], self.param, self.code))
 
     def headers(self) -> dict[str, str]:
-        """Extra response headers."""
+        """Return additional response headers."""
         return dict(self.extra_headers)
 
 
@@ -69,7 +69,7 @@ class InvalidRequest(ServiceError):
 
 
 class Unauthorized(ServiceError):
-    """No API key of this server."""
+    """The API key is missing or unknown."""
 
     default_code = "invalid_api_key"
 
@@ -77,15 +77,15 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """A page of another origin may not do this."""
+    """The origin of the page may not do this."""
 
 
 class NotFound(ServiceError):
-    """No such path, or no such model."""
+    """There is no such path or model."""
 
 
 class MethodNotAllowed(ServiceError):
-    """The path exists, the method does not."""
+    """The path does not accept this method."""
 
     def __init__(self, message: str, *, allow: str) -> None:
         super().__init__(message)
@@ -102,17 +102,17 @@ class RequestTimeout(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The named session is at another step than this request continues from."""
+    """The step of the named session differs from the step that this request continues from."""
 
     default_code = "state_conflict"
 
 
 class MalformedRequest(ServiceError):
-    """The bytes are not HTTP."""
+    """The request is not valid HTTP."""
 
 
 class UpgradeRequired(ServiceError):
-    """A WebSocket of a version that this server does not support."""
+    """The WebSocket version is not supported."""
 
     extra_headers: ClassVar[Mapping[str, str]] = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 
@@ -124,7 +124,7 @@ class HeadersTooLarge(ServiceError):
 class PayloadTooLarge(ServiceError):
     """The body is too large."""
 
-    # The rest of the body is never read, so the connection cannot carry another request.
+    # The rest of the body is not read, so the connection cannot carry another request.
     extra_headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
 
@@ -133,7 +133,7 @@ class UnsupportedMediaType(ServiceError):
 
 
 class MisdirectedRequest(ServiceError):
-    """The Host header has a name that is not this server's."""
+    """The Host header names another server."""
 
     default_code = "host_not_allowed"
 
@@ -158,7 +158,7 @@ class NotReady(ServiceError):
 class EngineFailure(ServiceError):
     """The model's output for this request is unusable. Other requests are not affected."""
 
-    # The same request fails again, and OpenAI's clients would send it twice more.
+    # The same request would fail again. Without this header, OpenAI's clients send it two more times.
     extra_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 
@@ -195,15 +195,15 @@ _RUNTIME_ERRORS: dict[type[Exception], Callable[[Any], ServiceError]] = {
     InvalidInput: lambda error: InvalidRequest(error.message, param=error.param, code=error.code),
     CapacityError: lambda error: Overloaded(error.message, retry_after_seconds=error.retry_after_seconds),
 }
-# Exceptions with a status. Others are failures of the server: logged, and answered with 500.
+# Exceptions with a status. All others are failures of the server; they are logged and get status 500.
 NAMED: tuple[type[Exception], ...] = (ServiceError, *_RUNTIME_ERRORS)
 
 
 def as_service_error(error: BaseException) -> ServiceError:
-    """Return the error to report, or an unspecific internal error for exceptions without a status."""
+    """Return the error to report. Exceptions without a status become an unspecific internal error."""
     if isinstance(error, ServiceError):
         return error
     for kind, convert in _RUNTIME_ERRORS.items():
         if isinstance(error, kind):
             return convert(error)
-    return InternalError("The server failed on this request; the cause is in its log.")
+    return InternalError("The server failed on this request; its log has the cause.")

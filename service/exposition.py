@@ -1,11 +1,11 @@
-"""One reply to `GET /metrics` for many processes.
+"""Combined reply to `GET /metrics` for many processes.
 
-A scrape reaches one of the processes that share the port. It requests the text of the others over UNIX sockets in a
-private directory, and merges. Each sample has the label `engine`, the number of its process, so that a restarted
-process is an ordinary counter reset.
+A scrape reaches one of the processes that share the port. This process requests the metrics of the others over UNIX
+sockets in a private directory, and merges the texts. Each sample has the label `engine` with the number of its process,
+so that a restarted process is an ordinary counter reset.
 
-prometheus_client's multiprocess mode has no gauges that are read when scraped, keeps files of dead processes, and must
-be enabled in the environment before the first import.
+The multiprocess mode of prometheus_client has no gauges that are read during a scrape. It also keeps files of dead
+processes, and must be enabled in the environment before the first import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 
 
 class Exposition:
-    """The metrics of this process, and of its siblings after `join`."""
+    """The metrics of this process, and of its siblings after a call of `join`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -32,13 +32,13 @@ class Exposition:
         self._server: asyncio.Server | None = None
 
     async def join(self, directory: Path, index: int, processes: int) -> None:
-        """Answer siblings at `directory/index`, and query them.
+        """Answer siblings at `directory/index`, and include the siblings in `render`.
 
         Raises:
-            OSError: The socket cannot be created.
+            OSError: If the socket cannot be created.
         """
         own = directory / str(index)
-        own.unlink(missing_ok=True)  # of the previous process with this index
+        own.unlink(missing_ok=True)  # socket of the previous process with this index
         self._server = await asyncio.start_unix_server(self._answer, path=str(own))
         self._siblings = [directory / str(other) for other in range(processes) if other != index]
 
@@ -48,9 +48,11 @@ class Exposition:
             self._server.close()
 
     async def render(self) -> bytes:
-        """Return the text exposition format. Siblings that do not answer in time are left out and counted."""
+        """Return the metrics in the text exposition format. Siblings that do not answer in time are left out and
+        counted.
+        """
         texts = await asyncio.gather(*(self._ask(path) for path in self._siblings))
-        own = await self._own()  # last, to include siblings counted above
+        own = await self._own()  # last, so that it counts the siblings above
         return merge([own, *(text for text in texts if text is not None)]).encode()
 
     async def _own(self) -> str:
@@ -66,7 +68,7 @@ class Exposition:
             writer.write((await self._own()).encode())
             await writer.drain()
         except OSError:
-            logger.debug("a sibling did not wait for the metrics")
+            logger.debug("a sibling did not wait for its metrics")
         finally:
             writer.close()
 
@@ -85,7 +87,7 @@ async def ask(path: Path) -> str | None:
 
 
 def merge(texts: Iterable[str]) -> str:
-    """Merge expositions: each family once, with the samples of all."""
+    """Merge expositions, so that each family occurs once with all its samples."""
     families: dict[str, tuple[str, list[str]]] = {}
     for text in texts:
         for family in filter(None, _FAMILY.split(text)):

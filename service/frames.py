@@ -1,8 +1,8 @@
-"""Text frames between a connection and an application without a task in between.
+"""Text frames that pass between a connection and an application without waking a task.
 
-ASGI wakes a task for each message, which is most of the cost of thousands of small frames per second. This HTTP server
-offers this interface in `scope["extensions"][FRAMES]`, in order with ASGI. Messages that may have to wait or be
-rejected use ASGI. With other servers all messages use ASGI.
+ASGI wakes a task for each message, which is most of the cost of thousands of small frames per second. The HTTP server
+of this package offers this interface as `scope["extensions"][FRAMES]`, and keeps the order of ASGI messages and frames.
+Messages that may have to wait or be rejected use ASGI. With other servers, all messages use ASGI.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ Take = Callable[[bytes], bool]
 
 
 class Frames(Protocol):
-    """Implemented by a connection."""
+    """Interface that a connection implements."""
 
     def listen(self, take: Take | None) -> None:
-        """Pass frames that arrive while the application waits to `take`. Rejected ones go through ASGI."""
+        """Pass frames that arrive while the application waits to `take`. Frames for which it returns False go through
+        ASGI.
+        """
 
     def send_now(self, frames: Sequence[bytes]) -> bool:
-        """Send all text frames if that needs no waiting, else none. Return whether they were sent."""
+        """Send all text frames if this does not need to wait, otherwise none. Return whether they were sent."""

@@ -1,6 +1,6 @@
-"""Cost of a JSON text, counted from its bytes as they arrive, so that an expensive text is never decoded.
+"""Estimates the cost of a JSON text from its bytes as they arrive, so that an expensive text is never decoded.
 
-A decoder makes 80 to 140 bytes of each two-byte array and holds the interpreter lock for 0.5 s for 2 MB of them.
+A decoder allocates 80 to 140 bytes for each two-byte array, and holds the interpreter lock for 0.5 s for 2 MB of them.
 Counting brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
 """
 
@@ -14,29 +14,30 @@ import numpy as np
 from rfa.service.errors import InvalidRequest
 from rfa.service.settings import LimitSettings
 
-# Independent of the settings.
-MAX_STRINGS: Final = 1_024  # including names of members
+# These limits do not depend on the settings.
+MAX_STRINGS: Final = 1_024  # including the names of members
 MAX_MEMBERS: Final = 256
-# Additional ones for each of many series.
+# Additional limit for each of many series.
 STRINGS_OF_SERIES: Final = 8
 MEMBERS_OF_SERIES: Final = 6
 CONTAINERS_OF_SERIES: Final = 6
-# Fields with a list per observation: `observations`, `input`, `bias`; and other arrays and objects.
+# Fields with a list per observation: `observations`, `input` and `bias`. Other fields have further arrays and objects.
 LISTS_OF_ROWS: Final = 3
 OTHER_CONTAINERS: Final = 1_024
 
-# Bytes of memory, measured and rounded up. In the decoder's tree, for each value, in addition to a copy of the text:
+# Memory in bytes, measured and rounded up. The decoded tree needs this for each value, in addition to a copy of the
+# text:
 TREE_BYTES: Final = 24
-# An object and its list slot, and the list of an array. Decoding and validation make one copy each.
+# An object and its slot in a list, and the list of an array. Decoding and validation each make one copy.
 VALUE_BYTES: Final = 40
 CONTAINER_BYTES: Final = 96
 COPIES: Final = 2
 # All fields of a request.
 MODEL_BYTES: Final = 4_096
-# A dictionary entry, and a string without its characters.
+# An entry of a dictionary, and a string without its characters.
 MEMBER_BYTES: Final = 512
 STRING_BYTES: Final = 128
-# A character beyond Latin-1 makes each character of its string four bytes. Validation adds UTF-8.
+# One character beyond Latin-1 makes all characters of its string four bytes wide. Validation adds a UTF-8 copy.
 WIDE_BYTES: Final = 5
 
 _QUOTE, _COMMA, _COLON = b'",:'
@@ -50,12 +51,12 @@ _SLOPE[list(_CLOSING)] = -1
 
 @dataclass(frozen=True)
 class JsonLimits:
-    """Limits of a text.
+    """Limits on a JSON text.
 
     Args:
-        depth: Nesting of arrays and objects.
-        values: Numbers, strings, nulls, booleans, arrays and objects.
-        containers: Arrays and objects.
+        depth: nesting depth of arrays and objects.
+        values: number of numbers, strings, nulls, booleans, arrays and objects.
+        containers: number of arrays and objects.
     """
 
     depth: int
@@ -65,13 +66,13 @@ class JsonLimits:
     members: int = MAX_MEMBERS
 
     def most(self, size: int) -> JsonCounts:
-        """Return the most expensive accepted text of `size` bytes."""
+        """Return the counts of the most expensive text of `size` bytes that is accepted."""
         return JsonCounts(size, self.values, self.containers, self.strings, self.members, is_wide=True)
 
 
 @dataclass(frozen=True)
 class JsonCounts:
-    """Contents of a text of `size` bytes. `is_wide` if it may have characters beyond ASCII."""
+    """Contents of a text of `size` bytes. `is_wide` means that it may have characters beyond ASCII."""
 
     size: int
     values: int
@@ -81,11 +82,11 @@ class JsonCounts:
     is_wide: bool
 
     def decoding_bytes(self) -> int:
-        """Upper bound of the memory for decoding and validation, without the text."""
+        """Return an upper bound of the memory for decoding and validation, without the text."""
         return TREE_BYTES * self.values + self.size + self._document_bytes(COPIES)
 
     def validated_bytes(self) -> int:
-        """Memory of the validated document."""
+        """Return the memory of the validated document."""
         return self._document_bytes(1)
 
     def _document_bytes(self, copies: int) -> int:
@@ -94,19 +95,19 @@ class JsonCounts:
         return MODEL_BYTES + arrays + strings + MEMBER_BYTES * self.members
 
 
-# A frame of a live stream. Small ones are inexpensive whatever they contain.
+# Limits on a frame of a live stream. A small frame is inexpensive whatever it contains.
 FRAME_LIMITS: Final = JsonLimits(depth=8, values=8_192, containers=64, strings=64, members=64)
 SMALL_FRAME_BYTES: Final = 4_096
 
 
 def body_limits(settings: LimitSettings) -> JsonLimits:
-    """Return the limits of a request body."""
+    """Return the limits on a request body."""
     rows = LISTS_OF_ROWS * settings.max_observations
     return JsonLimits(settings.max_json_depth, settings.max_body_values, rows + OTHER_CONTAINERS)
 
 
 def series_limits(settings: LimitSettings) -> JsonLimits:
-    """Return the limits of a body of many series: per observation a list, a time and a number."""
+    """Return the limits on a body of many series. Each observation is a list, a time and a number."""
     one, rows, series = body_limits(settings), settings.max_series_observations, settings.max_series
     containers = rows + CONTAINERS_OF_SERIES * series + OTHER_CONTAINERS
     return JsonLimits(
@@ -119,10 +120,10 @@ def series_limits(settings: LimitSettings) -> JsonLimits:
 
 
 class JsonCost:
-    """Counts of one text so far, exact up to the first syntax error, where the decoder stops.
+    """Counts of one text. They are exact up to the first syntax error, where the decoder stops.
 
     Args:
-        subject: Name of the text in messages.
+        subject: what messages call the text.
     """
 
     def __init__(self, limits: JsonLimits, subject: str) -> None:
@@ -136,13 +137,13 @@ class JsonCost:
         self._depth = 0
         self._is_wide = False
         self._is_in_string = False
-        self._is_escaped = False  # the last byte was the backslash of an escape
+        self._is_escaped = False  # whether the last byte was the backslash of an escape
 
     def feed(self, piece: bytes) -> None:
         """Count the next piece of the text.
 
         Raises:
-            InvalidRequest: It nests too deeply (`too_deep`) or has too many values (`too_many_values`).
+            InvalidRequest: If the text is nested too deeply (`too_deep`) or has too many values (`too_many_values`).
         """
         self._size += len(piece)
         self._is_wide = self._is_wide or not piece.isascii() or b"\\u" in piece
@@ -151,7 +152,7 @@ class JsonCost:
             return
         in_string = np.logical_xor.accumulate(marks == _QUOTE) ^ self._is_in_string
         self._is_in_string = bool(in_string[-1])
-        counts = np.bincount(marks[~in_string], minlength=256)  # of quotes, the closing ones
+        counts = np.bincount(marks[~in_string], minlength=256)  # for quotes, only the closing ones
         self._quotes += int(counts[_QUOTE])
         self._commas += int(counts[_COMMA])
         self._members += int(counts[_COLON])
@@ -163,7 +164,7 @@ class JsonCost:
 
     @property
     def counts(self) -> JsonCounts:
-        """An empty array counts as one with an item."""
+        """Counts so far. An empty array counts as an array with one item."""
         values = self._commas + self._containers + 1
         return JsonCounts(self._size, values, self._containers, self._quotes, self._members, self._is_wide)
 
@@ -181,7 +182,7 @@ class JsonCost:
     def _check(self, depth: int) -> None:
         limits, counts, name = self._limits, self.counts, self._subject
         if depth > limits.depth:
-            raise InvalidRequest(f"{name} must not nest deeper than {limits.depth} levels.", code="too_deep")
+            raise InvalidRequest(f"{name} must not be nested deeper than {limits.depth} levels.", code="too_deep")
         for count, limit, kind in (
             (counts.values, limits.values, "values"),
             (counts.containers, limits.containers, "arrays and objects"),

@@ -1,7 +1,7 @@
-"""Rejects JSON objects that repeat a name, because readers differ in which value they use.
+"""Rejects JSON objects that repeat a name, because readers differ in which of the values they use.
 
-The decoder silently keeps the last value. A repeated name is detected because the document has fewer members than the
-text.
+The decoder silently keeps the last value. A repeated name is detected because the decoded document has fewer members
+than the text.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import orjson
 from rfa.service.errors import InvalidRequest
 from rfa.service.validation import field_path
 
-# Longer texts are not searched for the name.
+# The name is not searched for in longer texts.
 SEARCHED_BYTES: Final = 65_536
-# A string, and the colon after the name of a member. Possessive, so without backtracking.
+# A string, and the colon after it if it is the name of a member. The pattern is possessive, so it does not backtrack.
 _STRING = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?', re.DOTALL)
 
 
@@ -25,15 +25,15 @@ def check_members(text: bytes | str, document: Any, subject: str, members: int |
     """Reject a text that repeats a name in an object.
 
     Args:
-        text: Valid JSON.
-        document: Its decoded value.
-        subject: Its name in messages.
-        members: Number of members in the text, if known.
+        text: valid JSON.
+        document: decoded value of the text.
+        subject: what messages call the text.
+        members: number of members in the text, if known.
 
     Raises:
-        InvalidRequest: `duplicate`, with the name.
+        InvalidRequest: With the code `duplicate` and the repeated name.
     """
-    # Colons in strings can only make the count too large, so plain documents pass here.
+    # Colons in strings can only make the count too large, so that most documents without repeated names pass here.
     count = (text.count(b":") if isinstance(text, bytes) else text.count(":")) if members is None else members
     if count == (len(document) if type(document) is dict else 0):
         return
@@ -45,12 +45,12 @@ def check_members(text: bytes | str, document: Any, subject: str, members: int |
     short = len(text) <= SEARCHED_BYTES
     twice = Counter(map(orjson.loads, _named(text))) - Counter(names) if short else Counter[str]()
     param = field_path((next(iter(twice)),)) if twice else None
-    where = f"{subject} names {param} twice" if param else f"{subject} names a member twice"
-    raise InvalidRequest(f"{where} in one object; name it once.", param=param, code="duplicate")
+    where = f"{subject} has {param} twice" if param else f"{subject} has a member twice"
+    raise InvalidRequest(f"{where} in one object; give it once.", param=param, code="duplicate")
 
 
 def _named(text: bytes | str) -> list[bytes]:
-    """Return the names in a text, quotes included."""
+    """Return the names in a text, including quotes."""
     encoded = text if isinstance(text, bytes) else text.encode()
     return [match[1] for match in _STRING.finditer(encoded) if match[2]]
 

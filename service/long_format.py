@@ -1,4 +1,4 @@
-"""Arrow tables in long format: rows of many series, grouped by key columns."""
+"""Arrow tables in long format, whose rows belong to many series and are grouped by key columns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from rfa.service.errors import InvalidRequest
 
 MOST_KEYS: Final = 8
-# Maximum number of characters of a key, which every row of the answer repeats.
+# Maximum number of characters of a key. Every row of the reply repeats the key.
 LONGEST_KEY: Final = 256
-# numpy sorts 16-bit codes by radix.
+# NumPy sorts 16-bit codes with a radix sort.
 SHORT_CODES: Final = 1 << 16
 Array = np.ndarray
 
@@ -26,7 +26,7 @@ class Keys:
     """Values of the key columns, one per series.
 
     Attributes:
-        columns: By name, in their own types.
+        columns: the values by name of the column, in their own types.
     """
 
     columns: Mapping[str, Any]
@@ -36,23 +36,23 @@ class Keys:
 
     @property
     def fields(self) -> list[Any]:
-        """Fields of a schema."""
+        """The fields of the key columns in a schema."""
         return [pa.field(name, column.type) for name, column in self.columns.items()]
 
     def repeated(self, series: int, rows: int) -> list[Any]:
-        """Return the keys of a series as columns of `rows` equal values."""
+        """Return the keys of a series as columns that repeat them in each of `rows` rows."""
         places = pa.array(np.full(rows, series))
         return [column.take(places) for column in self.columns.values()]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows of each series. Series are in the order of their first rows.
+    """Rows of each series. The series are in the order of their first rows.
 
     Attributes:
-        order: Rows of the table, series by series. None if the table has that order.
-        bounds: Start of each series in `order`, and the end.
-        firsts: First row of each series in the table.
+        order: row numbers of the table, series by series. None if the table already has that order.
+        bounds: start of each series in `order`, followed by the end.
+        firsts: first row of each series in the table.
     """
 
     order: Array | None
@@ -63,12 +63,12 @@ class Groups:
         return len(self.firsts)
 
     def parts(self, column: Array) -> list[Array]:
-        """Return the values of a column, by series."""
+        """Return the values of a column for each series."""
         sorted_ = column if self.order is None else column[self.order]
         return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
 
     def first_rows(self, selected: Array) -> list[int | None]:
-        """Return the first selected row of each series, or None if there is none."""
+        """Return the first selected row of each series, or None if it has none."""
         found: list[int | None] = []
         for begin, part in zip(self.bounds.tolist(), self.parts(selected), strict=False):
             place = int(part.argmax())
@@ -78,14 +78,14 @@ class Groups:
 
 
 def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Keys, Groups]:
-    """Group the rows of a table by columns.
+    """Group the rows of a table by key columns.
 
     Args:
-        most: Maximum number of series.
-        most_bytes: Maximum size of the texts of a key column.
+        most: maximum number of series.
+        most_bytes: maximum size of the texts of a key column.
 
     Raises:
-        InvalidRequest: The message names `by`, or the column.
+        InvalidRequest: If the keys are unusable or there are too many series. The message names `by` or the column.
     """
     codes, values = zip(*(_codes(name, table[name], most, most_bytes) for name in by), strict=True)
     combined, count = codes[0], len(values[0])
@@ -103,12 +103,14 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
 
 def too_many_series(most: int, param: str = "by") -> InvalidRequest:
     """Return the error for too many series."""
-    message = f"{param} must give at most {most} series on this server: send fewer at a time"
+    message = f"{param} must give at most {most} series on this server; send the series in several requests"
     return InvalidRequest(message, param=param, code="too_large")
 
 
 def text_bytes(texts: Any) -> int:
-    """Return the bytes of an array of texts. Views may share characters, which count each time."""
+    """Return the total size of an array of texts in bytes. Views may share characters, which then count several
+    times.
+    """
     if not pa.types.is_string_view(texts.type):
         return int(texts.nbytes)
     lengths = np.frombuffer(texts.buffers()[1], np.int32)[::4]  # each view begins with its length
@@ -126,17 +128,17 @@ def _groups(codes: Array, count: int) -> Groups:
 
 
 def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
-    """Return a code for each row, and the values by code."""
+    """Return the code of each row, and the values by code."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not _is_key(kind):
-        message = f"by must name columns of texts, integers or dates; {name} is of {kind}"
+        message = f"by must name columns of texts, integers, booleans or dates; {name} has type {kind}"
         raise InvalidRequest(message, param="by", code="no_key")
     numbers: dict[Any, int] = {}
     parts = [np.empty(0, np.int64)]
     for chunk in column.chunks:
         texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
         if text_bytes(texts) > most_bytes:
-            raise InvalidRequest(f"{name} must not have more text than the body", param=name, code="too_large")
+            raise InvalidRequest(f"{name} must not have more text than the whole body", param=name, code="too_large")
         encoded = chunk if texts is not chunk else pc.dictionary_encode(chunk.cast(_plain(kind)))
         if encoded.null_count:
             raise _nameless(name)
@@ -161,7 +163,7 @@ def _nameless(name: str) -> InvalidRequest:
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether a type holds texts."""
+    """Return whether an Arrow type holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -174,7 +176,9 @@ def _plain(kind: Any) -> Any:
 
 
 def _compared(kind: Any) -> Any:
-    """Return the type in which keys are compared. Dates become numbers, because Python's end with the year 9999."""
+    """Return the type in which keys are compared. Dates are compared as numbers, because Python's dates end with the
+    year 9999.
+    """
     if not pa.types.is_date(kind):
         return _plain(kind)
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()

@@ -1,4 +1,4 @@
-"""Cores and memory that the machine or container gives to this process."""
+"""Cores and memory that the machine or container provides to this process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the cores that this process may use, by affinity and quotas of control groups.
+    """Return the number of cores that this process may use, according to its affinity and the quotas of its control
+    groups.
 
     Args:
-        proc: The kernel's directory of this process.
-        cgroups: Mount point of control groups, version 1, 2 or both.
+        proc: directory of this process in procfs.
+        cgroups: mount point of control groups, version 1, 2 or both.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [_quota(folder) for folder in _group_folders(proc, cgroups, "cpu")]
@@ -25,7 +26,7 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the quota of a control group in cores, or None if it has none or does not exist."""
+    """Return the quota of a control group in cores, or None if it does not exist or has no quota."""
     try:
         if (both := folder / "cpu.max").is_file():  # such as `400000 100000`, or `max 100000`
             time, period = map(int, both.read_text().split())
@@ -33,15 +34,15 @@ def _quota(folder: Path) -> float | None:
             time, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     except (OSError, ValueError):
         return None
-    return time / period if time > 0 and period > 0 else None  # -1 in version 1 means none
+    return time / period if time > 0 and period > 0 else None  # version 1 uses -1 for no quota
 
 
 def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the memory of the machine, or the limit of a control group.
+    """Return the memory of the machine in bytes, or the limit of a control group.
 
     Args:
-        proc: The kernel's directory of this process.
-        cgroups: Mount point of control groups, version 1, 2 or both.
+        proc: directory of this process in procfs.
+        cgroups: mount point of control groups, version 1, 2 or both.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [_memory_limit(folder) for folder in _group_folders(proc, cgroups, "memory")]
@@ -53,8 +54,8 @@ class ProcessMemory:
     """Resident memory of this process in bytes.
 
     Args:
-        own: Memory that is not shared.
-        mapped: Pages of files such as libraries, shared by processes of the same program.
+        own: memory that is not shared.
+        mapped: pages of mapped files, such as libraries, which processes of the same program share.
     """
 
     own: int
@@ -62,7 +63,7 @@ class ProcessMemory:
 
 
 def process_memory(proc: Path = PROC) -> ProcessMemory:
-    """Return the current memory, or 0 if the system does not report it."""
+    """Return the current memory of this process, or zeros if the system does not report it."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         _, resident, mapped, *_ = map(int, (proc / "statm").read_text().split())
@@ -72,7 +73,7 @@ def process_memory(proc: Path = PROC) -> ProcessMemory:
 
 
 def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:
-    """Return visible directories of this process's groups with a controller, and of their parents."""
+    """Yield the visible directories of this process's groups with a controller, and of their parents."""
     try:
         groups = (proc / "cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -85,7 +86,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
             root = cgroups / controller
         else:
             continue
-        # In a container the path may be the host's, with only the container's group mounted as root.
+        # In a container, the path may be the host's path, while only the container's own group is mounted, as the root.
         inner = root / path.lstrip("/")
         for folder in (inner, *inner.parents):
             yield folder
@@ -94,9 +95,9 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Return the limit of a control group in bytes, or None if it has none or does not exist."""
+    """Return the limit of a control group in bytes, or None if it does not exist or has no limit."""
     file = folder / "memory.max"
     try:
         return int((file if file.is_file() else folder / "memory.limit_in_bytes").read_text())
-    except (OSError, ValueError):  # none, or "max"
+    except (OSError, ValueError):  # missing, or "max"
         return None

@@ -1,15 +1,15 @@
-"""Memory of requests: reserved before it is used, rejected if there is none.
+"""Memory of requests. It is reserved before it is used, and a request is rejected if there is not enough.
 
-`RFA_MAX_MEMORY` limits a process. The rest after loading the bundles, minus `Models.reserved_bytes`, is the budget of
-requests. A request reserves an upper estimate of:
+`RFA_MAX_MEMORY` limits a process. The budget for requests is what remains after loading the bundles, minus
+`Models.reserved_bytes`. A request reserves an upper estimate of the memory for
 
     its body, as bytes arrive, and the decoded document
     what its handler builds, and the pool slots of its texts, until it ends
     the reply, until its last byte is sent
 
-Other limits bound connections (`RFA_MAX_CONNECTIONS`), pool slots of filters (a few kB for each of `RFA_MAX_STREAMS`),
-named sessions (`RFA_MAX_SESSION_BYTES`) and cached systems (`rfa.service.engine.system_cache`). A second set of bundles
-during a reload is not counted.
+Other limits apply to connections (`RFA_MAX_CONNECTIONS`), pool slots of filters (a few kB for each of
+`RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`) and cached systems (`rfa.service.engine.system_cache`). The
+second set of bundles during a reload is not counted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from rfa.service.metrics import Metrics
 from rfa.service.settings import ConfigurationError, LimitSettings, Settings
 
 MIB: Final = 1 << 20
-# Share of the machine or container for all processes. The supervisor, kernel and allocator use the rest.
+# Share of the machine or container that all processes may use. The supervisor, the kernel and the allocator need the
+# rest.
 SHARE_OF_MACHINE: Final = 0.8
 # Enough to use a process fully, and small enough for two processes in a small container.
 DEFAULT_BUDGET_BYTES: Final = 192 * MIB
-# Leases above this size share this part of the budget, so that small requests are always admitted.
+# Larger leases may only use this share of the budget, so that small requests are always admitted.
 SMALL_BYTES: Final = 64 * 1024
 LARGE_SHARE: Final = 0.75
 RETRY_AFTER_SECONDS: Final = 1
@@ -43,11 +44,11 @@ TRIM_BYTES: Final = 8 * MIB
 
 
 class MemoryBudget:
-    """Memory of all requests of one process. Thread-safe.
+    """Memory budget for all requests of one process. It is thread-safe.
 
     Args:
-        limit_bytes: Limit for all leases together.
-        count_refusal: Called for each rejected lease.
+        limit_bytes: limit on all leases together.
+        count_refusal: called for each rejected lease.
     """
 
     def __init__(self, limit_bytes: int, count_refusal: Callable[[], None] = lambda: None) -> None:
@@ -66,14 +67,14 @@ class MemoryBudget:
         """Return a lease of `size` bytes.
 
         Raises:
-            Overloaded: There is too little memory left (`memory_exhausted`).
+            Overloaded: If there is not enough memory left (`memory_exhausted`).
         """
         lease = Lease(self)
         lease.grow(size)
         return lease
 
     def _change(self, lease: Lease, by: int) -> None:
-        """Grow or shrink a lease, down to 0."""
+        """Grow or shrink a lease. Its size does not become negative."""
         with self._lock:
             if lease.is_over:
                 return
@@ -85,7 +86,7 @@ class MemoryBudget:
                 return
         self._count_refusal()
         raise Overloaded(
-            "The server's memory for requests is in use; try again.",
+            "The memory for requests is exhausted; try again later.",
             retry_after_seconds=RETRY_AFTER_SECONDS,
             code="memory_exhausted",
         )
@@ -97,11 +98,11 @@ class MemoryBudget:
 
 
 class Lease:
-    """A part of the budget, from `MemoryBudget.take`. `with` releases it. Thread-safe.
+    """A part of the budget, from `MemoryBudget.take`. A `with` block releases it at its end. It is thread-safe.
 
     Attributes:
-        size: Reserved bytes.
-        is_over: Released. It cannot grow again, even if work of the request continues for a moment.
+        size: reserved bytes.
+        is_over: whether it was released. It then cannot grow again, even if work of the request continues for a moment.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -111,14 +112,14 @@ class Lease:
 
     @property
     def largest(self) -> int:
-        """Its largest possible size."""
+        """The largest possible size of the lease."""
         return int(LARGE_SHARE * self._budget.limit_bytes)
 
     def grow(self, size: int) -> None:
         """Reserve `size` more bytes.
 
         Raises:
-            Overloaded: There is too little memory left (`memory_exhausted`). The lease is unchanged.
+            Overloaded: If there is not enough memory left (`memory_exhausted`). The lease is then unchanged.
         """
         self._budget._change(self, size)
 
@@ -127,7 +128,7 @@ class Lease:
         self._budget._change(self, -size)
 
     def release(self) -> None:
-        """Return everything to the budget. May be called again."""
+        """Return everything to the budget. It may be called repeatedly."""
         self._budget._end(self)
 
     def __enter__(self) -> Self:
@@ -142,17 +143,17 @@ def _if_large(size: int) -> int:
 
 
 def lease_of(connection: HTTPConnection) -> Lease:
-    """Return the lease of a request, valid until the last byte of its answer."""
+    """Return the lease of a request. It is valid until the last byte of the reply."""
     lease: Lease = connection.scope["state"]["lease"]
     return lease
 
 
 async def return_free_memory() -> None:
-    """Return freed memory to the system periodically, without end.
+    """Return freed memory to the system periodically. This coroutine does not end.
 
-    The allocator keeps free pages below the last used one: 60 unfinished bodies left 70 MB.
+    The allocator keeps free pages below the last used page. After 60 unfinished bodies it kept 70 MB.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
         trim(0)
     at_rest = process_memory().own
@@ -163,56 +164,56 @@ async def return_free_memory() -> None:
 
 
 def largest_request_bytes(limits: LimitSettings) -> int:
-    """Return the memory of the largest accepted request: its body twice, and its document."""
+    """Return the memory of the largest accepted request: twice its body, and the decoded document."""
     size = limits.max_body_bytes
     return 2 * size + body_limits(limits).most(size).decoding_bytes()
 
 
 def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> MemoryBudget:
-    """Return the budget of this process, after its bundles are loaded, and add its gauges.
+    """Return the memory budget of this process, after its bundles are loaded, and add its gauges.
 
     Args:
-        kept_bytes: Memory that its models may keep between requests.
+        kept_bytes: memory that its models may keep between requests.
 
     Raises:
-        ConfigurationError: The largest request would not fit.
+        ConfigurationError: If the largest request would not fit.
     """
     budget = MemoryBudget(
         request_memory(settings, kept_bytes=kept_bytes),
         count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc,
     )
     metrics.watch("request_memory_bytes", "Memory reserved by requests.", lambda: budget.leased_bytes)
-    metrics.watch("request_memory_limit_bytes", "Limit of that memory.", lambda: budget.limit_bytes)
+    metrics.watch("request_memory_limit_bytes", "Maximum memory that requests may reserve.", lambda: budget.limit_bytes)
     return budget
 
 
 def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
-    """Return the bytes for the requests of this process.
+    """Return the number of bytes for the requests of this process.
 
     Without `RFA_MAX_MEMORY` it is `DEFAULT_BUDGET_BYTES`, or less if all processes together would exceed their share of
     the container or machine.
 
     Args:
-        held: Memory of the process with its bundles loaded. Measured by default.
-        kept_bytes: Memory that its models may keep between requests.
+        held: memory of the process with its bundles loaded. The default is to measure it.
+        kept_bytes: memory that its models may keep between requests.
 
     Raises:
-        ConfigurationError: The largest request would not fit.
+        ConfigurationError: If the largest request would not fit.
     """
     held = held or process_memory()
     own = held.own + kept_bytes
     needed = math.ceil(largest_request_bytes(settings.limits) / LARGE_SHARE)
     if settings.limits.max_memory is not None:
         available = settings.limits.max_memory - own - held.mapped
-        remedy = f"RFA_MAX_MEMORY must be {needed - available} bytes more, or RFA_MAX_BODY_BYTES less"
+        remedy = f"increase RFA_MAX_MEMORY by {needed - available} bytes, or lower RFA_MAX_BODY_BYTES"
     else:
         processes = settings.models.processes
         share = (int(SHARE_OF_MACHINE * memory_bytes()) - held.mapped) // processes
         available = min(max(DEFAULT_BUDGET_BYTES, 2 * needed), share - own)
         remedy = (
-            f"{needed - available} bytes more for each of {processes} processes; lower RFA_PROCESSES or "
+            f"each of {processes} processes needs {needed - available} bytes more; lower RFA_PROCESSES or "
             "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
         )
     if available < needed:
-        raise ConfigurationError(f"a single request would not fit into memory with the bundles: {remedy}")
+        raise ConfigurationError(f"the largest request does not fit into memory together with the bundles: {remedy}")
     return available

@@ -1,7 +1,7 @@
-"""Fields of other servers' requests.
+"""Fields in requests of clients that were written for other servers.
 
-Unsupported fields accept the values that change nothing, and are rejected with others. Clients that always send their
-defaults therefore work, and no option is silently ignored.
+An unsupported field accepts only values that have no effect. Clients that always send their defaults therefore work,
+and no option is silently ignored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Only:
-    """Annotation of a field that accepts only these values, with the reason: `Annotated[Any, Only(None, 1)]`.
+    """Annotation of a field that accepts only these values, with the reason, as in `Annotated[Any, Only(None, 1)]`.
 
-    Without equality: Python caches `Annotated[...]`, and 0.0 == False would merge two fields.
+    It does not define equality: Python caches `Annotated[...]`, and because 0.0 == False two fields would share an
+    annotation.
     """
 
     def __init__(self, *values: Any, reason: str = "not supported here") -> None:
@@ -26,10 +27,10 @@ class Only:
         self.reason = reason
 
     def check(self, value: Any) -> Any:
-        """Return the value.
+        """Return the value if it is accepted.
 
         Raises:
-            PydanticCustomError: `not_supported`.
+            PydanticCustomError: If it is not, with the code `not_supported`.
         """
         # JSON's 1 equals 1.0, but not `true`.
         if any(isinstance(value, bool) == isinstance(own, bool) and value == own for own in self.values):
@@ -47,7 +48,9 @@ class Only:
 
 @dataclass(frozen=True, eq=False)
 class NullIs:
-    """Annotation that replaces null in a request with `default`, because some clients send null for unset fields."""
+    """Annotation that replaces null in a request by `default`, because some clients send null for fields that are not
+    set.
+    """
 
     default: Any
 
@@ -63,7 +66,7 @@ class NullIs:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a union with one error message instead of one per member."""
+    """Annotation that gives a union a single error message instead of one per member."""
 
     expected: str
 

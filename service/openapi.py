@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with streams, keys and errors of the middleware."""
+"""The OpenAPI document: FastAPI's document, with streams, API keys and the errors of the middleware added."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ CONTINUED = {
     "/state/merge": "/filter",
     "/v1/completions": "/v1/completions",
 }
-# Place of the state in the reply, if not `state`.
+# Location of the state in the reply, if it is not `state`.
 STATE_PLACES = {"/v1/completions": "/choices/0/state", "/score": "/scores/0/state"}
-# The header of OpenAI clients, and one for use behind proxies that need Authorization.
+# The header that OpenAI clients use, and one for proxies that need Authorization for themselves.
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -72,7 +72,7 @@ KEY_SCHEMES = {
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """Return the document of `app`, cached."""
+    """Return the OpenAPI document of `app`. It is cached."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
@@ -101,13 +101,13 @@ def _add_link(operation: dict[str, Any], following: dict[str, Any], place: str) 
         "continue": {
             "operationId": following["operationId"],
             "requestBody": {"state": f"$response.body#{place}"},
-            "description": "Continues from the state of `return_state`.",
+            "description": "Continues from the state that `return_state` requested.",
         }
     }
 
 
 def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of one item of a stream, as in OpenAPI 3.2. A server-sent event has JSON as text."""
+    """Return the schema of one item of a stream, as in OpenAPI 3.2. The data of a server-sent event is JSON text."""
     if media_type != SSE:
         return line
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
@@ -115,7 +115,7 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """Add errors of the HTTP transport and the middleware."""
+    """Add the errors of the HTTP transport and the middleware."""
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():

@@ -1,9 +1,10 @@
 """Compiles CPU kernels in subprocesses before the server processes start.
 
 The compiler needs about 400 MB, which a process keeps until it exits. Server processes only load compiled kernels. A
-marker in the kernel cache names their files, and lets the next start skip the compilation.
+marker in the kernel cache names their files, and the next start then skips the compilation.
 
-`python -m rfa.service.precompile` reads settings as JSON from standard input and writes a line per compiled kernel.
+`python -m rfa.service.precompile` reads the settings as JSON from standard input and writes one line per compiled
+kernel.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ PROGRESS_SECONDS: Final = 10.0
 
 
 def compile_ahead(settings: Settings) -> float:
-    """Load the models, which compiles their kernels, and mark them as compiled.
+    """Load the models, which compiles their kernels, and write the marker.
 
     Returns:
-        Elapsed seconds.
+        The elapsed time in seconds.
 
     Raises:
-        BundleError: A bundle is rejected.
+        BundleError: If a bundle is rejected.
     """
     begun = time.monotonic()
     count = min(PROCESSES, settings.models.processes)
@@ -59,7 +60,7 @@ def compile_ahead(settings: Settings) -> float:
 
 
 def is_compiled(settings: Settings) -> bool:
-    """Return whether an earlier start has compiled the kernels of these bundles, or none are needed."""
+    """Return whether an earlier start has compiled the kernels of these bundles, or no kernels are needed."""
     folder = kernel_folder()
     if folder is None or settings.models.is_on_gpu:
         return settings.models.is_on_gpu
@@ -77,7 +78,9 @@ async def ensure_compiled(settings: Settings) -> None:
     if is_compiled(settings):
         return
     if kernel_folder() is None:
-        logger.warning("every process compiles its own kernels: no folder for them is writable; set NUMBA_CACHE_DIR")
+        logger.warning(
+            "no directory for compiled kernels is writable, so every process compiles its own; set NUMBA_CACHE_DIR"
+        )
         return
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
@@ -98,7 +101,7 @@ async def ensure_compiled(settings: Settings) -> None:
 
 
 async def _report(process: asyncio.subprocess.Process) -> None:
-    """Log how many kernels are compiled, every ten seconds."""
+    """Log the number of compiled kernels every ten seconds."""
     assert process.stdout is not None
     begun = logged = time.monotonic()
     count = 0
@@ -107,15 +110,15 @@ async def _report(process: asyncio.subprocess.Process) -> None:
         count += 1
         if (now := time.monotonic()) - logged >= PROGRESS_SECONDS:
             logged = now
-            logger.info("%d kernels compiled in %.0f s", count, now - begun)
+            logger.info("compiled %d kernels in %.0f s", count, now - begun)
     if count:
-        logger.info("all %d kernels compiled in %.0f s", count, time.monotonic() - begun)
+        logger.info("compiled all %d kernels in %.0f s", count, time.monotonic() - begun)
 
 
 def kernel_folder() -> Path | None:
-    """Return the folder where numba stores compiled kernels, or None if no folder is writable.
+    """Return the directory where numba stores compiled kernels, or None if no directory is writable.
 
-    For a read-only package this is a folder of the user's cache, which NUMBA_CACHE_DIR then sets for all processes.
+    For a read-only package it is a directory in the user's cache, which NUMBA_CACHE_DIR then sets for all processes.
     """
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return _writable(Path(given))
@@ -134,12 +137,12 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _root(folder: Path) -> Path:
-    """Return the folder below which all kernels are: numba stores them beside each module, or in NUMBA_CACHE_DIR."""
+    """Return the directory that contains all kernels. numba stores them beside each module, or in NUMBA_CACHE_DIR."""
     return folder.parent if folder.name == "__pycache__" else folder
 
 
 def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
-    """Return the file that marks that all kernels of these sources and bundles are in this folder."""
+    """Return the path of the marker for the kernels of these sources and bundles in this directory."""
     package = Path(str(rfa.runtime.__file__)).parent
     version = bundle_version(hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest() for bundle in bundles)
     target = (sys.implementation.cache_tag, metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME"))
@@ -158,7 +161,7 @@ def _load(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Compile for the settings on standard input."""
+    """Compile the kernels for the settings on standard input."""
     end_with_parent()
     compile_ahead(read_settings(json.load(sys.stdin)))
 

@@ -1,4 +1,4 @@
-"""`serve`: one address and the server processes behind it."""
+"""The function `serve`, which runs one address and the server processes behind it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBund
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        program: Command of a server process.
-        check: Checks bundles before a process loads them.
+        program: command of a server process.
+        check: checks bundles before a process loads them.
 
     Raises:
-        ConfigurationError: A public address without API keys, unusable keys, or a misspelt setting.
-        StartError: A bundle or a setting is rejected.
-        OSError: The address cannot be used.
+        ConfigurationError: If the address is public but has no API keys, if keys are unusable, or if a setting is
+            misspelt.
+        StartError: If a bundle or a setting is rejected.
+        OSError: If the address cannot be used.
         SystemExit: After a second signal, or if a process had to be killed.
     """
     check_names(os.environ)

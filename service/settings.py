@@ -22,20 +22,20 @@ from rfa.service.machine import available_cores
 PREFIX: Final = "RFA_"
 # `rfa` reads these for every command.
 OTHER_VARIABLES: Final = frozenset({"RFA_DEBUG"})
-# Former settings, and the ones that determine their values.
+# Retired settings and the settings that replace them.
 RETIRED: Final = {
     "RFA_MAX_SERIES_BYTES": "RFA_MAX_BODY_BYTES",
     "RFA_MAX_SERIES_OBSERVATIONS": "RFA_MAX_OBSERVATIONS",
     "RFA_MAX_ARROW_BYTES": "RFA_MAX_BODY_BYTES",
     "RFA_MAX_ARROW_OBSERVATIONS": "RFA_MAX_OBSERVATIONS",
 }
-# Filtering holds the interpreter lock for a fifth of its time, so more threads would wait for each other.
+# Filtering holds the interpreter lock for a fifth of its time. More threads would wait for each other.
 USEFUL_THREADS: Final = 4
 QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations"]
 
 
 class ConfigurationError(ValueError):
-    """The server must not start with these settings. The message says what to change."""
+    """Raised when the server must not start with these settings. The message says what to change."""
 
 
 def _matching(pattern: str, message: str) -> AfterValidator:
@@ -63,17 +63,20 @@ Device = Annotated[
     str,
     _matching(
         r"auto|cpu|cuda(?::[0-9]{1,2})?",
-        "must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0",
+        "must be auto, cpu, cuda or a numbered NVIDIA GPU such as cuda:1 (the first is cuda:0)",
     ),
 ]
 Sessions = Annotated[
     str,
-    _matching(r"off|memory|rediss?://.+", "must be off, memory, or a Redis as redis://host:6379/0 or rediss://…"),
+    _matching(
+        r"off|memory|rediss?://.+",
+        "must be off, memory or the URL of a Redis server, such as redis://host:6379/0 or rediss://host:6379/0",
+    ),
 ]
 
 
 class SettingsGroup(BaseSettings):
-    """A group of settings. Missing ones are read from the environment."""
+    """A group of settings. Settings that are not given are read from the environment."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -89,49 +92,59 @@ class ServerSettings(SettingsGroup):
         le=65535,
         description="Separate port for /health, /ready and /metrics; 0 chooses a free one.",
     )
-    stall_seconds: float = Field(default=30.0, gt=0, description="Seconds without progress until /ready fails.")
+    stall_seconds: float = Field(default=30.0, gt=0, description="Seconds without progress after which /ready fails.")
     shutdown_grace_seconds: int = Field(
-        default=10, ge=0, description="Seconds for running requests after a stop signal."
+        default=10, ge=0, description="Seconds that running requests have to finish after a stop signal."
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Format of the log; json writes one line per request."
+        default="text", description="Format of the log. json writes one line per request."
     )
-    tracing: bool = Field(default=False, description="OpenTelemetry tracing, configured by OTEL_* variables.")
+    tracing: bool = Field(default=False, description="Enable OpenTelemetry tracing. The OTEL_* variables configure it.")
 
 
 class LimitSettings(SettingsGroup):
-    """Limits of requests, connections, memory and clients, per process."""
+    """Limits on requests, connections, memory and clients, per process."""
 
     max_running: int = Field(
         default=64, ge=1, description="Maximum number of requests that hold model state at the same time."
     )
-    max_waiting: int = Field(default=256, ge=0, description="Maximum number of requests in the queue; more get 429.")
-    queue_seconds: float = Field(default=10.0, gt=0, description="Maximum seconds in the queue; then 429.")
+    max_waiting: int = Field(
+        default=256, ge=0, description="Maximum number of requests in the queue. Further requests get status 429."
+    )
+    queue_seconds: float = Field(
+        default=10.0, gt=0, description="Maximum seconds that a request waits in the queue before it gets status 429."
+    )
     max_streams: int = Field(
         default=4_096, ge=1, description="Maximum number of live filter streams, including idle ones."
     )
     stream_idle_seconds: float = Field(
-        default=3_600.0, gt=0, description="Seconds without an observation until a live stream ends."
+        default=3_600.0, gt=0, description="Seconds without an observation after which a live stream ends."
     )
     stream_buffer: int = Field(
         default=256,
         ge=1,
-        description="Maximum number of unread events before a request pauses; expensive events count more.",
+        description="Maximum number of unread events before a request pauses. Expensive events count more than once.",
     )
 
     max_connections: int = Field(default=16_384, ge=1, description="Maximum number of open connections.")
     header_timeout_seconds: float = Field(
-        default=10.0, gt=0, description="Maximum seconds from connection to the end of the headers."
+        default=10.0, gt=0, description="Maximum seconds from the connection to the end of the request headers."
     )
-    body_timeout_seconds: float = Field(default=30.0, gt=0, description="Maximum seconds between two pieces of a body.")
-    min_body_rate: int = Field(default=8_192, ge=1, description="Minimum bytes per second of a body after that time.")
+    body_timeout_seconds: float = Field(
+        default=30.0, gt=0, description="Maximum seconds between two parts of a request body."
+    )
+    min_body_rate: int = Field(
+        default=8_192,
+        ge=1,
+        description="Minimum bytes per second of a request body, once it has taken longer than body_timeout_seconds.",
+    )
     send_timeout_seconds: float = Field(
-        default=30.0, gt=0, description="Seconds without reading until a client is disconnected."
+        default=30.0, gt=0, description="Seconds without reading after which a client is disconnected."
     )
-    # Above the usual idle time of a proxy's pool, so that the proxy closes first and never writes to a closing
-    # connection.
-    keep_alive_seconds: int = Field(default=75, ge=1, description="Seconds until an idle connection is closed.")
-    max_header_bytes: int = Field(default=32_768, ge=1_024, description="Maximum size of the headers in bytes.")
+    # This exceeds the usual idle timeout of a proxy's connection pool. The proxy then closes first and never writes to
+    # a connection that is being closed.
+    keep_alive_seconds: int = Field(default=75, ge=1, description="Seconds after which an idle connection is closed.")
+    max_header_bytes: int = Field(default=32_768, ge=1_024, description="Maximum size of the request headers in bytes.")
     max_message_bytes: int = Field(
         default=262_144, ge=1_024, description="Maximum size of a WebSocket message in bytes."
     )
@@ -139,36 +152,46 @@ class LimitSettings(SettingsGroup):
     max_memory: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum memory of a process in bytes. Default: the memory after loading plus 192 MiB for "
-        "requests, or less if the container or machine has less.",
+        description="Maximum memory of a process in bytes. The default is the memory in use after loading plus 192 "
+        "MiB for requests, or less if the container or machine has less.",
     )
     max_body_bytes: int = Field(
         default=2_000_000,
         ge=1_000,
-        description="Maximum size of a body in bytes; twice that for /filter as JSON, 24 times for an Arrow stream.",
+        description="Maximum size of a request body in bytes. The limit for /filter is twice as high for JSON and "
+        "24 times as high for Arrow streams.",
     )
     max_body_values: int = Field(
         default=250_000,
         ge=1_000,
-        description="Maximum number of numbers, strings, nulls, arrays and objects in a body.",
+        description="Maximum number of numbers, strings, nulls, arrays and objects in a request body.",
     )
-    max_json_depth: int = Field(default=32, ge=8, description="Maximum nesting depth of a body.")
-    max_prompt_tokens: int = Field(default=16_384, ge=1, description="Maximum number of tokens of a prompt.")
-    prefix_cache_bytes: int = Field(default=33_554_432, ge=0, description="Bytes of states of recent prompts; 0: none.")
+    max_json_depth: int = Field(default=32, ge=8, description="Maximum nesting depth of a JSON request body.")
+    max_prompt_tokens: int = Field(default=16_384, ge=1, description="Maximum number of tokens in a prompt.")
+    prefix_cache_bytes: int = Field(
+        default=33_554_432,
+        ge=0,
+        description="Maximum size in bytes of the cached states of recent prompts. 0 disables the cache.",
+    )
     max_new_tokens: int = Field(default=4_096, ge=1, description="Maximum number of generated tokens per request.")
-    max_choices: int = Field(default=128, ge=1, description="Maximum number of continuations per request: prompts × n.")
+    max_choices: int = Field(
+        default=128,
+        ge=1,
+        description="Maximum number of continuations per request, which is the number of prompts times `n`.",
+    )
     max_attention_tokens: int = Field(
-        default=4_096, ge=2, description='Maximum number of prompt and new tokens with decode="attention".'
+        default=4_096, ge=2, description='Maximum number of prompt and generated tokens with decode="attention".'
     )
     max_observations: int = Field(
         default=20_000,
         ge=1,
-        description="Maximum number of observations of a series; of many, 5 times that as JSON and 60 times as Arrow.",
+        description="Maximum number of observations in a series. For many series together, the limit is 5 times as "
+        "high in JSON and 60 times in Arrow.",
     )
     max_reply_numbers: int = Field(
         default=2_000_000,
         ge=1_000,
-        description="Maximum number of numbers in a reply; for many series, in the reply of each.",
+        description="Maximum number of numbers in a reply. For many series, the limit applies to each series.",
     )
     max_series: int = Field(default=10_000, ge=1, description="Maximum number of series per request.")
     max_series_numbers: int = Field(
@@ -177,24 +200,25 @@ class LimitSettings(SettingsGroup):
     quota_streams: int = Field(
         default_factory=lambda given: max(1, given["max_streams"] * 3 // 4),
         ge=1,
-        description="Maximum number of live streams per key (or address). Default: three quarters of max_streams.",
+        description="Maximum number of live streams for each key, or for each address without keys. The default is "
+        "three quarters of max_streams.",
     )
     quota_requests: float | None = Field(
-        default=None, gt=0, description="Maximum number of requests per second and key."
+        default=None, gt=0, description="Maximum number of requests per second for each key."
     )
     quota_concurrent: int | None = Field(
-        default=None, ge=1, description="Maximum number of concurrent requests per key."
+        default=None, ge=1, description="Maximum number of concurrent requests for each key."
     )
     quota_tokens: float | None = Field(
-        default=None, gt=0, description="Maximum number of tokens per second and key, including prompts."
+        default=None, gt=0, description="Maximum number of tokens per second for each key. Prompt tokens count."
     )
     quota_observations: float | None = Field(
-        default=None, gt=0, description="Maximum number of observations per second and key."
+        default=None, gt=0, description="Maximum number of observations per second for each key."
     )
 
     @property
     def max_series_bytes(self) -> int:
-        """Maximum body of /filter as JSON, which may hold many series."""
+        """Maximum size of a JSON body of /filter, which may hold many series."""
         return 2 * self.max_body_bytes
 
     @property
@@ -204,7 +228,7 @@ class LimitSettings(SettingsGroup):
 
     @property
     def max_arrow_bytes(self) -> int:
-        """Maximum body of many series as an Arrow stream."""
+        """Maximum size of an Arrow stream of many series in bytes."""
         return 24 * self.max_body_bytes
 
     @property
@@ -217,28 +241,29 @@ class SecuritySettings(SettingsGroup):
     """Access to the server, and trusted bundles."""
 
     api_keys: SecretStr | None = Field(
-        default=None, description="API keys, separated by commas; clients must send one of them."
+        default=None, description="API keys, separated by commas. Clients must send one of them."
     )
-    api_keys_file: Path | None = Field(default=None, description="File with one such key per line.")
+    api_keys_file: Path | None = Field(default=None, description="File with one API key per line.")
     insecure: bool = Field(default=False, description="Allow a public address without an API key.")
     allowed_hosts: Names = Field(
         default=(),
-        description="Accepted host names besides localhost and addresses, separated by commas; * accepts any. "
-        "Default: the name that it listens on, or any name if there are API keys.",
+        description="Host names to accept besides localhost and IP addresses, separated by commas. * accepts any "
+        "name. The default is the name that the server listens on, or any name if there are API keys.",
     )
     allowed_origins: Names = Field(
-        default=(), description="Origins whose pages may use this server, besides its own, separated by commas."
+        default=(),
+        description="Origins whose pages may use this server, separated by commas. Its own origin is always allowed.",
     )
     trusted_proxies: Networks = Field(
         default=(),
-        description="Networks of trusted proxies, separated by commas; their X-Forwarded-For names the client.",
+        description="Networks of trusted proxies, separated by commas. Their X-Forwarded-For header names the client.",
     )
     trusted_keys: str | None = Field(
         default=None,
-        description="Minisign public keys, separated by commas; each bundle must be signed by one of them.",
+        description="Minisign public keys, separated by commas. Each bundle must be signed with one of them.",
     )
     trusted_keys_file: Path | None = Field(
-        default=None, description="File with one such key per line, as in minisign.pub."
+        default=None, description="File with one Minisign public key per line, in the format of minisign.pub."
     )
 
 
@@ -247,23 +272,24 @@ class StateSettings(SettingsGroup):
 
     state_keys: SecretStr | None = Field(
         default=None,
-        description="Keys of state tokens, base64 of 32 bytes each, separated by commas; new tokens use the first.",
+        description="Keys for state tokens, separated by commas. Each is 32 bytes in base64. New tokens use the "
+        "first key.",
     )
-    state_keys_file: Path | None = Field(default=None, description="File with one such key per line.")
+    state_keys_file: Path | None = Field(default=None, description="File with one state key per line.")
     state_audience: str = Field(
-        default="rfa", description="Name of the deployment; tokens of other deployments are refused."
+        default="rfa", description="Name of the deployment. Tokens of other deployments are rejected."
     )
     state_seconds: int = Field(default=86_400, ge=1, description="Lifetime of a state token in seconds.")
     sessions: Sessions = Field(
-        default="off", description="Storage of named sessions: off, memory, or the URL of a Redis server."
+        default="off", description="Storage for named sessions: off, memory or the URL of a Redis server."
     )
     sessions_password_file: Path | None = Field(
-        default=None, description="File with the password of the Redis server, if its URL has no password."
+        default=None, description="File with the password of the Redis server. It is used if the URL has no password."
     )
     session_seconds: int = Field(default=86_400, ge=1, description="Lifetime of an unused session in seconds.")
     max_sessions: int = Field(default=262_144, ge=1, description="Maximum number of named sessions in memory.")
     max_session_bytes: int = Field(
-        default=1_073_741_824, ge=1_000, description="Maximum size of named sessions in memory, in bytes."
+        default=1_073_741_824, ge=1_000, description="Maximum total size of named sessions in memory, in bytes."
     )
 
 
@@ -271,42 +297,47 @@ class ModelSettings(SettingsGroup):
     """The served models, and the processes, threads and devices that run them."""
 
     bundles: Paths = Field(
-        default_factory=default_bundles, description="Bundle directories; in the environment separated by `:`."
+        default_factory=default_bundles,
+        description="Bundle directories. In the environment variable they are separated by `:`.",
     )
-    max_bundle_bytes: int = Field(default=4_294_967_296, ge=1_000, description="Maximum size of all bundles in bytes.")
+    max_bundle_bytes: int = Field(
+        default=4_294_967_296, ge=1_000, description="Maximum total size of all bundles in bytes."
+    )
     device: Device = Field(
         default="auto",
-        description="Device of language models and long series: auto (the CPU), cpu, cuda or cuda:1. Each process uses "
-        "one GPU, starting with this one.",
+        description="Device for language models and long series: auto (the CPU), cpu, cuda or a numbered GPU such "
+        "as cuda:1. Each process uses one GPU, starting with this one.",
     )
     text_runtime: RuntimeName = Field(
         default="auto",
-        description="Runtime of language models on a CPU; auto is compiled if it supports the bundle, else onnx.",
+        description="Runtime for language models on a CPU. auto uses compiled if it supports the bundle, otherwise "
+        "onnx.",
     )
     processes: int = Field(
         default_factory=lambda given: 1 if _is_gpu(given.get("device")) else available_cores(),
         ge=1,
         le=256,
-        description="Number of server processes. Default: one per core, or one with a GPU.",
+        description="Number of server processes. The default is one per core, or one with a GPU.",
     )
     workers: int = Field(default=1, ge=1, le=256, description="Number of threads that run models in each process.")
     series_threads: int = Field(
         default_factory=lambda: min(available_cores(), USEFUL_THREADS),
         ge=1,
         le=256,
-        description="Number of threads that filter the series of a request. Default: one per core, at most four.",
+        description="Number of threads that filter the series of one request. The default is one per core, at most "
+        "four.",
     )
     max_batch_rows: int = Field(
         default_factory=lambda given: 64 if _is_gpu(given.get("device")) else 24,
         ge=1,
         le=512,
-        description="Maximum number of sequences in a decode step. Default: 24, or 64 with a GPU.",
+        description="Maximum number of sequences in a decode step. The default is 24, or 64 with a GPU.",
     )
     drift_every: int = Field(
         default=1_000,
         ge=0,
-        description="On a CPU, decode every n-th text of a process again in both modes, for rfa_decoder_drift_… in "
-        "/metrics; 0 disables it.",
+        description="On a CPU, decode every n-th text of a process again in both modes and report the difference as "
+        "rfa_decoder_drift_… in /metrics. 0 disables this.",
     )
 
     @property
@@ -327,7 +358,7 @@ class Settings(BaseModel):
     """All settings, created from their flat names, as in `Settings(port=0, max_running=8)`.
 
     Raises:
-        ValidationError: A value is out of bounds, or a name is unknown.
+        ValidationError: If a value is out of bounds or a name is unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -352,10 +383,10 @@ class Settings(BaseModel):
         }
 
     def replace(self, **values: Any) -> Self:
-        """Return a copy with other values of these settings.
+        """Return a copy of these settings with some values replaced.
 
         Raises:
-            ValidationError: See the constructor.
+            ValidationError: If a value is out of bounds or a name is unknown.
         """
         return type(self)(**{**self.flat(), **values})
 
@@ -374,27 +405,23 @@ FIELDS: Final[dict[str, FieldInfo]] = {
 
 
 def check_names(environment: Mapping[str, str]) -> None:
-    """Reject unknown variables that begin with the prefix, because a misspelt limit would have no effect.
+    """Reject unknown variables that begin with `RFA_`, because a misspelt limit would have no effect.
 
     Raises:
-        ConfigurationError: The message suggests similar names, and quotes no value.
+        ConfigurationError: If there is an unknown variable. The message suggests similar names and quotes no value.
     """
     valid = {PREFIX + name.upper() for name in FIELDS} | OTHER_VARIABLES
     for name in sorted(environment):
         if name.upper() in RETIRED:
-            raise ConfigurationError(f"{name} is retired; set {RETIRED[name.upper()]}, which determines it")
+            raise ConfigurationError(f"{name} is retired; set {RETIRED[name.upper()]} instead, which determines it")
         if name.upper().startswith(PREFIX) and name.upper() not in valid:
             meant = difflib.get_close_matches(name.upper(), sorted(valid), n=1)
             nearest = difflib.get_close_matches(name.upper(), sorted(valid), n=3, cutoff=0)
-            hint = f"did you mean {meant[0]}?" if meant else f"the nearest are {', '.join(nearest)}"
-            raise ConfigurationError(f"{name} is set in the environment but is not a setting of this server; {hint}")
+            hint = f"did you mean {meant[0]}?" if meant else f"the most similar names are {', '.join(nearest)}"
+            raise ConfigurationError(f"environment variable {name} is not a setting of this server; {hint}")
 
 
 def configured_keys(settings: Settings) -> tuple[bytes, ...]:
-    """Return the configured state keys, the sealing one first. Empty if there are none.
-
-    Raises:
-        ValueError, OSError: See `read_keys`.
-    """
+    """Return the configured state keys, the sealing key first. The result is empty if none is configured."""
     listed = settings.state.state_keys
     return read_keys(None if listed is None else listed.get_secret_value(), settings.state.state_keys_file)

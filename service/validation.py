@@ -1,4 +1,4 @@
-"""Errors of invalid documents: the field and what was expected, never the input."""
+"""Errors for invalid documents. They name the field and what was expected, and never quote the input."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PLAIN_WORDS = {
 }
 # For a row that was sent as a number.
 ROW_WORDS = {
-    "observations": "Must be a list with a number per column, even for one column: "
-    '"observations": [[21.4], [21.5]], or "values": {"y": [21.4, 21.5]}',
-    "y": 'Must be a list with a number per column, even for one column: "y": [21.4]',
+    "observations": 'Must be a list with one number per column, even for a single column: "observations": '
+    '[[21.4], [21.5]], or "values": {"y": [21.4, 21.5]}',
+    "y": 'Must be a list with one number per column, even for a single column: "y": [21.4]',
 }
 
 
 def check_lengths(document: Any, settings: LimitSettings) -> None:
-    """Reject too many observations before validation.
+    """Reject requests with too many observations before validation.
 
     Raises:
         InvalidRequest: The message names the field.
@@ -50,7 +50,7 @@ def check_lengths(document: Any, settings: LimitSettings) -> None:
 
 
 def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
-    # Arrow columns have separate limits.
+    # Arrow columns have their own limits.
     if len(series) > settings.max_series:
         message = f"series must have at most {settings.max_series} series on this server."
         raise InvalidRequest(message, param="series", code="too_large")
@@ -61,7 +61,7 @@ def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
 
 
 def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return names and values of fields with a value per observation, not validated."""
+    """Yield the fields with a value per observation of a series that is not yet validated, by name."""
     yield from ((name, one.get(name)) for name in SERIES)
     columns = one.get("values")
     if type(columns) is dict:
@@ -71,31 +71,31 @@ def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _observations(one: Any) -> int:
-    """Return the number of observations of a series that is not validated."""
+    """Return the number of observations of a series that is not yet validated."""
     if type(one) is not dict:
         return 0
     return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:
-    """Return the validated document. `name` is its name in messages.
+    """Return the validated document. Messages call it `name`.
 
     Raises:
-        InvalidRequest: Its first error.
+        InvalidRequest: With the first error.
     """
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        # The input may have any size, and messages never quote it.
+        # The input may be of any size, and messages never quote it.
         raise validation_failure(error.errors(include_url=False, include_input=False), name) from None
 
 
 def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "The body") -> InvalidRequest:
-    """Return the first error of pydantic.
+    """Return the first error of pydantic as an `InvalidRequest`.
 
     Args:
         details: `errors()` of a ValidationError.
-        document: Name of the document, for errors without a field.
+        document: what messages call the document, for errors without a field.
     """
     first = details[0]
     cause = first.get("ctx", {}).get("error")
@@ -107,13 +107,15 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
     if code == "list_type" and (names := [part for part in first["loc"] if isinstance(part, str)]):
         expected = ROW_WORDS.get(names[-1], expected)
     if first["loc"][:1] == ("times",) and code in ("float_type", "float_parsing"):
-        expected += "; dates are seconds since 1970-01-01 UTC, or come as Arrow"
+        expected += "; send dates as seconds since 1970-01-01 UTC, or as Arrow"
     more = f" ({len(details) - 1} more)" if len(details) > 1 else ""
     return InvalidRequest(f"{param or document}: {expected}.{more}", param=param or None, code=code)
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """Return `("observations", 2, 0)` as `observations[2][0]`. Unknown names are shortened and cleaned."""
+    """Return `("observations", 2, 0)` as `observations[2][0]`. Names are shortened, and characters other than letters,
+    digits, _ and - become `?`.
+    """
     path = ""
     for part in location:
         if isinstance(part, int):

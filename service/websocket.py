@@ -1,4 +1,4 @@
-"""JSON documents over a WebSocket, on plain ASGI for thousands of frames per second."""
+"""JSON documents over a WebSocket, on plain ASGI, for thousands of frames per second."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rfa.service.errors import (
 )
 from rfa.service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
 
-# Browsers require that the server accepts an offered subprotocol.
+# Browsers require that the server accepts one of the offered subprotocols.
 SUBPROTOCOL = "rfa.v1"
-# RFC 6455 section 7.4.1 and the IANA registry.
+# See RFC 6455 section 7.4.1 and the IANA registry.
 NORMAL = 1000
 POLICY = 1008
 SERVER_FAULT = 1011
@@ -35,19 +35,19 @@ TRY_LATER = 1013
 
 
 def close_code(error: ServiceError) -> int:
-    """Return the close code of a connection that ends with this error."""
+    """Return the close code for a connection that ends with this error."""
     if isinstance(error, (EngineFailure, InternalError)):
         return SERVER_FAULT
     return TRY_LATER if isinstance(error, (Overloaded, NotReady)) else POLICY
 
 
 class JsonSocket:
-    """One connection.
+    """One WebSocket connection.
 
     Args:
-        max_bytes: Limit of one message.
-        send_timeout: Seconds after which a client that reads nothing is disconnected.
-        cooperative: Runs the pieces of long documents.
+        max_bytes: limit on one message.
+        send_timeout: seconds after which a client that does not read is disconnected.
+        cooperative: runs the pieces of long documents.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class JsonSocket:
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
-        self.small_bytes = min(SMALL_FRAME_BYTES, max_bytes // 4)  # in characters, each of up to four bytes
+        self.small_bytes = min(SMALL_FRAME_BYTES, max_bytes // 4)  # in characters, each of which has up to four bytes
         self._deadline = Deadline(send_timeout)
 
     async def accept(self, offered: Sequence[str] = ()) -> None:
         """Complete the handshake.
 
         Args:
-            offered: Subprotocols of the client.
+            offered: subprotocols that the client offers.
         """
         if (await self._receive())["type"] != "websocket.connect":
             raise ClientGone
@@ -75,9 +75,9 @@ class JsonSocket:
         """Return the next document.
 
         Raises:
-            InvalidRequest: It is not text or strict JSON, or has too many values.
-            PayloadTooLarge: It exceeds `max_bytes`.
-            ClientGone: The client disconnected.
+            InvalidRequest: If the frame is not text or strict JSON, or has too many values.
+            PayloadTooLarge: If the frame exceeds `max_bytes`.
+            ClientGone: If the client disconnected.
         """
         message = await self._receive()
         if message["type"] != "websocket.receive":
@@ -97,23 +97,23 @@ class JsonSocket:
             await self._cooperative.run(partial(cost.feed, frame[start : start + PIECE_BYTES]), is_long=True)
 
     async def write(self, documents: Sequence[Any]) -> None:
-        """Send documents, one frame each.
+        """Send documents, one per frame.
 
         Raises:
-            ClientGone: The client disconnected.
+            ClientGone: If the client disconnected.
         """
         await self._deliver([await _frame(document, self._cooperative) for document in documents])
 
     async def end(self, document: Any, code: int) -> None:
-        """Send the terminal document and close.
+        """Send the terminal document and close the connection.
 
         Raises:
-            ClientGone: The client disconnected.
+            ClientGone: If the client disconnected.
         """
         await self._deliver([await _frame(document, self._cooperative), {"type": "websocket.close", "code": code}])
 
     def close(self) -> None:
-        """Release the timer."""
+        """Cancel the timer."""
         self._deadline.close()
 
     async def _deliver(self, messages: Sequence[dict[str, Any]]) -> None:
@@ -126,7 +126,7 @@ class JsonSocket:
 
 
 async def _frame(document: Any, cooperative: CooperativeWork) -> dict[str, Any]:
-    """Return a message. Other work runs between the pieces of a long one."""
+    """Return a document as an ASGI message. Other work runs between the pieces of a long document."""
     encoded = pieces(document)
     parts = [next(encoded)]
     for piece in encoded:

@@ -1,7 +1,7 @@
-"""The outermost middleware: request ids, common headers, and one count and log line per request.
+"""The outermost middleware. It adds request ids and common headers, and counts and logs each request once.
 
-It also turns unexpected exceptions into error responses. In the server they would close the connection with its other
-requests.
+It also turns unexpected exceptions into error responses. Otherwise the server would close the connection together with
+its other requests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Boundary(Middleware):
         except (ClientGone, ClientDisconnect, WebSocketDisconnect):
             logger.debug("the client has disconnected")
         except Exception as error:
-            logger.exception("unexpected failure")
+            logger.exception("unexpected failure of a request")
             await counted.fail(error)
         finally:
             self._finish(scope, counted.record)
@@ -71,7 +71,7 @@ class Boundary(Middleware):
 
 
 class _CountedMessages:
-    """`receive` and `send` of one request, which count its messages."""
+    """`receive` and `send` of one request. They count its messages."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -125,7 +125,7 @@ class _CountedMessages:
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
-        """Send an error response, or a last frame on an open WebSocket.
+        """Send an error response, or a final frame on an open WebSocket.
 
         Raises:
             Exception: `error`, if a response has begun. The server then closes the connection.
@@ -157,7 +157,7 @@ class _CountedMessages:
 
 
 class _CountedFrames:
-    """`Frames` that are counted."""
+    """`Frames` that count the frames."""
 
     def __init__(self, frames: Frames, record: Record) -> None:
         self._frames = frames
@@ -190,7 +190,7 @@ def _route_of(scope: Scope) -> str:
 
 
 def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return the client's request id if there is exactly one and it is valid, else a new one."""
+    """Return the request id of the client if there is exactly one and it is valid, else a new one."""
     values = [value for name, value in headers if name == b"x-request-id"]
     if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
         return values[0].decode("ascii")
@@ -198,5 +198,5 @@ def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
 
 
 def _frame_size(message: Message) -> int:
-    """Return the size of a frame: bytes if binary, characters if text."""
+    """Return the size of a frame: its bytes if it is binary, its characters if it is text."""
     return len(message.get("bytes") or message.get("text") or "")

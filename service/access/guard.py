@@ -1,12 +1,13 @@
 """Check of API keys. If any are configured, all paths except a few pages and probes require one.
 
     Authorization: Bearer KEY          X-API-Key: KEY
-    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      for WebSockets, where browsers can set no other header
+    Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      for WebSockets, because browsers cannot set other headers
 
-The subprotocol with the key, in base64url without padding, is removed here: the application only sees `rfa.v1`.
+The subprotocol with the key, in base64url without padding, is removed here, so that the application only sees `rfa.v1`.
 
 The decision uses `scope["path"]`, which the router matches, and a short list of open paths. Nothing is decoded again or
-taken from the Host header, so both interpret a path alike, and new routes require a key by default.
+taken from the Host header. This module and the router therefore interpret a path alike, and new routes require a key by
+default.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rfa.service.access.middleware import Middleware, refuse_early
 from rfa.service.assets import assets
 from rfa.service.errors import Unauthorized
 
-# The page asks for the key, so its files are open.
+# The files of the page are open, because the page asks for the key.
 OPEN_PATHS: Final = frozenset(
     {"/", "/docs", "/openapi.json", "/health", "/ready"} | {f"/page/{name}" for name in assets()}
 )
-# Open paths are open only for reading: POST / generates text.
+# Open paths are open only for reading, because POST / generates text.
 OPEN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# RFC 9110, 5.5.
+# Whitespace around a header value (RFC 9110, 5.5).
 OPTIONAL_WHITESPACE: Final = b" \t"
 PROTOCOL_HEADER: Final = b"sec-websocket-protocol"
 KEY_PROTOCOL: Final = "rfa.key."
@@ -53,10 +54,12 @@ class Guard(Middleware):
         tenant: str | None = ""
         if len(self._keys) and not (scope["type"] == "http" and is_open(scope["method"], scope["path"])):
             presented = presented_keys(scope["headers"]) + keys_in_protocols(scope.get("subprotocols", ()))
-            # Several keys are ambiguous.
+            # With several keys it is ambiguous which one counts.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
-            error = Unauthorized("This server requires an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
+            error = Unauthorized(
+                "This server requires an API key. Send the header Authorization: Bearer KEY or X-API-Key: KEY."
+            )
             await refuse_early(error, scope, receive, send)
             return
         if scope["type"] == "websocket":
@@ -79,7 +82,7 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
-    """Return every key in the subprotocols of a handshake, b"" for an invalid one."""
+    """Return every key in the subprotocols of a handshake. An invalid key becomes b""."""
     offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
     return [_key(text) for text in offered]
 

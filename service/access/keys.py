@@ -1,6 +1,6 @@
 """API keys: reading, checking and comparing them.
 
-A key may be followed by its own quotas, which override the settings; `off` is no limit:
+A key may be followed by quotas of its own, which override the settings. `off` means no limit:
 
     0123456789abcdef requests=5 concurrent=2 streams=10 tokens=200 observations=off
 """
@@ -25,14 +25,14 @@ class ApiKeys:
     """The keys of a server, stored as digests.
 
     Args:
-        keys: Each followed by its quotas, if any.
+        keys: keys, each followed by its quotas, if any.
 
     Attributes:
-        quotas: Quotas of each key by tenant. None is no limit.
+        quotas: quotas of each key by tenant. None means no limit.
 
     Raises:
-        ConfigurationError: A key is too short, repeated or not valid in a header, or a quota is invalid. The message
-            does not contain the key.
+        ConfigurationError: If a key is too short, repeated or cannot be sent in a header, or if a quota is invalid. The
+            message does not contain the key.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class ApiKeys:
             _check(key, number)
             digest = sha256(key.encode()).digest()
             if digest in self._tenants:
-                raise ConfigurationError(f"API key {number} occurs twice; every client needs its own key")
+                raise ConfigurationError(f"API key {number} is a duplicate; every client needs its own key")
             tenant = tenant_of_key(key)
             self._tenants[digest] = tenant
             self.quotas[tenant] = quotas
@@ -53,7 +53,7 @@ class ApiKeys:
         return len(self._tenants)
 
     def tenant_of(self, presented: bytes) -> str | None:
-        """Return the stable id of a key, or None for an unknown one, in constant time."""
+        """Return the stable id of a key, or None for an unknown key. The comparison takes constant time."""
         digest = sha256(presented).digest()
         found = None
         for valid_name, tenant in self._tenants.items():
@@ -66,7 +66,7 @@ def load_keys(settings: Settings) -> ApiKeys:
     """Return the keys of both settings.
 
     Raises:
-        ConfigurationError: See `ApiKeys`; or a setting is set without a key.
+        ConfigurationError: See `ApiKeys`. Also raised if a setting is set but has no key.
     """
     keys: list[str] = []
     if settings.security.api_keys is not None:
@@ -77,17 +77,17 @@ def load_keys(settings: Settings) -> ApiKeys:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Reject serving other machines without a key.
+    """Refuse to serve other machines without an API key.
 
     Raises:
-        ConfigurationError: The message says what to do. Also raised for invalid keys.
+        ConfigurationError: If the server would be exposed, or a key is invalid. The message says what to do.
     """
     if len(load_keys(settings)) or settings.security.insecure or is_loopback(settings.server.host):
         return
     raise ConfigurationError(
-        f"host {settings.server.host!r} can be reached from other machines and there is no API key: set RFA_API_KEYS "
-        "or RFA_API_KEYS_FILE (a key: `openssl rand -hex 32`), listen on 127.0.0.1, or set RFA_INSECURE=true to serve "
-        "anyone"
+        f"other machines can reach host {settings.server.host!r}, but there is no API key; set RFA_API_KEYS or "
+        "RFA_API_KEYS_FILE (`openssl rand -hex 32` makes a key), listen on 127.0.0.1, or set RFA_INSECURE=true to "
+        "serve anyone"
     )
 
 
@@ -103,10 +103,13 @@ def is_loopback(host: str) -> bool:
 
 def _check(key: str, number: int) -> None:
     if not all("!" <= character <= "~" for character in key):
-        raise ConfigurationError(f"API key {number} must be printable ASCII without spaces, as it is sent in a header")
+        raise ConfigurationError(
+            f"API key {number} must be printable ASCII without spaces, because it is sent in a header"
+        )
     if len(key) < SHORTEST_KEY:
         raise ConfigurationError(
-            f"API key {number} has {len(key)} characters; at least {SHORTEST_KEY} are needed: `openssl rand -hex 32`"
+            f"API key {number} has {len(key)} characters but needs at least {SHORTEST_KEY}; make one with `openssl "
+            "rand -hex 32`"
         )
 
 
@@ -121,7 +124,7 @@ def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float |
                 + ", ".join(get_args(QuotaName))
             )
         if valid_name in quotas:
-            raise ConfigurationError(f"API key {number}: {valid_name} occurs twice")
+            raise ConfigurationError(f"API key {number}: {valid_name} is given twice")
         quotas[valid_name] = None if value == "off" else _limit(value, f"API key {number}: {valid_name}")
     return quotas
 

@@ -1,7 +1,8 @@
-"""Logging: one line per record as text or JSON, written by a thread, without contents of requests.
+"""Logging with one line per record, as text or JSON. A thread writes the lines, and they never contain request
+contents.
 
-Records have `fields` (`logger.info("request", extra={"fields": {...}})`). Exceptions are logged with traceback and type
-but without message, which may quote a value such as a prompt.
+Records may have fields, as in `logger.info("request", extra={"fields": {...}})`. Exceptions are logged with traceback
+and type, but without their message, which may quote a value such as a prompt.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rfa.service.settings import Settings
 STDERR: Final = 2
 # Writes of this size to a pipe are atomic (PIPE_BUF on Linux), so lines of several processes do not mix.
 CHUNK_BYTES: Final = 4096
-# The writer sleeps between batches, because waking it for each line would take the GIL from the event loop.
+# The writer sleeps between batches. Waking it for each line would take the interpreter lock from the event loop.
 BATCH_SECONDS: Final = 0.02
 CLOSE_SECONDS: Final = 2.0
 LONGEST_BACKLOG: Final = 10_000
@@ -34,7 +35,9 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send all logging of this process to stderr in the format of the settings. Use `log_config=None` for uvicorn."""
+    """Send all log records of this process to stderr, in the format of the settings. Start uvicorn with
+    `log_config=None`.
+    """
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
@@ -53,7 +56,7 @@ def log_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return a traceback without messages, causes first."""
+    """Return a traceback without messages. Causes come first."""
     text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, BaseExceptionGroup):
         text = "\ntogether with\n".join([text, *(traceback_text(part) for part in error.exceptions)])
@@ -62,7 +65,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`TIME LEVEL LOGGER: MESSAGE name=value …` on one line, then a traceback if there is one."""
+    """Formats `TIME LEVEL LOGGER: MESSAGE name=value …` on one line, followed by a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_text_value(value)}" for name, value in log_fields(record).items())
@@ -73,7 +76,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, the fields, exception."""
+    """Formats one JSON object per line with time, level, logger, message, the fields and the exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -87,15 +90,15 @@ class JSONFormatter(logging.Formatter):
             document["exception"] = traceback_text(record.exc_info[1])
         try:
             return orjson.dumps(document, default=str).decode()
-        except TypeError:  # a lone surrogate
+        except TypeError:  # the record has a lone surrogate
             clean = {name: _printable(value) if isinstance(value, str) else value for name, value in document.items()}
             return orjson.dumps(clean, default=str).decode()
 
 
 class BackgroundHandler(logging.Handler):
-    """Formats and writes in a thread, so that a blocked reader of the log does not block the event loop.
+    """Formats and writes records in a thread, so that a blocked reader of the log does not block the event loop.
 
-    Up to `LONGEST_BACKLOG` records are queued. More are dropped and counted.
+    Up to `LONGEST_BACKLOG` records are queued. Further records are dropped and counted.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -112,12 +115,12 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def _start_again(self) -> None:
-        """Restart in a forked child, which has no thread, and may have a locked queue."""
+        """Restart in a forked child, which does not have the thread and whose queue may be locked."""
         if not self._is_closed.is_set():
             self._start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record, without blocking or raising."""
+        """Queue a record. This neither blocks nor raises."""
         if self._queue.qsize() >= LONGEST_BACKLOG:
             self._dropped += 1
             return
@@ -169,7 +172,9 @@ def _own_record(message: str, *values: object) -> logging.LogRecord:
 
 
 def _write_stderr(data: bytes) -> None:
-    """Write without Python's buffer, whose lock a blocked writer would hold at exit. Errors are ignored."""
+    """Write without Python's buffer, because a blocked writer would hold the buffer's lock at exit. Errors are
+    ignored.
+    """
     while data:
         try:
             data = data[os.write(STDERR, data) :]

@@ -1,4 +1,4 @@
-"""Base class of middlewares, and error responses before a response has begun."""
+"""Base class of the middleware, and error responses for requests that have no response yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def error_response(error: ServiceError) -> Response:
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the error response. Servers that cannot send it for a handshake send a 403."""
+    """Send the error response. For a handshake, servers that cannot send it answer 403."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
@@ -45,7 +45,7 @@ async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send
 
 
 async def refuse_early(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """`refuse`, before the application has received anything."""
+    """Send the error response before the application has received anything. See `refuse`."""
     if scope["type"] == "websocket":
         await receive()  # websocket.connect
     await refuse(error, scope, receive, send)

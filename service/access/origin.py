@@ -1,19 +1,20 @@
 """Checks of the Host and Origin headers, which protect against other web pages.
 
-Every program of a user can reach a server on the same machine without keys, and browsers run code of any page. Pages
-cannot forge these two headers.
+Without API keys, every program of a user can reach a server on the same machine, and browsers run the code of any page.
+Pages cannot forge these two headers.
 
 *Host*, against DNS rebinding: a name that an attacker resolves to this machine would make the attacker's pages
-same-origin with this server. Allowed are addresses (a page loaded from an address belongs to the server), `localhost`,
-the name in `RFA_HOST`, and those in `RFA_ALLOWED_HOSTS`. With API keys and without that setting every name is allowed,
-because such a page has no key. A request without a Host header is not from a browser.
+same-origin with this server. The server accepts addresses (a page loaded from an address belongs to the server),
+`localhost`, the name in `RFA_HOST`, and the names in `RFA_ALLOWED_HOSTS`. With API keys and without
+`RFA_ALLOWED_HOSTS`, every name is allowed, because such a page has no key. A request without a Host header is not from
+a browser.
 
 *Origin*, against cross-origin requests: methods other than GET, HEAD and OPTIONS, and every WebSocket, must have no
 origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`; `Sec-Fetch-Site` must agree. Other requests are answered, but
 the browser hides the response, because CORS headers are sent only for allowed origins.
 
-Headers are parsed completely before they are compared. Starlette's TrustedHostMiddleware cuts at the first colon and
-does not support IPv6; its CORSMiddleware rejects preflights in plain text and ignores WebSocket handshakes.
+Headers are parsed completely before they are compared. Starlette's TrustedHostMiddleware cuts the header at the first
+colon and does not support IPv6; its CORSMiddleware rejects preflights in plain text and ignores WebSocket handshakes.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from rfa.service.errors import Forbidden, MalformedRequest, MisdirectedRequest, 
 from rfa.service.settings import ConfigurationError, Settings
 
 HARMLESS_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-OWN_SITES: Final = (b"same-origin", b"none")  # none: entered by the user
+OWN_SITES: Final = (b"same-origin", b"none")  # `none` means that the user entered the address
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 ANY: Final = "*"
 LONGEST_NAME: Final = 253
-# Longest possible scheme, name and port.
+# Maximum length of scheme, name and port together.
 LONGEST_TEXT: Final = 300
-# Cached texts. A server has few names, which every request repeats.
+# Number of cached header values. A server has few names, and every request repeats them.
 CACHED: Final = 64
 LARGEST_PORT: Final = 65_535
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{0,5}))?")
@@ -65,7 +66,7 @@ class Authority(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Scheme and authority of a page. The port is None if it is the default of the scheme."""
+    """Scheme and authority of a page. The port is None if it is the default port of the scheme."""
 
     scheme: str
     authority: Authority
@@ -76,7 +77,7 @@ class Origin(NamedTuple):
         """Parse `scheme://host[:port]`.
 
         Raises:
-            ValueError: The text is anything else, including `null`.
+            ValueError: If the text has any other form, including `null`.
         """
         found = _ORIGIN.fullmatch(text) if len(text) <= LONGEST_TEXT else None
         if found is None:
@@ -90,7 +91,9 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
     def is_same(self, server: Authority) -> bool:
-        """Return whether this is the origin of a server with that authority. A proxy may change the scheme."""
+        """Return whether this is the origin of a server with that authority. The schemes may differ, because a proxy
+        may change the scheme.
+        """
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port
@@ -99,10 +102,11 @@ class Origin(NamedTuple):
 
 @lru_cache(CACHED)
 def parse_authority(text: str) -> Authority:
-    """Parse `host[:port]`: an IPv4 address, an IPv6 address in brackets, or a name. A final dot is ignored.
+    """Parse `host[:port]`, where the host is an IPv4 address, an IPv6 address in brackets, or a name. A final dot is
+    ignored.
 
     Raises:
-        ValueError: The text is anything else, such as empty or with a user name.
+        ValueError: If the text has any other form, for example if it is empty or has a user name.
     """
     found = _AUTHORITY.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
@@ -126,11 +130,11 @@ class OriginPolicy:
     """The allowed hosts and origins.
 
     Args:
-        settings: `host`, `allowed_hosts`, `allowed_origins`.
-        has_keys: Whether clients need an API key.
+        settings: provides `host`, `allowed_hosts` and `allowed_origins`.
+        has_keys: whether clients need an API key.
 
     Raises:
-        ConfigurationError: A setting is not a host or origin.
+        ConfigurationError: If a setting is not a host or origin.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
@@ -147,11 +151,11 @@ class OriginPolicy:
         return bool(self._origins)
 
     def check_host(self, headers: Headers) -> Authority | None:
-        """Return the authority in the Host header, if there is one.
+        """Return the authority in the Host header, or None without this header.
 
         Raises:
-            MalformedRequest: It is not a host, or there are several.
-            MisdirectedRequest: It is not a name of this server.
+            MalformedRequest: If the header is not a host, or there are several.
+            MisdirectedRequest: If the host is not a name of this server.
         """
         values = _values(headers, b"host")
         if not values:
@@ -160,14 +164,14 @@ class OriginPolicy:
             (value,) = values
             authority = parse_authority(value.decode("ascii"))
         except ValueError:
-            message = "The Host header must be one name or address, with or without a port."
+            message = "The Host header must be a single name or address, with or without a port."
             raise MalformedRequest(message, code="malformed_host") from None
         if not (authority.is_address or self._takes_any_name or authority.host in self._names):
-            raise MisdirectedRequest("This server does not answer under this name; RFA_ALLOWED_HOSTS lists its names.")
+            raise MisdirectedRequest("This server does not serve this host name; RFA_ALLOWED_HOSTS lists its names.")
         return authority
 
     def allowed_origin(self, headers: Headers) -> Origin | None:
-        """Return the origin of a request, if `allowed_origins` has it."""
+        """Return the origin of a request if it is one of `allowed_origins`."""
         if not self._origins:
             return None
         try:
@@ -178,17 +182,17 @@ class OriginPolicy:
         return origin if origin in self._origins else None
 
     def check_origin(self, headers: Headers, server: Authority | None) -> None:
-        """Reject requests of other origins.
+        """Reject requests from other origins.
 
         Raises:
-            Forbidden: The origin is not allowed.
+            Forbidden: If the origin is not allowed.
         """
         if self.allowed_origin(headers) is not None:
             return
         sites = _values(headers, b"sec-fetch-site")
         agrees = not sites or (len(sites) == 1 and sites[0] in OWN_SITES)
         if not (agrees and _are_same_origin(_values(headers, b"origin"), server)):
-            message = "Pages of this origin may not use this server; RFA_ALLOWED_ORIGINS lists those that may."
+            message = "Pages from this origin may not use this server; RFA_ALLOWED_ORIGINS lists the allowed origins."
             raise Forbidden(message, code="origin_not_allowed")
 
 
@@ -223,7 +227,7 @@ def _values(headers: Headers, header: bytes) -> list[bytes]:
 
 
 def _are_same_origin(origins: Sequence[bytes], server: Authority | None) -> bool:
-    """Return whether these Origin headers are absent, or the server's own."""
+    """Return whether these Origin headers are absent or name the server itself."""
     if not origins:
         return True
     try:
@@ -270,7 +274,7 @@ def _listed_name(text: str) -> str:
     except ValueError:
         raise ConfigurationError(f"allowed_hosts: {text!r} is not a host name") from None
     if authority.port is not None:
-        raise ConfigurationError(f"allowed_hosts: {text!r} must have no port; it applies to every port")
+        raise ConfigurationError(f"allowed_hosts: {text!r} must not have a port, because it applies to every port")
     return authority.host
 
 

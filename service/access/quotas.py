@@ -1,19 +1,20 @@
-"""Quotas of clients, per API key, and of live streams.
+"""Quotas for clients, per API key, and for live streams.
 
 A client is a key or, on a server without keys, the address of its connection (for IPv6 the 64-bit network, which
 usually belongs to one machine).
 
     requests       per second, with handshakes       → 429 quota_requests
     concurrent     active requests                   → 429 quota_concurrent
-    streams        live streams                      → 429 quota_streams, in a frame: browsers cannot read a handshake
+    streams        live streams                      → 429 quota_streams, in a frame, because browsers cannot read the
+    reply to a handshake
     tokens         per second, prompts and replies   → 429 quota_tokens
     observations   per second                        → 429 quota_observations; a live stream is read more slowly
 
-Quotas per second are token buckets that hold `BURST_SECONDS`. A request needs its amount, or a full bucket if that is
-less; the rest becomes a debt. A text reserves `max_new_tokens`, and unused ones are refunded at its end.
+Quotas per second are token buckets that hold `BURST_SECONDS`. A request waits until the bucket has its amount or is
+full; the rest becomes a debt. A text reserves `max_new_tokens`, and unused tokens are refunded at its end.
 
-Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. Divided quotas
-would leave a client with one connection, and therefore one process, a fraction of its quota.
+Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. If the quotas
+were divided among the processes, a client with one connection would only get the share of one process.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Bucket:
         self._time = clock()
 
     def seconds_until(self, amount: float) -> float:
-        """Return the seconds until the bucket has this amount, or is full if that is less."""
+        """Return the seconds until the bucket has this amount, or is full if the bucket is smaller."""
         now = self._clock()
         self._level = min(self._size, self._level + (now - self._time) * self.rate)
         self._time = now
@@ -70,10 +71,10 @@ class Client:
     """The quotas of one client.
 
     Args:
-        name: Tenant of the key, or the address.
-        quotas: The limits. A missing one is unlimited.
-        streams: Number of live streams by client.
-        count_refusal: Called with the quota of each rejection.
+        name: tenant of the key, or the address.
+        quotas: the limits. A missing quota is unlimited.
+        streams: number of live streams by client.
+        count_refusal: called with the name of the quota for each rejection.
     """
 
     def __init__(
@@ -95,21 +96,21 @@ class Client:
         """Reject an amount that exceeds the quota.
 
         Raises:
-            Overloaded: The quota is exhausted. It has the time to wait.
+            Overloaded: If the quota is exhausted. The error has the time to wait.
         """
         if (bucket := self._buckets.get(rate)) is None:
             return
         if seconds := bucket.seconds_until(amount):
-            message = f"The quota of this key is used up: {bucket.rate:g} {rate} per second."
+            message = f"This key has exhausted its quota of {bucket.rate:g} {rate} per second."
             raise self._refusal(rate, message, seconds)
 
     def spend(self, rate: Rate, amount: int) -> None:
-        """Use an amount. A negative one is a refund."""
+        """Use an amount. A negative amount is a refund."""
         if (bucket := self._buckets.get(rate)) is not None:
             bucket.take(amount)
 
     def pacer(self) -> Callable[[int], float] | None:
-        """Return a function that counts observations and returns the seconds to wait, or None without a quota."""
+        """Return a function that counts observations and returns the seconds to wait, or None without such a quota."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
@@ -124,14 +125,14 @@ class Client:
         """Count a request while it is active.
 
         Args:
-            counts: Whether it counts as concurrent. A WebSocket does not.
+            counts: whether the request counts as concurrent. A WebSocket does not.
 
         Raises:
-            Overloaded: The quota is exhausted.
+            Overloaded: If the quota is exhausted.
         """
         limit = self._quotas.get("concurrent", math.inf)
         if counts and self._active >= limit:
-            raise self._refusal("concurrent", f"This key has {limit:g} active requests, its limit.", 1)
+            raise self._refusal("concurrent", f"This key has {limit:g} active requests, which is its limit.", 1)
         self.afford("requests", 1)
         self.spend("requests", 1)
         self._active += counts
@@ -145,11 +146,11 @@ class Client:
         """Count a live stream while it is open.
 
         Raises:
-            Overloaded: The quota is exhausted.
+            Overloaded: If the quota is exhausted.
         """
         limit = self._quotas.get("streams", math.inf)
         if self._streams[self._name] >= limit:
-            raise self._refusal("streams", f"This client has {limit:g} live streams, its limit.", 1)
+            raise self._refusal("streams", f"This client has {limit:g} live streams, which is its limit.", 1)
         self._streams[self._name] += 1
         try:
             yield
@@ -164,7 +165,7 @@ class Client:
 
 
 class Clients:
-    """All clients: one per key, or without keys the addresses with live streams."""
+    """All clients: one per API key or, without keys, one per address with live streams."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class Clients:
         self._keyed = {tenant: self._make(tenant, _quotas(settings, own)) for tenant, own in keys.quotas.items()}
 
     def client_for(self, scope: Scope) -> Client:
-        """Return the client of a request, or one without quotas on a path that requires no key."""
+        """Return the client of a request. On a path that requires no key, it has no quotas."""
         if self._keyed:
             return self._keyed.get(scope.get("state", {}).get("tenant", "")) or self._make("", {})
         return self._make(_network(scope), self._address_quotas)  # type: ignore[arg-type]
@@ -219,10 +220,10 @@ def client_of(connection: HTTPConnection) -> Client:
 
 @contextmanager
 def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
-    """Reserve tokens for the jobs that the block adds to the list. Unused ones are refunded.
+    """Reserve tokens for the jobs that the block adds to the list. Unused tokens are refunded.
 
     Raises:
-        Overloaded: They exceed the quota.
+        Overloaded: If the tokens exceed the quota.
     """
     client = client_of(connection)
     client.afford("tokens", amount)
@@ -235,7 +236,7 @@ def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[Gen
 
 
 def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[QuotaName, float]:
-    """Return the quotas of a key, or else those of the settings."""
+    """Return the quotas of a key. The settings apply where the key has none."""
     general: dict[QuotaName, float | None] = {
         name: getattr(settings.limits, f"quota_{name}") for name in get_args(QuotaName)
     }
@@ -247,7 +248,7 @@ def _network(scope: Scope) -> str:
     host = scope["client"][0] if scope.get("client") else ""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a UNIX socket, or not an address: one client
+    except ValueError:  # a UNIX socket, or not an address; all of these are one client
         return ""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:

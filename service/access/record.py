@@ -1,4 +1,4 @@
-"""The record of one request or WebSocket connection: numbers and names, never contents."""
+"""The record of a request or WebSocket connection. It has numbers and names, and never contents."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 access_logger = logging.getLogger("rfa.access")
-# Id of the current request for log lines, "" outside of a request.
+# Id of the current request for log lines. It is "" outside of a request.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """Filled in by the boundary; fields from `model` on by the routes.
+    """Data about one request. The boundary sets the first fields, and the routes set the fields from `model` on.
 
     Attributes:
-        client: Address and port of the client.
-        reason: Error code of a request that no route handled.
+        client: address and port of the client.
+        reason: error code of a request that no route handled.
     """
 
     id: str
@@ -70,7 +70,7 @@ def log_request(record: Record, path: str | None = None) -> None:
     """Write the access log line of a finished request.
 
     Args:
-        path: Only for requests without a route.
+        path: set only for requests without a route.
     """
     if not access_logger.isEnabledFor(logging.INFO):
         return
@@ -105,6 +105,6 @@ def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """Return the record of a request or WebSocket, or an unused one if the application has no boundary."""
+    """Return the record of a request or WebSocket, or an unused record if the application has no boundary."""
     record = connection.scope.get("state", {}).get("record")
     return record if isinstance(record, Record) else Record(id="", method=connection.scope.get("method", "other"))

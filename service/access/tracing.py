@@ -1,7 +1,7 @@
-"""OpenTelemetry: one server span per request, a child of the span in its W3C `traceparent`.
+"""OpenTelemetry tracing. Each request is one server span, a child of the span in its W3C `traceparent` header.
 
-Attributes follow the semantic conventions for HTTP and generative AI. They are numbers and names, not contents. OTEL_*
-variables configure exporter and sampling. Without `RFA_TRACING` OpenTelemetry is not imported.
+Attributes follow the semantic conventions for HTTP and generative AI. They are numbers and names, not contents. The
+OTEL_* variables configure exporter and sampling. Without `RFA_TRACING`, OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PROPAGATED: Final = (b"traceparent", b"tracestate")
 
 
 def open_tracing(settings: Settings) -> Tracing | None:
-    """Return the tracing, if the settings enable it.
+    """Return a `Tracing` object if the settings enable it.
 
     Raises:
-        ConfigurationError: Its packages are not installed.
+        ConfigurationError: If the OpenTelemetry packages are not installed.
     """
     if not settings.server.tracing:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError:
-        raise ConfigurationError("tracing needs the extra packages: pip install 'rfa-server[tracing]'") from None
+        raise ConfigurationError("tracing needs optional packages; pip install 'rfa-server[tracing]'") from None
     return Tracing(OTLPSpanExporter)
 
 
@@ -87,7 +87,7 @@ class Tracing:
             [value.decode("latin-1") for name, value in scope["headers"] if name == propagated]
             for propagated in PROPAGATED
         )
-        # W3C Trace Context: several parents start a new trace.
+        # W3C Trace Context: a request with several parents starts a new trace.
         carrier = {"traceparent": parents[0], "tracestate": ",".join(states)} if len(parents) == 1 else {}
         context = self._propagator.extract(carrier)
         span: Span = self._tracer.start_span(record.method, context=context, kind=self._kind)
@@ -95,7 +95,7 @@ class Tracing:
         return span
 
     def end(self, span: Span, scope: Scope, record: Record) -> None:
-        """End the span, with the attributes of the request."""
+        """End the span and set the attributes of the request."""
         if span.is_recording():
             if record.route != "other":
                 span.update_name(f"{record.method} {record.route}")

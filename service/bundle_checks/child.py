@@ -1,7 +1,8 @@
 """The subprocess that checks bundles: `python -m rfa.service.bundle_checks.child REQUEST`.
 
-Imports come before the limits are set. Bundles are read after that. It prints lines of JSON: one when it is ready, and
-one for each bundle. It runs graphs; server processes check compiled code against the golden outputs.
+It imports everything before it sets its limits, and reads the bundles after that. It prints JSON lines: one when it is
+ready, and one for each bundle. It runs the graphs. The server processes check the compiled code against the golden
+outputs.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ OPEN_FILES = 32
 
 
 def main() -> None:
-    """Check the bundles of the request up to the first that is rejected."""
+    """Check the bundles of the request, up to the first one that is rejected."""
     request: dict[str, Any] = json.loads(sys.argv[1])
     answers = _private_output()
     keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
     os.chdir(request["directory"])
-    # Processor time of all bundles. The parent limits the elapsed time of each.
+    # Processor time for all bundles. The parent limits the elapsed time for each bundle.
     seconds = request["seconds"] * len(request["bundles"])
     limit_resources(seconds=seconds, memory_bytes=request["memory_bytes"], open_files=OPEN_FILES)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -53,7 +54,7 @@ def _check(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[s
 
 
 def _reproduce_golden(bundle: Bundle) -> int:
-    """Run the graphs on golden and large inputs. Return the number of compared values."""
+    """Run the graphs on the golden and on large inputs, and return the number of compared values."""
     if not bundle.manifest.graphs:
         return 0
     sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}

@@ -1,7 +1,7 @@
 """Runs golden cases with the largest batches, and graphs with the longest inputs.
 
-Golden outputs have one row and a few tokens. With more, a graph may exhaust memory, never end, or mix rows. Array sizes
-depend only on input sizes (`rfa.runtime.bundle.graph_check`), so the largest inputs show the cost.
+Golden cases have one row and a few tokens. With larger inputs, a graph may exhaust memory, never end, or mix rows.
+Array sizes depend only on input sizes (`rfa.runtime.bundle.graph_check`), so the largest inputs show the cost.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ LONGEST: Mapping[str, Mapping[str, int]] = {
 }
 # Matrix products of other sizes sum in another order.
 TOLERANCE = 1e-3
-TOKENS = "length"  # input: number of tokens of a prompt
+TOKENS = "length"  # input with the number of prompt tokens
 
 
 def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
-    """Run the golden cases in batches, where each row must match the golden outputs, and once with the longest inputs.
+    """Run the golden cases in batches, where each row must reproduce the golden outputs, and once with the longest
+    inputs.
 
     Raises:
-        BundleError: A row differs, or the runtime fails.
+        BundleError: If a row differs, or the runtime fails.
     """
     counts = ROWS[bundle.kind]
     most = max(map(len, counts.values()))
@@ -48,13 +49,13 @@ def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
         try:
             run_golden(loose, batched, bundle.weights())
         except GoldenMismatch as error:
-            raise BundleError(f"golden.json in a batch of rows: {error}") from None
+            raise BundleError(f"golden.json, in a batch of several rows: {error}") from None
     for name, graph in bundle.manifest.graphs.items():
         _run_longest(graph, sessions[name], LONGEST[bundle.kind])
 
 
 class _BatchedSession:
-    """A session that repeats one row `count` times and returns one row."""
+    """A session that repeats one row `count` times, and returns one row of each output."""
 
     def __init__(self, session: Any, count: int) -> None:
         self._session = session
@@ -80,7 +81,7 @@ class _BatchedSession:
         if name not in self._batched:
             return array
         if len(array) != self._count:
-            raise ValueError(f"{name} has {len(array)} rows for {self._count}")
+            raise ValueError(f"{name} has {len(array)} rows instead of {self._count}")
         distance = (
             np.abs(np.subtract(array, array[:1], dtype=np.float64)).reshape(len(array), -1).max(axis=1, initial=0)
         )
@@ -89,7 +90,7 @@ class _BatchedSession:
 
 
 def _run_longest(graph: GraphSpec, session: Any, longest: Mapping[str, int]) -> None:
-    # One is a valid token, position, lag and noise.
+    # 1 is a valid token, position, time step and noise.
     inputs = {}
     for spec in graph.inputs:
         shape = tuple(1 if dim == "batch" else longest[dim] if isinstance(dim, str) else dim for dim in spec.shape)
@@ -101,4 +102,4 @@ def _run_longest(graph: GraphSpec, session: Any, longest: Mapping[str, int]) -> 
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's exceptions have no common base class
-        raise BundleError(f"{graph.file}: does not run with long inputs: {str(error)[:200]}") from None
+        raise BundleError(f"{graph.file} does not run with long inputs: {str(error)[:200]}") from None

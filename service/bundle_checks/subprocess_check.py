@@ -1,9 +1,10 @@
 """Checks bundles in a subprocess before a serving process opens them.
 
-The kernel limits the subprocess: processor time, memory, open files, no written files. The parent limits its time. A
-bundle that hangs, exhausts memory or crashes the runtime therefore affects only the subprocess (`child.py`).
+The kernel limits the processor time, memory and open files of the subprocess, which cannot write files. The parent
+limits its elapsed time. A bundle that hangs, exhausts memory or crashes the runtime therefore affects only the
+subprocess (`child.py`).
 
-The supervisor imports this module, so it must not import numpy or the runtime.
+The supervisor imports this module, so it must not import NumPy or the runtime.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from rfa.runtime.bundle.documents import BundleError
 from rfa.service import machine
 from rfa.service.child_environment import child_environment
 
-# -P: the working directory must not provide modules.
+# -P keeps modules in the working directory from being imported.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.bundle_checks.child")
-START_SECONDS = 60.0  # imports, before the first bundle is read
-SECONDS = 60.0  # per bundle; the four default ones take 2 s together
-# Memory of the interpreter and its libraries, and per byte of a bundle: the file, its arrays and the runtimes' copies.
+START_SECONDS = 60.0  # for imports, before the first bundle is read
+SECONDS = 60.0  # per bundle; the four default bundles take 2 s together
+# Memory of the interpreter and its libraries, and per byte of a bundle for the file, its arrays and copies in the
+# runtimes.
 BASE_BYTES = 1 << 30
 COPIES = 16
 MAX_LINE_BYTES = 4096
 MAX_REASON = 300
-# Excludes API keys, proxies and other settings of the operator.
+# API keys, proxies and other settings of the operator are excluded.
 INHERITED_VARIABLES = (
     "HOME", "LANG", "LD_LIBRARY_PATH", "NUMBA_CACHE_DIR", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "PATH",
     "XDG_CACHE_HOME",
@@ -45,7 +47,7 @@ class CheckedBundle:
 
     Attributes:
         digest: SHA-256 of the manifest, which covers every byte of the bundle.
-        golden_values: Number of recorded values that its graphs reproduced.
+        golden_values: number of recorded values that its graphs reproduced.
     """
 
     name: str
@@ -63,21 +65,21 @@ async def check_bundles(
 ) -> tuple[CheckedBundle, ...]:
     """Open bundles in a limited subprocess and reproduce the golden outputs of their graphs.
 
-    Cancelling ends the subprocess.
+    Cancelling this coroutine ends the subprocess.
 
     Args:
-        paths: Bundle directories.
-        seconds: Limit per bundle, of elapsed and of processor time.
-        memory_bytes: Limit of the subprocess. Default: 1 GiB plus 16 bytes per byte of the bundles, at most three
-            quarters of the machine's memory.
+        paths: bundle directories.
+        seconds: limit per bundle on elapsed time and on processor time.
+        memory_bytes: memory limit of the subprocess. The default is 1 GiB plus 16 bytes per byte of the bundles, and at
+            most three quarters of the machine's memory.
         trusted_keys: Minisign public keys, one of which must have signed each bundle. None accepts any bundle.
 
     Returns:
-        In the order of `paths`.
+        The checked bundles in the order of `paths`.
 
     Raises:
-        BundleError: A bundle is rejected. The message names the first one's directory, and the reason in at most 300
-            characters.
+        BundleError: If a bundle is rejected. The message has the directory name of the first rejected bundle, and the
+            reason in at most 300 characters.
     """
     if not paths:
         return ()
@@ -133,16 +135,16 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
             "golden_values": int(count),
         }:
             return CheckedBundle(name, kind, digest, count)
-    raise BundleError(f"{path.name}: the subprocess that checked it gave no answer")
+    raise BundleError(f"{path.name}: the subprocess that checked it did not answer")
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
-    """Return the next line, or None if there is none or it is malformed, as from a hostile bundle."""
+    """Return the next line. None if there is no line or it is malformed, as from a hostile bundle."""
     assert process.stdout is not None
     async with asyncio.timeout(seconds):
         try:
             answer = json.loads(await process.stdout.readline())
-        except ValueError:  # too long, no text, no JSON, or the end
+        except ValueError:  # too long, not text, not JSON, or the end
             return None
     return answer if isinstance(answer, dict) else None
 
@@ -151,14 +153,14 @@ async def _describe_exit(process: asyncio.subprocess.Process) -> str:
     try:
         code = await asyncio.wait_for(process.wait(), 1.0)
     except TimeoutError:
-        return "gave no answer"
+        return "did not answer"
     if code == -signal.SIGXCPU:
-        return "used up its processor time"
+        return "exceeded its processor time"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _plain(reason: str) -> str:
-    """Return one short line."""
+    """Return the reason as one short line."""
     return "".join(character if character.isprintable() else "?" for character in reason[:MAX_REASON])
 
 
@@ -168,7 +170,7 @@ def _memory_for(paths: Sequence[Path]) -> int:
 
 
 def _size(directory: Path) -> int:
-    """Return the bytes of its files, or 0 if it is missing, which the subprocess reports."""
+    """Return the total size of the files in bytes, or 0 if the directory is missing, which the subprocess reports."""
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)

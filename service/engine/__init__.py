@@ -1,1 +1,1 @@
-"""The engine: bundles in, numbers and text out, without HTTP."""
+"""The engine. It runs the models of the bundles, without HTTP."""

@@ -1,4 +1,4 @@
-"""Sends the events of jobs from workers to the event loops of their readers."""
+"""Delivery of job events from workers to the event loops of their readers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Delivery = tuple[Job, list[Any]]
 
 
 def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
-    """Send emitted events to their event loops, each woken once. Call with the scheduler's lock.
+    """Send emitted events to their event loops, waking each loop once. The caller must hold the scheduler's lock.
 
     Args:
-        own: The calling event loop.
+        own: the event loop of the caller.
 
     Returns:
         The events for `own`, which the caller delivers.
@@ -39,6 +39,6 @@ def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = Non
 
 
 def deliver_all(deliveries: list[Delivery]) -> None:
-    """Give each job its events, on the event loop of the jobs."""
+    """Deliver the events to their jobs, on the event loop of the jobs."""
     for job, events in deliveries:
         job.deliver(events)

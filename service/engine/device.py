@@ -1,6 +1,6 @@
-"""Devices of models: the CPU, or a GPU for language models and long series of the series network.
+"""Devices for models: the CPU, or a GPU for language models and for long series of the series network.
 
-Other filters stay on the CPU, because their steps are small matrices, one after the other.
+Other filters stay on the CPU, because their steps are small matrix operations that depend on each other.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
 # Why other filters stay on the CPU.
-FEW_NUMBERS = "a row is a few thousand sequential operations"
+FEW_NUMBERS = "each row is a few thousand sequential operations"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
     """Return the loader of language bundles for these settings.
 
+    The loader raises UnsupportedError if the device has too little memory, or the runtime does not support a bundle.
+
     Raises:
-        ConfigurationError: The device is missing. The loader raises UnsupportedError if the device has too little
-            memory, or the runtime does not support a bundle.
+        ConfigurationError: If the device is missing.
     """
     streams = settings.limits.max_running * MAX_SAMPLES
     if not settings.models.is_on_gpu:
-        pool_slots = streams + bool(settings.models.drift_every)  # one for the drift measurement
+        pool_slots = streams + bool(settings.models.drift_every)  # one more for the drift measurement
         return lambda bundle: load_on_cpu(
             bundle, settings.models.text_runtime, pool_slots, settings.models.max_batch_rows
         )
     if settings.models.text_runtime != "auto":
         raise ConfigurationError(
-            f"RFA_TEXT_RUNTIME={settings.models.text_runtime} is a runtime of the CPU, and "
-            f"RFA_DEVICE={settings.models.device} asks for the GPU: leave one of them out"
+            f"RFA_TEXT_RUNTIME={settings.models.text_runtime} runs on the CPU, but "
+            f"RFA_DEVICE={settings.models.device} requests the GPU; unset one of them"
         )
     check_gpu(settings)
     from rfa.runtime.gpu.golden import check_golden_on
     from rfa.runtime.gpu.kernels import kernels_of
     from rfa.runtime.gpu.language import TorchLanguageRuntime
 
-    is_trusted = bool(trusted_keys(settings.security))  # then every opened bundle is signed
+    is_trusted = bool(trusted_keys(settings.security))  # every opened bundle is then signed
 
     def load(bundle: Bundle) -> Language:
         with kernels_of(bundle, is_trusted=is_trusted) as use:
@@ -67,10 +68,10 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
 
 def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | None, LongSeries | None]:
-    """Return the device for long series of a filter and its description, or None without a GPU.
+    """Return the device for long series of a filter and its description. Without a GPU, the device is None.
 
     Raises:
-        UnsupportedError: The memory of the GPU is too small.
+        UnsupportedError: If the GPU has too little memory.
     """
     if not settings.models.is_on_gpu:
         return None, None
@@ -82,7 +83,7 @@ def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | N
         if reason is None:
             device = TorchSeries(bundle, "cuda")
             return device, LongSeries("cuda", device.least_tokens, None)
-    logger.info("bundle %r computes on the CPU, long series too: %s", bundle.name, reason)
+    logger.info("bundle %r uses the CPU, also for long series: %s", bundle.name, reason)
     return None, LongSeries("cpu", None, reason)
 
 
@@ -92,5 +93,5 @@ def check_gpu(settings: Settings) -> None:
     if reason is not None:
         processes = f" with RFA_PROCESSES={settings.models.processes}" if settings.models.processes > 1 else ""
         raise ConfigurationError(
-            f"RFA_DEVICE={settings.models.device}{processes} needs {reason}, or serve with RFA_DEVICE=cpu"
+            f"RFA_DEVICE={settings.models.device}{processes} requires {reason}; RFA_DEVICE=cpu serves without a GPU"
         )

@@ -1,4 +1,4 @@
-"""The models of one process and the threads that run them; routes call this."""
+"""The models of one process and the threads that run them. The routes call this module."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from rfa.service.schemas.server_replies import Kind
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 
-SEED_BITS = 53  # JSON readers may store numbers as doubles
+SEED_BITS = 53  # JSON readers may store numbers as doubles, whose integers are exact up to 53 bits
 NUMBERS_PER_TOKEN = 5
-# A model's name, None for the default model, or the system of a request.
+# The name of a model, None for the default model, or the system of a request.
 ResolvedChoice = str | None | ServedSystem
 
 
 class WithCovariates(NamedTuple):
-    """A model with so many columns that are known ahead."""
+    """A model together with its number of known covariates."""
 
     choice: ResolvedChoice
     covariates: int
@@ -59,7 +59,7 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 
 @dataclass(frozen=True)
 class StateKind:
-    """The model that a state belongs to, and the largest size of its states."""
+    """The model that a state belongs to, and the maximum size of its states."""
 
     digest: str
     kind: Kind
@@ -69,8 +69,8 @@ class StateKind:
 class Engine:
     """Checks requests against the model and the server's limits, and queues them as jobs.
 
-    Methods that queue a job take a `lease`, which grows by the memory that the request holds until its reply is sent.
-    They raise InvalidRequest, NotFound, Overloaded and NotReady.
+    Methods that queue a job take a `lease`. It grows by the memory that the request holds until its reply is sent.
+    These methods raise InvalidRequest, NotFound, Overloaded and NotReady.
     """
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
@@ -90,7 +90,7 @@ class Engine:
         )
         metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
         metrics.watch("num_requests_waiting", "Requests in the queue.", lambda: self._scheduler.waiting)
-        metrics.watch("num_streams", "Live filter streams, idle ones included.", lambda: self._scheduler.streams)
+        metrics.watch("num_streams", "Live filter streams, including idle ones.", lambda: self._scheduler.streams)
         metrics.watch("engine_stalled_seconds", "Seconds since the last progress.", self._scheduler.stalled_for)
         self._many = ManyStage(settings.models.series_threads - 1, metrics)
         self._staged: tuple[Served, Callable[[], bool]] | None = None
@@ -100,20 +100,22 @@ class Engine:
 
     @property
     def models(self) -> Models:
-        """Models that answer new requests."""
+        """Models that serve new requests."""
         return self._served.models
 
     @property
     def pool_slots_in_use(self) -> int:
-        """Pool slots in use by the models that answer new requests, and by systems."""
+        """Number of pool slots in use by the models that serve new requests, and by systems."""
         return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.pool_slots_in_use
 
     def build(self, models: Models) -> Served:
-        """Stages for these models, which do not serve yet. Thread-safe."""
+        """Build the stages for these models without serving them yet. Thread-safe."""
         return Served.build(models, self._settings, self._metrics, self._drift)
 
     def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
-        """Keep other models ready; `switch_when_due` serves them once `is_due` holds. Call on the event loop."""
+        """Keep other models ready. `switch_when_due` serves them once `is_due` returns True. Call this on the event
+        loop.
+        """
         self._staged = served, is_due
 
     def abandon(self) -> None:
@@ -121,7 +123,7 @@ class Engine:
         self._staged = None
 
     def switch_when_due(self) -> None:
-        """Serve the staged models if they are due; call this before a new request.
+        """Serve the staged models if they are due. Call this before a new request.
 
         Requests and streams in progress finish with their own models.
         """
@@ -141,18 +143,18 @@ class Engine:
 
     @property
     def has_live_work(self) -> bool:
-        """Whether a live stream waits for an answer."""
+        """Whether a live stream waits for a reply."""
         return self._scheduler.has_live_work
 
     def stalled_for(self) -> float:
-        """Seconds since the last progress while there is work to do, else 0."""
+        """Return the seconds since the last progress, or 0 if there is no work to do."""
         return self._scheduler.stalled_for()
 
     def check_ready(self) -> None:
-        """Raises NotReady if there is work and no progress."""
+        """Raise NotReady if there is work and no progress."""
         stalled = self._scheduler.stalled_for()
         if stalled > self._settings.server.stall_seconds:
-            raise NotReady(f"The engine has work and made no progress for {stalled:.0f} s.")
+            raise NotReady(f"The engine has work but has made no progress for {stalled:.0f} s.")
 
     def generate(self, model_name: str | None, options: GenerateOptions, lease: Lease | None = None) -> GenerateJob:
         """Queue a generation."""
@@ -180,19 +182,19 @@ class Engine:
         return self._submit(GenerateJob(stage, model, options, reader, lease, capacity))
 
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
-        """Estimated numbers per token of a reply.
+        """Return the estimated number of numbers per token in a reply.
 
         Args:
-            top: alternatives at each token.
+            top: number of alternatives for each token.
 
         Raises:
-            NotFound
+            NotFound: If there is no such model.
         """
         latent = math.prod(self.language(model_name).latent_shape) if with_latents else 0
         return NUMBERS_PER_TOKEN + 2 * top + latent
 
     def check_has_state(self, model_name: str | None, param: str) -> None:
-        """Refuse a state for a language model that has none.
+        """Reject a state for a language model that does not support states.
 
         Raises:
             InvalidRequest, NotFound
@@ -200,13 +202,17 @@ class Engine:
         model = self.language(model_name)
         if "recurrent" not in model.modes:
             raise InvalidRequest(
-                f'{param}: a state is of decode "recurrent", and {model.name!r} decodes in "attention" only.',
+                f'{param}: states require decode "recurrent", but {model.name!r} only decodes in "attention".',
                 param=param,
                 code="no_state",
             )
 
     def language_state(self, model_name: str | None) -> StateKind:
-        """Raises NotFound."""
+        """Return the kind of state of a language model.
+
+        Raises:
+            NotFound: If there is no such model.
+        """
         model = self.language(model_name)
         return StateKind(
             self._served.digests[model.name],
@@ -215,21 +221,25 @@ class Engine:
         )
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
-        """Raises InvalidRequest if the state does not fit the model (`state_invalid`)."""
+        """Return the unpacked state.
+
+        Raises:
+            InvalidRequest: If the state does not fit the model (`state_invalid`).
+        """
         return LanguageState.unpack(payload, len(self.language(model_name).vocabulary))
 
     async def resolve_filter(self, model_name: str | None, system: SystemRequest | None) -> ResolvedChoice:
-        """The filter of a request, with the successor of a retired name.
+        """Return the filter of a request. A retired name selects its successor.
 
         Raises:
-            InvalidRequest, Overloaded: see `SystemCache.get`.
+            InvalidRequest, Overloaded: See `SystemCache.get`.
         """
         if system is not None:
             return await self._systems.get(system.document())
         return auto.RETIRED.get(str(model_name), model_name) if self._is_retired(model_name) else model_name
 
     def retirement_warnings(self, model_name: str | None) -> list[FilterWarning]:
-        """A warning if the request names a retired model."""
+        """Return a warning if the request names a retired model."""
         if not self._is_retired(model_name):
             return []
         return [FilterWarning("retired_model", None, None, auto.retirement_note(str(model_name)))]
@@ -238,13 +248,21 @@ class Engine:
         return model_name in auto.RETIRED and model_name not in self.models.filters
 
     def filter_state(self, model_name: ModelChoice, size: int | None = None) -> StateKind:
-        """For observations of `size` components. Raises NotFound."""
+        """Return the kind of state for observations of `size` components.
+
+        Raises:
+            NotFound: If there is no such model.
+        """
         model = self.filter_model(model_name, size)
         digest = model_name.digest if isinstance(model_name, ServedSystem) else self._served.digests[model.name]
         return StateKind(digest, "filter", model.state_bytes + packed_bytes(model))
 
     def read_filter_state(self, model_name: ModelChoice, payload: bytes, size: int | None = None) -> Any:
-        """A state with `count`, `time` and `seed`. Raises InvalidRequest if it does not fit (`state_invalid`)."""
+        """Return the unpacked state, which has `count`, `time` and `seed`.
+
+        Raises:
+            InvalidRequest: If the state does not fit the model (`state_invalid`).
+        """
         model = self.filter_model(model_name, size)
         return model.unpack(split_state(payload, model)[0])
 
@@ -257,7 +275,7 @@ class Engine:
         return self._submit(self._filter_job(model_name, model, options))
 
     def filter_part(self, model_name: ModelChoice, options: FilterOptions, index: int) -> Part:
-        """One series for `filter_many`, the `index`-th of the request.
+        """Return the part for one series of `filter_many`, which is the `index`-th of the request.
 
         Raises:
             InvalidRequest, NotFound
@@ -267,7 +285,7 @@ class Engine:
         return Part(index, model.name, job, numbers, *request_size.part_bytes(model, options))
 
     def _prepare(self, choice: ModelChoice, options: FilterOptions) -> tuple[FilterRuntime, FilterOptions, int]:
-        """The model, complete options, and the numbers of the reply, which are checked."""
+        """Return the model, the complete options, and the number of numbers in the reply, after checking them."""
         model = self.filter_model(choice, options.observations.shape[1])
         options = replace(options, levels=options.levels or model.levels)
         numbers = request_size.reply_numbers(request_size.step_shape(model, options), options)
@@ -275,10 +293,10 @@ class Engine:
         return model, options, numbers
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
-        """Queue a request of at least one series."""
+        """Queue a request with at least one series."""
         numbers, limit = sum(part.numbers for part in parts), self._limits.max_series_numbers
         if numbers > limit:
-            message = f"series asks for a reply of about {numbers} numbers; this server sends at most {limit}."
+            message = f"series requests a reply of about {numbers} numbers; this server sends at most {limit}."
             raise InvalidRequest(message, param="series", code="reply_too_large")
         threads, ahead = self._settings.models.series_threads, self._limits.stream_buffer * EVENT_BYTES
         waiting = sum(part.waiting_bytes for part in parts)
@@ -288,10 +306,11 @@ class Engine:
     def filter_stream(
         self, model_name: ModelChoice, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
     ) -> StreamJob:
-        """Open a live stream; the lease covers one observation, each more in progress takes `answer_bytes`.
+        """Open a live stream. The lease covers one observation; each further observation in progress adds
+        `answer_bytes`.
 
         Args:
-            size: components of an observation, if the model accepts any number.
+            size: number of components of an observation, for models that accept any number.
         """
         model = self.filter_model(model_name, size)
         options = replace(options, levels=options.levels or model.levels)
@@ -312,7 +331,7 @@ class Engine:
         return self._submit(MergeJob(self._stages(model_name, model).merging, options))
 
     def filter_model(self, model_name: ModelChoice, size: int | None = None) -> FilterRuntime:
-        """The filter for observations of `size` components.
+        """Return the filter for observations of `size` components.
 
         Raises:
             InvalidRequest, NotFound
@@ -325,19 +344,19 @@ class Engine:
         return model if size is None else model.sized(size)
 
     def merge_model(self, model_name: ModelChoice) -> ModelChoice:
-        """The filter of a merge; by default that of the first bundle."""
+        """Return the filter for a merge. The default is the filter of the first bundle."""
         bundles = (name for name, model in self.models.filters.items() if not model.suits_any)
         return next(bundles, None) if model_name is None else model_name
 
     def drain(self, seconds: float) -> None:
-        """Refuse new work, end live streams, and interrupt requests that take longer than `seconds`; blocks.
+        """Reject new work, end live streams, and interrupt requests that take longer than `seconds`. This call blocks.
 
         Interrupted jobs return a state to continue from.
         """
         self._scheduler.drain(seconds)
 
     def close(self) -> None:
-        """Stop the workers; unfinished requests end with NotReady."""
+        """Stop the workers. Unfinished requests end with NotReady."""
         self._scheduler.close()
         self._many.close()
         self._drift.close()
@@ -346,7 +365,11 @@ class Engine:
         return choice.stages if isinstance(choice, ServedSystem) else self._served.get_stages(model)
 
     def language(self, name: str | None) -> Language:
-        """A language model. Raises NotFound."""
+        """Return a language model.
+
+        Raises:
+            NotFound: If there is no such model.
+        """
         model: Language = self._model(self.models.languages, name, "language model")
         return model
 
@@ -372,7 +395,7 @@ class Engine:
         if options.mode is not None and options.mode not in model.modes:
             choices = " and ".join(f'"{mode}"' for mode in model.modes)
             raise InvalidRequest(
-                f"{options.names.decode}: {model.name!r} decodes in {choices} only.",
+                f"{options.names.decode}: {model.name!r} only decodes in {choices}.",
                 param=options.names.decode,
                 code="no_such_mode",
             )
@@ -385,7 +408,7 @@ class Engine:
             return
         if size > lease.largest:
             message = (
-                f"{param} asks for about {size} bytes of memory; a request may have {lease.largest} on this server."
+                f"{param} requests about {size} bytes of memory; a request may have {lease.largest} on this server."
             )
             raise InvalidRequest(message, param=param, code="reply_too_large")
         lease.grow(size)
@@ -393,10 +416,10 @@ class Engine:
     def _check_reply_size(self, param: str, numbers: int) -> None:
         limit = self._limits.max_reply_numbers
         if numbers > limit:
-            message = f"{param} asks for a reply of about {numbers} numbers; this server sends at most {limit}."
+            message = f"{param} requests a reply of about {numbers} numbers; this server sends at most {limit}."
             raise InvalidRequest(message, param=param, code="reply_too_large")
 
 
 def draw_seed() -> int:
-    """A random seed."""
+    """Return a random seed."""
     return secrets.randbits(SEED_BITS)

@@ -1,4 +1,4 @@
-"""A request in the engine: a worker advances it, an event loop reads its events."""
+"""Jobs of the engine. A worker advances a job, and an event loop reads its events."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ logger = logging.getLogger("rfa.engine")
 class Stage(Protocol):
     """Advances jobs by one quantum."""
 
-    max_rows: int  # rows of one quantum, unless a single job has more
+    max_rows: int  # maximum number of rows in a quantum, unless a single job has more
 
     def run(self, jobs: Sequence[Any]) -> None:
         """Advance every job: emit, finish or fail it, or set its next stage.
 
-        An exception must leave every job unchanged, because the scheduler then advances them one by one.
+        If this raises, every job must be unchanged, because the scheduler then advances the jobs one by one.
         """
 
 
 class TimeSlice(Protocol):
-    """The time of a part of a larger job."""
+    """The time for one part of a larger job."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the time slice has ended."""
         ...
 
 
 class Job:
     """One request in the engine.
 
-    A worker thread calls `emit`, `finish` and `fail`; the event loop calls `events`, `result` and `cancel`.
+    A worker thread calls `emit`, `finish` and `fail`. The event loop calls `events`, `result` and `cancel`.
     """
 
-    is_stream = False  # a live stream: idle most of the time, until its client leaves
+    is_stream = False  # a live stream is idle most of the time, until its client leaves
 
     def __init__(self, stage: Stage, *, deadline_seconds: float | None = None) -> None:
         self.stage = stage
@@ -55,13 +55,13 @@ class Job:
         self.deadline = math.inf if deadline_seconds is None else self.submitted + deadline_seconds
         self.cancelled = False
         self.done = False
-        self.interrupted = False  # the server shuts down: return what is done
+        self.interrupted = False  # the server is shutting down, so the job should return what is done
         self.time_slice: TimeSlice | None = None  # of a part of another job, which never enters the scheduler
         self._queue_timer: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
         self._emitted = 0
-        self._start_tag = 0  # of fair queueing, in rows
+        self._start_tag = 0  # start tag for fair queueing, in rows
         self._inbox: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class Job:
         return 1
 
     def weight(self, _: Any) -> int:
-        """Return the number of events that this one counts as."""
+        """Return the number of events that this event counts as."""
         return 1
 
     @property
@@ -88,25 +88,25 @@ class Job:
 
     @property
     def is_buffer_full(self) -> bool:
-        """Return, on a worker, whether unread events with those of this quantum fill the reader's buffer."""
+        """Whether the unread events and the events of this quantum fill the reader's buffer. Use it on a worker."""
         waiting = (self._backlog + self._emitted) * self.event_rows
         return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the deadline has passed. The job then ends with what it has."""
+        """Whether the deadline has passed. The job then ends with the results so far."""
         return time.monotonic() > self.deadline
 
     @property
     def should_yield(self) -> bool:
-        """Return, on a worker, whether a live stream waits for this quantum, or the time slice has ended."""
+        """Whether a live stream waits for this quantum, or the time slice has ended. Use it on a worker."""
         if self.time_slice is not None:
             return self.time_slice.is_over
         return self._scheduler is not None and self._scheduler.live_waiting > 0
 
     @property
     def runs_on_loop(self) -> bool:
-        """Whether a quantum takes microseconds, less than switching to another thread."""
+        """Whether a quantum takes microseconds, which is less than switching to another thread."""
         return False
 
     @property
@@ -120,9 +120,9 @@ class Job:
         return False
 
     def release(self) -> None:
-        """Release the job's resources. Called once, when it has left the scheduler."""
+        """Release the job's resources. Called once, when the job has left the scheduler."""
 
-    # On a worker thread.
+    # The following methods run on a worker thread.
 
     def emit(self, event: Any) -> None:
         """Send an event to the reader."""
@@ -135,26 +135,26 @@ class Job:
         self._outbox.append(_Finished(result))
 
     def fail(self, error: BaseException) -> None:
-        """End with an error. Unexpected ones are logged and reported as internal errors."""
+        """End the job with an error. Unexpected errors are logged and reported as internal errors."""
         self.done = True
         if not isinstance(error, NAMED):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
 
     def outcome(self) -> tuple[list[Any], Any]:
-        """Return events, and the result or ServiceError, of a part that has ended."""
+        """Return the events of a part that has ended, and its result or ServiceError."""
         *events, end = self._outbox
         return events, end.result if isinstance(end, _Finished) else end
 
-    # On the event loop.
+    # The following methods run on the event loop.
 
     async def events(self) -> AsyncIterator[Any]:
-        """Yield every emitted event, then the finish result as the last one.
+        """Yield every emitted event, and the result of `finish` as the last one.
 
         Leaving the iteration early cancels the job.
 
         Raises:
-            ServiceError: The job failed.
+            ServiceError: If the job failed.
         """
         try:
             while True:
@@ -162,7 +162,7 @@ class Job:
                     self._arrival.clear()
                     await self._arrival.wait()
                 if isinstance(self._inbox[0], ServiceError):
-                    raise self._inbox.popleft()  # unnamed: no reference cycle of frame and error
+                    raise self._inbox.popleft()  # unnamed, to avoid a reference cycle of frame and error
                 event = self._inbox.popleft()
                 if isinstance(event, _Finished):
                     yield event.result
@@ -174,14 +174,14 @@ class Job:
             self.cancel()
 
     async def result(self) -> Any:
-        """Return the finish result, discarding events."""
+        """Discard the events and return the result of `finish`."""
         last = None
         async for event in self.events():
             last = event
         return last
 
     def cancel(self) -> None:
-        """Stop working on this job. Does nothing if it has ended."""
+        """Stop working on this job. Does nothing if the job has ended."""
         if self._scheduler is not None:
             self._scheduler.cancel(self)
 

@@ -1,4 +1,4 @@
-"""The models of one process: opened, checked against their golden outputs, ready to run."""
+"""The models of one process. They are opened, checked against their golden outputs, and ready to run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESERVED_NAMES = frozenset({*auto.NAMES, MIXTURE, "system"})
 
 @dataclass(frozen=True)
 class Models:
-    """Loaded models by name. The first of a kind is the default."""
+    """Loaded models by name. The first model of a kind is the default."""
 
     languages: Mapping[str, Language]
     filters: Mapping[str, FilterRuntime]
@@ -36,16 +36,16 @@ class Models:
 
     @property
     def version(self) -> str:
-        """A digest of all bundles."""
+        """Digest of all bundles."""
         return bundle_version(facts.digest for facts in self.facts if facts.name not in RESERVED_NAMES)
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that filters may keep between requests, in addition to pool slots."""
+        """Memory in bytes that filters may keep between requests, in addition to pool slots."""
         return sum(model.kept_bytes for model in self.filters.values())
 
     def reserved_bytes(self, settings: Settings) -> int:
-        """`kept_bytes`, and those of the cache of prompts if there is a language model."""
+        """Return `kept_bytes`, plus the size of the prompt cache if there is a language model."""
         return self.kept_bytes + (settings.limits.prefix_cache_bytes if self.languages else 0)
 
 
@@ -53,9 +53,9 @@ def load_models(settings: Settings) -> Models:
     """Open every bundle, reproduce its golden outputs, and build its runtime.
 
     Raises:
-        BundleError: A bundle is invalid. The message names it and the reason.
-        ConfigurationError: The device is missing.
-        UnsupportedError: A bundle does not fit the device or the runtime of the settings.
+        BundleError: If a bundle is invalid. The message names the bundle and the reason.
+        ConfigurationError: If the device is missing.
+        UnsupportedError: If a bundle does not fit the device or the runtime of the settings.
     """
     loader = _Loader(settings)
     keys = trusted_keys(settings.security)
@@ -66,7 +66,7 @@ def load_models(settings: Settings) -> Models:
 
 
 class _Loader:
-    """Collects the bundles, with the tasks that compile and check them."""
+    """Collects the bundles, and the tasks that compile and check them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -85,13 +85,15 @@ class _Loader:
         """Schedule the tasks of a bundle."""
         name = bundle.name
         if name in self._bundles or name in RESERVED_NAMES:
-            taken = "two bundles are" if name in self._bundles else "a bundle is, as a model of the server itself,"
+            taken = (
+                "two bundles are" if name in self._bundles else "a bundle has the same name as a built-in model and is"
+            )
             raise BundleError(f"{taken} named {name!r}; names must differ")
         self._bundles[name], self._golden_values[name] = bundle, 0
         if bundle.kind == "lm":
             self._texts.append((None, partial(self._add_language, bundle)))
         elif bundle.kind == "filter":
-            self._filters[name] = model = open_filter(bundle)  # with the sessions that are checked
+            self._filters[name] = model = open_filter(bundle)  # shares the sessions that are checked
             self._golden_values[name] = check_golden(bundle)
             _, self._long_series[name] = long_series_of(self._settings, bundle)
             first, then = filter_tasks(bundle, model, partial(self._golden_values.__setitem__, name))
@@ -116,10 +118,10 @@ class _Loader:
     def finish(self) -> Models:
         """Run the tasks."""
         first, then = compiled_system.tasks()
-        # The slowest first: two processes share the tasks.
+        # The slowest tasks come first, because two processes share the tasks.
         run_with_locks([(scoring, auto.compile_scoring), *self._first, first])
         run_with_locks([*self._series, (auto, auto.warm), *self._texts, *self._then, then])
-        # The mixture with a network for any series is the default, then the network, then `auto`.
+        # The default is a mixture with a network for any series, or else the network, or else `auto`.
         networks = {name: model for name, model in self._filters.items() if isinstance(model, SeriesRuntime)}
         mixtures = [network.mixed() for network in list(networks.values())[:1]]
         filters = {**{mixture.name: mixture for mixture in mixtures}, **networks, **self._filters}
@@ -148,7 +150,7 @@ def model_info(
     kernels: GpuKernels | None = None,
     long_series: LongSeries | None = None,
 ) -> ModelInfo:
-    """Return the entry of a model in the reply of /info."""
+    """Return the description of a model for the reply of /info."""
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,

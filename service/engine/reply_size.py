@@ -1,6 +1,6 @@
-"""Memory of replies until they are sent, in bytes: upper estimates.
+"""Upper estimates of the memory of replies until they are sent, in bytes.
 
-A request leases them before it is accepted. Tests compare every constant with Python and NumPy.
+A request reserves this memory before it is accepted. Tests compare every constant with Python and NumPy.
 """
 
 from __future__ import annotations
@@ -9,58 +9,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# A number in an array, and in JSON with comma and brackets.
+# A number in an array, and in JSON with its comma and brackets.
 NUMBER: Final = 8
 JSON_NUMBER: Final = 26
-# Besides numbers: a step in the queues, a component, a level and an interval.
+# Overheads in addition to the numbers: a step in the queues, a component, a level and an interval.
 STEP: Final = 3_440
 STEP_COMPONENT: Final = 190
 STEP_LEVEL: Final = 160
 STEP_BAND: Final = 170
-# Names in JSON, of a step, a forecast and a level.
+# Names in the JSON of a step, a forecast and a level.
 JSON_STEP: Final = 470
 JSON_FORECAST: Final = 76
 JSON_LEVEL: Final = 28
-# A weight of an expert, in lists.
+# The weight of an expert, in lists.
 WEIGHT: Final = 120
-# Of a forecast: mean, std and median.
+# Numbers of a forecast: mean, std and median.
 MOMENTS: Final = 3
-# Columns without components.
+# Number of columns that do not belong to a component.
 WHOLE_COLUMNS: Final = 8
-# A waiting series with its options, besides numbers and state.
+# A waiting series with its options, without its numbers and state.
 PART: Final = 8_000
-# A horizon, in the options of the filter and of the job.
+# A horizon in the options of the filter and of the job.
 LEAD: Final = 100
-# Columns of a filtered series beyond the reply: checks of its forecasts, and of those of each horizon.
+# Columns of a filtered series in addition to the reply: the checks of its forecasts, and of those at each horizon.
 TALLIED_COLUMNS, TALLIED_OF_HORIZON = 44, 8
 # An incident, and its JSON.
 INCIDENT: Final = 1_600
-# A step of a smoothed sequence besides numbers.
+# A step of a smoothed sequence, without its numbers.
 SMOOTHED_STEP: Final = 1_600
 SMOOTHED_COMPONENT: Final = 80
-# A generated token with its text, alternatives and latent; and in JSON.
+# A generated token with its text, alternatives and latent, and its JSON.
 TOKEN: Final = 800
 TOKEN_ARRAY: Final = 160
 TOP_TOKEN: Final = 16
 JSON_TOKEN: Final = 400
 JSON_TOP_TOKEN: Final = 200
-# A buffered reply before its first byte, and pieces in the connection.
+# A buffered reply before its first byte, and the pieces in the connection.
 HELD: Final = 1 << 20
 PIECES: Final = 1 << 16
-# A state: packed, sealed, in base64.
+# A state is packed, sealed, and encoded in base64.
 STATE_COPIES: Final = 4
-# A character of a returned prompt: joined to the text, escaped, and in the reply.
+# A character of a returned prompt, joined to the text, escaped, and in the reply.
 TEXT_COPIES: Final = 8
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """Size of a filter's step.
+    """Size of a step of a filter.
 
     Args:
-        size: components of an observation.
-        levels, horizon, samples: numbers of each.
-        experts: number of weights of each forecast.
+        size: number of components of an observation.
+        levels, horizon, samples: numbers of levels, horizons and samples.
+        experts: number of weights for each forecast.
     """
 
     size: int
@@ -71,50 +71,50 @@ class StepShape:
 
     @property
     def numbers(self) -> int:
-        """Numbers in JSON, except a few."""
+        """Number of numbers in JSON, except for a few."""
         intervals = 2 * self.levels
         return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals + self.experts) + self.samples)
 
     @property
     def numbers_ahead(self) -> int:
-        """Numbers of a forecast row."""
+        """Number of numbers in a row ahead."""
         return 1 + self.size * (MOMENTS + 2 * self.levels + self.experts)
 
     @property
     def held_bytes(self) -> int:
-        """Memory until it is encoded."""
+        """Memory until the step is encoded."""
         state = STEP + self.size * STEP_COMPONENT + self.levels * (STEP_LEVEL + self.size * STEP_BAND)
         weights = WEIGHT * self.size * self.horizon * self.experts
         return state + weights + NUMBER * self.size * (self.horizon * (MOMENTS + 2 * self.levels) + self.samples)
 
     @property
     def json_bytes(self) -> int:
-        """Encoded size."""
+        """Size of the step in JSON."""
         names = JSON_STEP + self.horizon * JSON_FORECAST + (1 + self.horizon) * self.levels * JSON_LEVEL
         return names + JSON_NUMBER * self.numbers
 
     @property
     def readout_bytes(self) -> int:
-        """Memory shared by all steps."""
+        """Memory that all steps share."""
         return 4 * NUMBER * (1 + self.horizon) * (8 + self.levels)
 
 
 def filter_bytes(shape: StepShape, count: int, ahead: int, *, is_streamed: bool) -> int:
-    """A filter request without smoothing.
+    """Return the memory of a filter request without smoothing.
 
     Args:
-        count: observations.
-        ahead: largest number of steps that are not sent yet.
+        count: number of observations.
+        ahead: maximum number of steps that are not yet sent.
     """
     held = min(count, ahead) * shape.held_bytes + shape.readout_bytes
     return held + _body_bytes(count * shape.json_bytes, is_streamed=is_streamed)
 
 
 def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: bool) -> int:
-    """A filter request with smoothing.
+    """Return the memory of a filter request with smoothing.
 
     Args:
-        states: components of the state.
+        states: number of components of the state.
     """
     trace = SMOOTHED_STEP + NUMBER * (3 * states**2 + 2 * states) + shape.size * SMOOTHED_COMPONENT
     held = count * (shape.held_bytes + trace) + shape.readout_bytes
@@ -122,46 +122,49 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
 
 
 def whole_bytes(shape: StepShape, count: int) -> int:
-    """Columns of all steps: in parts, joined, and encoded."""
+    """Return the memory of the columns of all steps: in parts, joined, and encoded."""
     return 3 * NUMBER * count * (shape.numbers + WHOLE_COLUMNS)
 
 
 def ahead_bytes(shape: StepShape, rows: int) -> int:
-    """Forecast rows: as made, in columns, and encoded."""
+    """Return the memory of the rows ahead: as computed, in columns, and encoded."""
     return 3 * NUMBER * rows * shape.numbers_ahead
 
 
 def series_bytes(shape: StepShape, count: int) -> int:
-    """A series of many from its end until it is encoded."""
+    """Return the memory of one of many series, from its end until it is encoded."""
     tallied = TALLIED_COLUMNS + TALLIED_OF_HORIZON * shape.horizon
     return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + tallied) + STEP
 
 
 def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
-    """Ended series that are encoded or wait for it at the same time.
+    """Return the memory of the finished series that are being encoded, or wait for it, at the same time.
 
     Args:
-        held: `series_bytes` of each.
-        ahead: bytes that may wait for the reader.
-        threads: series that are filtered at the same time.
+        held: `series_bytes` of each series.
+        ahead: number of bytes that may wait for the reader.
+        threads: number of series that are filtered at the same time.
     """
     largest = max(held, default=0)
-    # The encoded one exists three times: as made, in columns, and as bytes.
+    # The series that is being encoded exists three times: as computed, in columns, and as bytes.
     return min(sum(held), ahead + (threads + 1) * largest) + 3 * largest + HELD + PIECES
 
 
 def frame_bytes(shape: StepShape) -> int:
-    """An answer of a live stream: step, JSON in pieces and as a whole, and message."""
+    """Return the memory of a reply frame of a live stream: the step, its JSON in pieces and as a whole, and the
+    message.
+    """
     return shape.held_bytes + 3 * shape.json_bytes
 
 
 def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> int:
-    """The tokens of a reply, of all continuations.
+    """Return the memory of the tokens in a reply, for all continuations.
 
     Args:
-        top: alternatives at each token.
-        latent: numbers of a token's latent; 0 without latents.
-        ahead: for a stream, largest number of tokens that are not sent yet; sent ones are kept without details.
+        top: number of alternatives for each token.
+        latent: number of numbers in a token's latent, or 0 without latents.
+        ahead: for a stream, the maximum number of tokens that are not yet sent. Tokens that were sent are kept without
+            details.
     """
     more = (TOKEN_ARRAY + top * TOP_TOKEN if top else 0) + (TOKEN_ARRAY + latent * NUMBER // 2 if latent else 0)
     with_details = tokens if ahead is None else min(tokens, ahead)
@@ -170,11 +173,12 @@ def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> i
 
 
 def cache_bytes(cache: int, tokens: int, samples: int) -> int:
-    """The attention contexts of a request.
+    """Return the memory of the attention contexts of a request.
 
     Args:
-        cache: bytes of a token.
-        tokens: of the prompt and of one continuation.
+        cache: bytes per token.
+        tokens: number of tokens of the prompt and one continuation.
+        samples: number of continuations.
     """
     return cache * tokens * samples
 

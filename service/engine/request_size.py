@@ -1,4 +1,4 @@
-"""Sizes of requests: numbers in the reply, and bytes of memory until it is sent."""
+"""Sizes of requests: the number of numbers in the reply, and the memory in bytes until it is sent."""
 
 from __future__ import annotations
 
@@ -33,26 +33,27 @@ from rfa.service.engine.reply_size import (
 )
 from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 
-# Besides those in the buffer: one that is encoded, and those that a quantum adds before it looks.
+# Steps in addition to those in the buffer: one that is being encoded, and those that a quantum adds before it checks
+# the buffer.
 STEPS_BEYOND_BUFFER = 3
-# Besides the merged states: their prior and the result.
+# States in addition to the merged ones: their prior, and the result.
 STATES_OF_A_MERGE = 2
 
 
 def step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:
-    """Size of one step of the reply."""
+    """Return the size of one step of the reply."""
     experts = len(model.experts) if options.weights else 0
     return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples, experts)
 
 
 def reply_numbers(shape: StepShape, options: FilterOptions) -> int:
-    """Numbers in the reply to all observations, forecast rows included."""
+    """Return the number of numbers in the reply to all observations, including the rows ahead."""
     reply_shape = replace(shape, horizon=shape.horizon - options.followed)
     return len(options.observations) * reply_shape.numbers + len(options.ahead) * shape.numbers_ahead
 
 
 def filter_request_bytes(model: FilterRuntime, options: FilterOptions, stream_buffer: int) -> int:
-    """Memory of a filter request."""
+    """Return the memory of a filter request."""
     shape, count = step_shape(model, options), len(options.observations)
     size = _fixed_bytes(model, shape, options)
     if options.is_whole:
@@ -64,7 +65,7 @@ def filter_request_bytes(model: FilterRuntime, options: FilterOptions, stream_bu
 
 
 def part_bytes(model: FilterRuntime, options: FilterOptions) -> tuple[int, int]:
-    """Memory of one series of many: until it ends, and from its end until it is encoded."""
+    """Return the memory of one of many series until it ends, and from its end until it is encoded."""
     shape, count = step_shape(model, options), len(options.observations)
     ended = _fixed_bytes(model, shape, options) + series_bytes(shape, count)
     if options.smooth:
@@ -85,29 +86,29 @@ def _fixed_bytes(model: FilterRuntime, shape: StepShape, options: FilterOptions)
 
 
 def _late_bytes(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> int:
-    """The window of late rows, and its copies in a state."""
+    """Return the memory of the window for late rows, and of its copies in a state."""
     return 0 if options.late is None else held_bytes(model) + STATE_COPIES * packed_bytes(model)
 
 
 def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
-    """Memory of one observation of a live stream until its answer is sent."""
+    """Return the memory of one observation of a live stream until its reply is sent."""
     return frame_bytes(step_shape(model, options)) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
 
 
 def stream_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
-    """Memory of a live stream with one observation in progress."""
+    """Return the memory of a live stream with one observation in progress."""
     shape = step_shape(model, options)
     return shape.readout_bytes + answer_bytes(model, options) + model.own_bytes + _late_bytes(model, options)
 
 
 def merge_bytes(model: FilterRuntime, shape: StepShape, options: MergeOptions) -> int:
-    """Memory of a merge."""
+    """Return the memory of a merge."""
     states = (len(options.states) + STATES_OF_A_MERGE) * STATE_COPIES * model.state_bytes
     return states + shape.readout_bytes + frame_bytes(shape) + model.own_bytes
 
 
 def generation_request_bytes(model: Language, options: GenerateOptions, stream_buffer: int) -> int:
-    """Memory of a generation, attention contexts excepted."""
+    """Return the memory of a generation, without the attention contexts."""
     tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
     ahead = stream_buffer + options.samples if options.is_streamed else None
     size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
@@ -123,7 +124,7 @@ def generation_request_bytes(model: Language, options: GenerateOptions, stream_b
 
 
 def scores_bytes(options: GenerateOptions, limits: PromptLimits) -> int:
-    """Memory of the scores of a prompt, and of its echoed text."""
+    """Return the memory of the scores of a prompt, and of its echoed text."""
     if options.scored_top is None:
         return 0
     most = len(options.prompt.encode()) if isinstance(options.prompt, str) else len(options.prompt)

@@ -1,4 +1,4 @@
-"""Order of the jobs that wait for a quantum, by stage. The scheduler's lock guards it."""
+"""The order of the jobs that wait for a quantum, by stage. The scheduler's lock protects it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections import deque
 
 from rfa.service.engine.job import Job, Stage
 
-# Consecutive quanta of live streams after which waiting requests get one.
+# Number of consecutive quanta of live streams after which waiting requests get a quantum.
 LIVE_IN_A_ROW = 8
 
 
 class RunQueue:
-    """Live streams come first, ordered by start-time fair queueing: expensive or frequent ones wait for the others.
+    """Live streams come first, in the order of start-time fair queueing: expensive or frequent streams wait for the
+    others.
 
     Requests of different stages alternate.
     """
@@ -23,7 +24,7 @@ class RunQueue:
         self.live_waiting = 0
         self._stages: dict[Stage, StageQueue] = {}
         self._arrivals = itertools.count()
-        self._start_tag = 0  # of the last live stream that was served, in rows
+        self._start_tag = 0  # start tag of the last live stream that was served, in rows
         self._live_in_a_row = 0
 
     def __bool__(self) -> bool:
@@ -43,7 +44,9 @@ class RunQueue:
             queue.requests.append(job)
 
     def take(self, busy: int, workers: int) -> list[Job]:
-        """Return the next jobs to advance together: the share of one worker in `busy` and waiting ones."""
+        """Return the next jobs to advance together. One worker gets its share of the waiting jobs and the `busy`
+        ones.
+        """
         is_live_first = self._is_live_next()
         stage = self._next_stage(is_live_first)
         queue = self._stages.pop(stage)
@@ -75,14 +78,14 @@ class StageQueue:
     """Jobs that wait for a quantum of one stage."""
 
     def __init__(self) -> None:
-        self.live: list[tuple[int, int, Job]] = []  # a heap: start tag, order of arrival
+        self.live: list[tuple[int, int, Job]] = []  # a heap of start tag, order of arrival, and job
         self.requests: deque[Job] = deque()
 
     def __len__(self) -> int:
         return len(self.live) + len(self.requests)
 
     def take(self, count: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
-        """Return the jobs of the next quantum: one, and up to `count` if their rows fit."""
+        """Return the jobs of the next quantum: the first one, and more up to `count` as long as their rows fit."""
         jobs: list[Job] = []
         rows = 0
         kinds = ("live", "requests") if is_live_first else ("requests", "live")

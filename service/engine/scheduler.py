@@ -1,18 +1,18 @@
-"""Schedules many requests on a few threads: cooperative, fair, bounded.
+"""Schedules many requests on a few threads. Scheduling is cooperative and fair, and the queue is bounded.
 
 A request is a `Job` at a `Stage`. A worker takes the first job of the run queue and others at the same stage. The stage
-advances them by one quantum (a decode step, a piece of a prompt, some observations); unfinished jobs go to the end of
-the queue. So streams of one model share a step, live streams go first, and a job can be cancelled or fail between
-quanta without affecting others.
+advances them by one quantum (a decode step, a piece of a prompt, or some observations), and unfinished jobs go to the
+end of the queue. Streams of one model therefore share a step, and live streams go first. A job can be cancelled or fail
+between quanta without affecting others.
 
     submit → waiting (bounded) → runnable ⇄ in a worker → finished
                                      ⇅
                                   parked: its reader lags behind
                                   idle:   a live stream with nothing to do
 
-Jobs report to the event loop that submitted them; a worker wakes that loop once per quantum, or when a stage calls
-`deliver_early`. Quanta of microseconds run on the loop itself: live streams of a compiled filter that were resumed in
-one round of the loop share a step at its end.
+Jobs report to the event loop that submitted them. A worker wakes that loop once per quantum, or when a stage calls
+`deliver_early`. Quanta that take microseconds run on the loop itself. Live streams of a compiled filter that were
+resumed in the same iteration of the loop share a step at its end.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from rfa.service.errors import NotReady, Overloaded
 logger = logging.getLogger("rfa.engine")
 
 LONGEST_QUANTUM_SECONDS = 10
-# Rows in one round of an event loop: half a millisecond.
+# Number of rows in one iteration of an event loop, which take half a millisecond.
 QUICK_ROWS = 64
 
 
 class Scheduler:
-    """Worker threads over a run queue.
+    """Worker threads that take jobs from a run queue.
 
     Args:
-        workers: threads.
-        max_running: requests that hold model state at the same time.
-        max_waiting: length of the queue; `submit` refuses more.
-        max_streams: live streams, idle ones included; they do not queue.
-        stream_buffer: unread events at which a job is parked.
-        queue_seconds: longest wait in the queue, expected or actual.
+        workers: number of threads.
+        max_running: maximum number of requests that hold model state at the same time.
+        max_waiting: maximum length of the queue. `submit` rejects further jobs.
+        max_streams: maximum number of live streams, including idle ones. They do not queue.
+        stream_buffer: number of unread events at which a job is parked.
+        queue_seconds: maximum time in the queue, expected or actual.
         count_refusal: called with queue_full, queue_slow, queue_timeout or streams_full.
 
     Attributes:
         running: number of requests that hold model state.
-        streams: number of live streams, idle ones included.
+        streams: number of live streams, including idle ones.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
+        """Number of requests in the queue."""
         return len(self._waiting)
 
     @property
     def live_waiting(self) -> int:
-        """Live streams that wait for a quantum."""
+        """Number of live streams that wait for a quantum."""
         return self._runnable.live_waiting
 
     @property
@@ -112,16 +112,16 @@ class Scheduler:
         return self.live_waiting + self._live_busy > 0
 
     def stalled_for(self) -> float:
-        """Seconds since the last progress while there is work to do, else 0."""
+        """Return the seconds since the last progress, or 0 if there is no work to do."""
         with self._lock:
             return time.monotonic() - self._progress if self._has_work() else 0.0
 
     def submit(self, job: Job) -> None:
-        """Queue a job; called on its event loop.
+        """Queue a job. Call this on the event loop of the job.
 
         Raises:
-            Overloaded: the queue is full, or there are too many live streams.
-            NotReady: the scheduler is draining or closing.
+            Overloaded: If the queue is full, or there are too many live streams.
+            NotReady: If the scheduler is draining or closing.
         """
         with self._lock:
             if self._draining or self._closing:
@@ -131,10 +131,13 @@ class Scheduler:
                 self._admit_stream(job)
                 return
             if self.running >= self._max_running and len(self._waiting) >= self._max_waiting:
-                message = f"The server works on {self.running} requests and {len(self._waiting)} wait; try again later."
+                message = (
+                    f"The server is processing {self.running} requests, and {len(self._waiting)} are waiting; try "
+                    "again later."
+                )
                 raise self._refusal("queue_full", message)
             if self.running >= self._max_running and self._wait.seconds(len(self._waiting)) > self._queue_seconds:
-                raise self._refusal("queue_slow", "The queue is too slow at this moment; try again later.")
+                raise self._refusal("queue_slow", "The expected wait in the queue is too long; try again later.")
             job._scheduler = self
             self._jobs.add(job)
             if not self._waiting:
@@ -146,7 +149,7 @@ class Scheduler:
                 job._queue_timer = job._loop.call_later(patience, self._time_out, job)
 
     def consumed(self, job: Job, events: int = 1) -> None:
-        """The reader read events; a parked job continues once half of its buffer is free."""
+        """Handle that the reader has read events. A parked job continues once half of its buffer is free."""
         with self._lock:
             job._backlog -= events
             if job in self._parked and job._unread <= self.stream_buffer // 2:
@@ -154,7 +157,7 @@ class Scheduler:
                 self._queue(job)
 
     def resume(self, job: Job) -> None:
-        """Queue an idle job; does nothing for others."""
+        """Queue an idle job. Does nothing for other jobs."""
         with self._lock:
             if job in self._idle:
                 self._start_clock()
@@ -165,7 +168,7 @@ class Scheduler:
                     self._queue(job)
 
     def cancel(self, job: Job) -> None:
-        """Drop a job: immediately while it waits, else after its quantum."""
+        """Drop a job, immediately if it is waiting, else after its quantum."""
         with self._lock:
             if job.cancelled or job.done:
                 return
@@ -174,10 +177,10 @@ class Scheduler:
                 self._remove(job)
 
     def drain(self, seconds: float) -> None:
-        """Refuse new jobs, end live streams, and interrupt requests that take longer than `seconds`.
+        """Reject new jobs, end live streams, and interrupt requests that take longer than `seconds`.
 
-        Blocks until every job has ended, at most `LONGEST_QUANTUM_SECONDS` longer. Interrupted jobs return what they
-        have, with a state to continue from.
+        This blocks until every job has ended, at most `LONGEST_QUANTUM_SECONDS` longer. Interrupted jobs return the
+        results so far, with a state to continue from.
         """
         with self._lock:
             self._draining = True
@@ -187,7 +190,7 @@ class Scheduler:
             self._removed.wait_for(lambda: not self._jobs, LONGEST_QUANTUM_SECONDS)
 
     def close(self) -> None:
-        """Stop the workers after their quantum; unfinished jobs fail."""
+        """Stop the workers after their quantum. Unfinished jobs fail."""
         with self._lock:
             self._closing = True
             self._work_arrived.notify_all()
@@ -206,7 +209,7 @@ class Scheduler:
             del jobs  # jobs must not stay alive while this thread waits
 
     def _take(self) -> list[Job] | None:
-        """The next jobs to advance together, an even share of the work; None when closing."""
+        """Return the next jobs to advance together, which are an even share of the work. Return None when closing."""
         with self._lock:
             while not self._runnable and not self._closing:
                 self._work_arrived.wait()
@@ -230,12 +233,12 @@ class Scheduler:
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
-            logger.warning("a batch of %d requests failed and is tried one by one", len(jobs), exc_info=error)
+            logger.warning("a batch of %d requests failed; retrying them one by one", len(jobs), exc_info=error)
             for job in jobs:
                 self._advance([job])
 
     def _run_quick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On an event loop: one quantum of the jobs that were resumed on it, batched by stage."""
+        """Run one quantum of the jobs that were resumed on an event loop, on that loop and batched by stage."""
         queue = self._quick[loop]
         stages: dict[Stage, list[Job]] = {}
         for _ in range(min(QUICK_ROWS, len(queue))):
@@ -253,15 +256,15 @@ class Scheduler:
         """Deliver the quantum's events, then queue, park or remove every job.
 
         Args:
-            loop: the calling event loop; None on a worker.
+            loop: the event loop of the caller, or None on a worker.
         """
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
             self._live_busy -= sum(job.is_stream for job in jobs)
-            # Before a job is queued: another worker could add to its outbox, or deliver first.
+            # Do this before a job is queued. Otherwise another worker could add to its outbox, or deliver first.
             own = send_events(jobs, loop)
-            # Jobs that run next go to the front one by one, so the last of them first.
+            # Jobs that run next are put at the front one by one, so the last of them comes first.
             front = [job for job in reversed(jobs) if job.runs_next]
             for job in [*(job for job in jobs if not job.runs_next), *front]:
                 if job.done or job.cancelled:
@@ -274,9 +277,9 @@ class Scheduler:
                     self._queue_quick(job)
                 else:
                     self._queue(job, first=job.runs_next)
-        deliver_all(own)  # without the lock: readers may call `consumed`
+        deliver_all(own)  # without the lock, because readers may call `consumed`
 
-    # With the lock held.
+    # The following methods require the lock.
 
     def _start_clock(self) -> None:
         if not self._has_work():
@@ -324,7 +327,7 @@ class Scheduler:
         try:
             job.release()
         except Exception:  # must not affect the other requests of this thread
-            logger.exception("resources of a request could not be released")
+            logger.exception("the resources of a request could not be released")
         if job.is_stream:
             self.streams -= 1
         else:
@@ -336,7 +339,7 @@ class Scheduler:
             self._removed.notify_all()
 
     def _dequeue(self, job: Job) -> bool:
-        """Whether the job was waiting; it is dropped then."""
+        """Drop a job if it is waiting. Return whether it was."""
         if job not in self._waiting:
             return False
         del self._waiting[job]
@@ -344,7 +347,7 @@ class Scheduler:
         return True
 
     def _unpark(self, job: Job) -> bool:
-        """Whether the job was parked or idle; it is neither afterwards."""
+        """Take a job out of the parked and idle jobs. Return whether it was one of them."""
         was_parked = job in self._parked or job in self._idle
         self._parked.discard(job)
         self._idle.discard(job)
@@ -360,11 +363,11 @@ class Scheduler:
                 self._queue(job)
 
     def _time_out(self, job: Job) -> None:
-        """On the event loop: refuse a job that has waited too long."""
+        """Reject a job that has waited too long. This runs on the event loop."""
         with self._lock:
             if not self._dequeue(job):
                 return
-            refusal = self._refusal("queue_timeout", "The request was too long in the queue; try again later.")
+            refusal = self._refusal("queue_timeout", "The request waited too long in the queue; try again later.")
         job.fail(refusal)
         send_events([job])
 
@@ -374,7 +377,7 @@ class Scheduler:
 
 
 def deliver_early(jobs: Sequence[Job]) -> None:
-    """On a worker: deliver the events of its jobs before the end of the quantum."""
+    """Deliver the events of jobs before the end of their quantum. Call this on their worker."""
     scheduler = jobs[0]._scheduler if jobs else None
     if scheduler is not None:
         with scheduler._lock:

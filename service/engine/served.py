@@ -21,17 +21,17 @@ from rfa.service.engine.text.prefix_cache import EntryCache, PrefixCache
 from rfa.service.metrics import Metrics
 from rfa.service.settings import LimitSettings, Settings
 
-# Cached stages for other numbers of columns than the loaded models have.
+# Number of cached stages for numbers of columns that no loaded model has.
 MAX_SIZES: Final = 8
 
 
 def prompt_limits(limits: LimitSettings) -> PromptLimits:
-    """Limits of prompts in the settings."""
+    """Return the limits on prompts in the settings."""
     return PromptLimits(limits.max_prompt_tokens, limits.max_attention_tokens, limits.max_reply_numbers)
 
 
 class FilterStages(NamedTuple):
-    """Stages of one filter: one observation at a time, whole sequences, and merges of states."""
+    """The stages of one filter, for single observations, whole sequences, and merges of states."""
 
     filtering: FilterStage
     sequences: SequenceStage
@@ -39,7 +39,9 @@ class FilterStages(NamedTuple):
 
     @classmethod
     def build(cls, model: FilterRuntime, settings: Settings, metrics: Metrics) -> Self:
-        """With a pool slot for every live stream and every series that a request may filter at the same time."""
+        """Build the stages, with a pool slot for every live stream and for every series that a request may filter at
+        the same time.
+        """
         pool_slots = settings.limits.max_running * settings.models.series_threads + settings.limits.max_streams
         pool = StatePool(model.state_fields, pool_slots)
         return cls(FilterStage(model, pool, metrics), SequenceStage(model, metrics), MergeStage(model, metrics))
@@ -47,24 +49,24 @@ class FilterStages(NamedTuple):
 
 @dataclass(frozen=True)
 class Served:
-    """Models with the stages that run them; a reload replaces it as a whole."""
+    """Models with the stages that run them. A reload replaces the whole object."""
 
     models: Models
     digests: Mapping[str, str]
-    prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # of short prompts, of long ones
+    prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # one for short prompts and one for long ones
     pools: dict[str, StatePool]
     make: Callable[[FilterRuntime], FilterStages]
     stages: dict[tuple[str, int, int], FilterStages] = field(default_factory=dict)
 
     def get_stages(self, model: FilterRuntime) -> FilterStages:
-        """The stages of a filter.
+        """Return the stages of a filter.
 
-        A filter of any number of columns has stages for each number. They are cached while in use, and the last
-        `MAX_SIZES` of them afterwards.
+        A filter that accepts any number of columns has stages for each number. They are cached while they are in use,
+        and afterwards the last `MAX_SIZES` of them.
         """
         key = model.name, model.observation_size, model.covariates
         if key in self.stages:
-            self.stages[key] = self.stages.pop(key)  # the last one
+            self.stages[key] = self.stages.pop(key)  # moves it to the end
         else:
             self.stages[key] = made = self.make(model)
             self.pools[self._pool_name(key)] = made.filtering.pool

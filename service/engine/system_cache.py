@@ -1,7 +1,7 @@
-"""Stages for systems that come with requests, cached by content.
+"""Stages for systems that are defined in requests, cached by content.
 
-A job holds its stages while it lives, and reserves their memory. The cache keeps recently used ones for later requests,
-up to `MAX_CACHED` and `MAX_CACHED_BYTES`, and evicts idle ones first.
+A job holds its stages while it exists, and reserves their memory. The cache keeps recently used stages for later
+requests, up to `MAX_CACHED` and `MAX_CACHED_BYTES`, and evicts idle ones first.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED: Final = 64
 MAX_CACHED_BYTES: Final = 64 << 20
-# Each pool is a memory map, and a process may have some ten thousand of them.
+# Each pool is a memory map, and a process may have about ten thousand memory maps.
 MAX_SYSTEMS: Final = 1_024
-# Requests that wait for a system to be built, which may take 0.5 s on a core.
+# Number of requests that may wait for a system to be built, which may take 0.5 s on a core.
 MAX_WAITING: Final = 64
 RETRY_AFTER_SECONDS: Final = 1
 
@@ -46,15 +46,15 @@ class ServedSystem(NamedTuple):
 
     @property
     def pool(self) -> StatePool:
-        """States of its streams."""
+        """Pool with the states of its streams."""
         return self.stages.filtering.pool
 
 
 class SystemCache:
-    """Systems of requests, for use on one event loop.
+    """Cache of the systems defined in requests. Use it from one event loop only.
 
     Args:
-        make: Builds the stages of a model.
+        make: builds the stages of a model.
     """
 
     def __init__(self, make: Callable[[FilterRuntime], FilterStages]) -> None:
@@ -80,11 +80,11 @@ class SystemCache:
         return len(self._pools)
 
     async def get(self, document: Mapping[str, Any]) -> ServedSystem:
-        """Return the system of a document. Hold it until its jobs are submitted.
+        """Return the system for a document. Keep a reference until its jobs are submitted.
 
         Raises:
-            InvalidRequest: The document is invalid. The message names the field.
-            Overloaded: Too many systems are waiting or in use.
+            InvalidRequest: If the document is invalid. The message names the field.
+            Overloaded: If too many systems are waiting or in use.
         """
         key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()
         if key not in self._cached:
@@ -95,7 +95,7 @@ class SystemCache:
     async def _add(self, key: bytes, document: Mapping[str, Any]) -> None:
         if self._waiting >= MAX_WAITING or len(self._pools) >= MAX_SYSTEMS:
             raise Overloaded(
-                "The server has too many systems now; try again.",
+                "The server has too many systems at the moment; try again later.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
                 code="systems_full",
             )
@@ -112,7 +112,9 @@ class SystemCache:
             self._waiting -= 1
 
     def _evict(self, newest: bytes) -> None:
-        """Remove systems until the cache is within its limits: idle ones first, each kind in order of last use."""
+        """Remove systems until the cache is within its limits. Idle systems go first, each kind in the order of last
+        use.
+        """
         idle = [key for key, system in self._cached.items() if not system.pool.in_use]
         busy = [key for key in self._cached if key not in set(idle)]
         sizes = {key: system.own_bytes + system.pool.touched_bytes for key, system in self._cached.items()}

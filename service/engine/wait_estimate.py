@@ -1,4 +1,4 @@
-"""Expected time in the queue, from the rate at which requests leave."""
+"""Estimate of the time in the queue, from the rate at which requests leave it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 LONGEST_RETRY_SECONDS: Final = 60
-# Intervals of the mean. Requests of one batch leave together: the window spans several batches.
+# Number of intervals in the mean. Requests of one batch leave together, so the window spans several batches.
 WINDOW: Final = 128
 # Other clients may take a free place first.
 MARGIN: Final = 1.5
@@ -17,7 +17,9 @@ MOST_RETURNS: Final = 4_096
 
 
 class WaitEstimate:
-    """The time between two requests that leave while others wait, and when refused clients were asked to return."""
+    """Estimates the time between two requests that leave while others wait, and records when rejected clients were
+    asked to return.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,11 +28,11 @@ class WaitEstimate:
         self._returns: deque[float] = deque(maxlen=MOST_RETURNS)
 
     def restart(self) -> None:
-        """The queue was empty until now."""
+        """Start again, because the queue was empty until now."""
         self._last = self._clock()
 
     def count_removal(self) -> None:
-        """A request has left while others wait."""
+        """Count that a request has left while others wait."""
         now = self._clock()
         self._intervals.append(min(now - self._last, LONGEST_RETRY_SECONDS))
         self._last = now
@@ -40,9 +42,9 @@ class WaitEstimate:
         return (waiting + 1) * sum(self._intervals) / len(self._intervals) if self._intervals else 0.0
 
     def retry_after(self) -> int:
-        """Return the time until a place is free, behind the clients refused before, for the `Retry-After` header.
+        """Return the seconds until a place is free, behind the clients rejected before, for the `Retry-After` header.
 
-        Whole seconds, from 1 to LONGEST_RETRY_SECONDS.
+        The result is a whole number from 1 to LONGEST_RETRY_SECONDS.
         """
         now = self._clock()
         while self._returns and self._returns[0] <= now:

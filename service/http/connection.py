@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 # Time for one connection before others are processed.
 SLICE_SECONDS = 0.002
-# Time for all connections per iteration of the event loop. Tasks that they wake run later in the same iteration and
+# Time for all connections per iteration of the event loop. The tasks that they wake run later in the same iteration and
 # take several times as long.
 ITERATION_SECONDS = 0.0005
-# A call may only wake the application, so the number of calls is limited too.
+# The number of calls is limited as well, because a call may do nothing but wake the application.
 CALLS_PER_ITERATION = 16
-# Not reserved: enough for nearly every unfinished head or message.
+# Bytes that are not reserved. They suffice for nearly every unfinished head or message.
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
 TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
@@ -42,8 +42,8 @@ class ConnectionManager:
     """The connections of one server process, and their limits.
 
     Args:
-        state: uvicorn's sets of connections and tasks, which it waits for at shutdown.
-        app_state: State from the application's lifespan, copied into the scope of every request.
+        state: uvicorn's sets of connections and tasks. uvicorn waits for them at shutdown.
+        app_state: state from the application's lifespan. It is copied into the scope of every request.
     """
 
     app: ASGIApp
@@ -52,7 +52,7 @@ class ConnectionManager:
     memory: MemoryBudget
     state: ServerState
     app_state: dict[str, Any]
-    # Connections whose request is incomplete, longest-waiting first; an ordered set.
+    # Connections whose request is incomplete, the longest-waiting first. The dictionary serves as an ordered set.
     waiting: dict[HTTPConnection, None] = field(default_factory=dict)
     _iteration_end: float | None = None
     _queue: deque[Callable[[], None]] = field(default_factory=deque)
@@ -72,7 +72,7 @@ class ConnectionManager:
         task.add_done_callback(self.state.tasks.discard)
 
     def count(self, reason: str) -> None:
-        """Count a connection that the server closed. `reason` has few distinct values."""
+        """Count a connection that the server closed. `reason` must have few distinct values."""
         self.metrics.connections_refused.labels(reason).inc()
 
     def run_now(self, work: Callable[[], None]) -> bool:
@@ -94,7 +94,7 @@ class ConnectionManager:
                 if not self.has_time():
                     break
                 try:
-                    self._queue[0]()  # removed afterwards, so that `run_later` does not schedule a second run
+                    self._queue[0]()  # it is removed afterwards, so that `run_later` does not schedule a second run
                 finally:
                     self._queue.popleft()
         finally:
@@ -113,7 +113,9 @@ class ConnectionManager:
         self._iteration_end = None
 
     def has_capacity(self) -> bool:
-        """Return whether a new connection can be served, if necessary after closing the longest idle one."""
+        """Return whether a new connection can be served. If necessary, close the connection that has been idle
+        longest.
+        """
         if len(self.state.connections) <= self.limits.max_connections:
             return True
         for longest in self.waiting:
@@ -132,10 +134,10 @@ class BufferLease:
         self._leased = FREE_BYTES
 
     def resize(self, size: int) -> None:
-        """Set the bytes in use.
+        """Set the number of bytes in use.
 
         Raises:
-            Overloaded: The budget is exhausted.
+            Overloaded: If the budget is exhausted.
         """
         if size <= FREE_BYTES:
             self.release()
@@ -159,7 +161,7 @@ class Connection(asyncio.Protocol):
     """A connection with flow control, which ends if its client reads nothing.
 
     Attributes:
-        writable: Clear while the client reads too slowly.
+        writable: event that is clear while the client reads too slowly.
     """
 
     transport: asyncio.Transport
@@ -179,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self.manager.add(self)
 
     def pause_writing(self) -> None:
@@ -189,7 +191,7 @@ class Connection(asyncio.Protocol):
         self.writable.set()
 
     def write(self, data: bytes) -> None:
-        """Send bytes, unless there are none or the connection is closing."""
+        """Send bytes. Does nothing if there are none or the connection is closing."""
         if data and not self.transport.is_closing():
             self._sent_bytes += len(data)
             self.transport.write(data)
@@ -202,7 +204,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = should_pause
 
     def is_quiet(self) -> bool:
-        """Whether nothing is being written, so that the number of unread bytes can only decrease."""
+        """Return whether nothing is being written. The number of unread bytes can then only decrease."""
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
@@ -212,7 +214,7 @@ class Connection(asyncio.Protocol):
         full.
 
         Args:
-            now: Monotonic time in seconds.
+            now: monotonic time in seconds.
         """
         pending = unacknowledged_bytes(self.transport) if self.is_quiet() else 0
         read = self._sent_bytes - pending

@@ -1,4 +1,6 @@
-"""Error responses that the server sends without the application: same format, request id, log line and count."""
+"""Error responses that the server sends without the application. They have the same format, request id, log line and
+count.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: requests and responses in order, until it closes or becomes a WebSocket.
+"""An HTTP/1.1 connection. It handles requests and responses in order, until it closes or becomes a WebSocket.
 
     head ── complete ──> body ── complete ──> response ── complete ──> head
                           └── response complete first: the rest of the body is discarded ──┘
@@ -31,17 +31,19 @@ from rfa.service.http.head import END, LINE_END, check_framing, check_line_ends,
 from rfa.service.http.request_response import CONTINUE, RequestResponse, make_scope
 from rfa.service.http.websocket import WebSocketConnection, wants_websocket
 
-# Maximum bytes of pipelined requests. The rest waits in the client's socket.
+# Maximum number of bytes of pipelined requests. The rest waits in the client's socket.
 MAX_AHEAD_BYTES: Final = 65_536
-# Bytes of a body passed to the parser at once. A one-byte chunk costs as much as one of 64 KiB, a trailer more.
+# Number of body bytes passed to the parser at once. A chunk of one byte costs as much as one of 64 KiB, and a trailer
+# costs more.
 CHUNKED_SLICE_BYTES: Final = 1_024
 PLAIN_SLICE_BYTES: Final = 65_536
-# Limit for all trailers, and for the line of a chunk size, because they are parsed in one call.
+# Limit on all trailers together, and on the line of a chunk size, because each of these is parsed in one call.
 MAX_TRAILER_BYTES: Final = 1_024
-# Time for which a client that is still sending is read after the last response, so that it receives that response.
+# Time after the last response during which input of a client that is still sending is read, so that the client receives
+# the response.
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
-# Interval of checks whether a client that has shut down its sending side is still connected.
+# Interval between checks whether a client that has shut down its sending side is still connected.
 PROBE_SECONDS: Final = 0.1
 HTTP_1_1: Final = b"1.1"
 NOT_HTTP: Final = "The request is not valid HTTP/1.1."
@@ -84,7 +86,7 @@ class HTTPConnection(Connection):
             self.current.disconnect()
 
     def eof_received(self) -> bool:
-        """The client sends no more, but may still wait for responses."""
+        """Handle the end of the client's input. The client may still wait for responses."""
         self._is_half_closed = True
         if self._phase == "lingering":
             self.transport.close()
@@ -93,20 +95,20 @@ class HTTPConnection(Connection):
         return not self.transport.is_closing()
 
     def close_after_response(self) -> None:
-        """Accept no request after the current one, or after the next one if the connection is idle."""
+        """Accept no further request after the current one, or after the next one if the connection is idle."""
         self._is_last = True
         if self.current is not None:
             self.current.is_last = True
 
     def shutdown(self) -> None:
-        """Close now, or after the current response. uvicorn calls this when the server stops."""
+        """Close the connection now, or after the current response. uvicorn calls this when the server stops."""
         if self._phase in ("body", "response"):
             self.close_after_response()
         else:
             self.transport.close()
 
     def evict(self) -> None:
-        """Close to free a connection for another client."""
+        """Close the connection to make room for another client."""
         if self._unread or self._phase == "body":
             self._send_error(NotReady("Another client needs this connection.", code="too_many_connections"))
         self.transport.close()
@@ -161,15 +163,15 @@ class HTTPConnection(Connection):
             self._send_error(error)
         except h11.RemoteProtocolError as error:
             is_too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            message = f"Trailers, or the line of a chunk's size, must not be larger than {MAX_TRAILER_BYTES} bytes."
+            message = f"The trailers, and the line of a chunk size, must not be larger than {MAX_TRAILER_BYTES} bytes."
             self._send_error(HeadersTooLarge(message) if is_too_large else MalformedRequest(NOT_HTTP))
-            error.__traceback__ = None  # a reference cycle: h11's frame refers to the error and this connection
+            error.__traceback__ = None  # breaks a reference cycle: h11's frame refers to the error and this connection
         if self._is_half_closed and self._phase == "response" and self._timer is None:
             self._set_timer(PROBE_SECONDS, self._probe)
         self._update_reading()
 
     def _step(self) -> bool:
-        """Parse one piece. Return whether there may be another."""
+        """Parse one piece. Return whether there may be another one."""
         if self.transport.is_closing():
             return False
         if self._phase == "head":
@@ -215,7 +217,9 @@ class HTTPConnection(Connection):
     def _start_request(self, head: bytes) -> None:
         """Start the application, or upgrade to a WebSocket."""
         check_text(head)
-        parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits trailers, because the head is complete
+        parser = h11.Connection(
+            h11.SERVER, MAX_TRAILER_BYTES
+        )  # limits the trailers, because the head is already complete
         parser.receive_data(head)
         request = parser.next_event()
         if not isinstance(request, h11.Request):
@@ -238,7 +242,7 @@ class HTTPConnection(Connection):
         self._unregister()
         successor = WebSocketConnection(self.manager, request, scope)
         self.transport.set_protocol(successor)
-        self._phase = "lingering"  # this object does nothing more
+        self._phase = "lingering"  # this object does nothing from now on
         self._pause_reading(False)
         successor.connection_made(self.transport)
         if ahead:
@@ -248,7 +252,9 @@ class HTTPConnection(Connection):
         self._timer = None
         if self._unread or self._framing_bytes:
             seconds = self.manager.limits.header_timeout_seconds
-            self._send_error(RequestTimeout(f"The headers must end within {seconds:g} s.", code="header_timeout"))
+            self._send_error(
+                RequestTimeout(f"The headers must be complete within {seconds:g} s.", code="header_timeout")
+            )
         else:
             self.transport.close()
 
@@ -277,7 +283,7 @@ class HTTPConnection(Connection):
     def _feed_parser(self, parser: h11.Connection) -> bool:
         if not self._unread:
             if self._is_half_closed:
-                raise MalformedRequest("The body must not end before its declared end.")
+                raise MalformedRequest("The body ended before its declared length.")
             return False
         size = CHUNKED_SLICE_BYTES if self._body_is_chunked else PLAIN_SLICE_BYTES
         piece = bytes(self._unread[:size])
@@ -290,7 +296,7 @@ class HTTPConnection(Connection):
         return True
 
     def _discard(self, size: int, limit: int) -> None:
-        """Count bytes that are discarded after a response, and close beyond the limit."""
+        """Count bytes that are discarded after a response, and close the connection beyond the limit."""
         self._discarded_bytes += size
         if self._discarded_bytes > limit:
             self.transport.close()
@@ -307,7 +313,7 @@ class HTTPConnection(Connection):
     # The end of a response.
 
     def on_response_complete(self) -> None:
-        """Read the next request, or close."""
+        """Read the next request, or close the connection."""
         self.manager.state.total_requests += 1
         current = self.current
         assert current is not None
@@ -332,7 +338,7 @@ class HTTPConnection(Connection):
         self._is_kept_alive = True
 
     def _finish(self) -> None:
-        """Close after a response. If the client is still sending, give it time to read the response.
+        """Close the connection after a response. A client that is still sending gets time to read the response.
 
         Closing a socket with unread bytes resets it, and the client would lose the response.
         """
@@ -363,10 +369,10 @@ class HTTPConnection(Connection):
     # A client that has shut down its sending side.
 
     def _probe(self) -> None:
-        """Find out whether the client waits for its response or has disconnected, which look alike in TCP.
+        """Find out whether the client waits for its response or has disconnected, which TCP does not distinguish.
 
-        The kernel of a disconnected client answers an interim response (RFC 9110, 15.2) with a reset. The event loop
-        does not notice a reset while it neither reads nor writes.
+        If the client has disconnected, its kernel answers an interim response (RFC 9110, 15.2) with a reset. The event
+        loop does not notice a reset while it neither reads nor writes.
         """
         current = self.current
         self._timer = None
@@ -385,7 +391,7 @@ class HTTPConnection(Connection):
         elif self._phase == "response":
             self._set_timer(PROBE_SECONDS, self._check_reset)
 
-    # One timer, because a connection waits for one thing at a time.
+    # A single timer, because a connection waits for only one thing at a time.
 
     def _set_timer(self, seconds: float, act: Callable[[], None]) -> None:
         self._clear_timer()

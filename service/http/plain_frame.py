@@ -1,4 +1,4 @@
-"""Fast path for WebSocket frames (RFC 6455) that are one short text message, which nearly all live streams send.
+"""Fast path for WebSocket frames (RFC 6455) with one short text message, which nearly all live streams send.
 
 Other frames go to the parser, which takes five times as long per frame.
 """
@@ -11,7 +11,7 @@ from websockets.frames import apply_mask
 
 WHOLE_TEXT: Final = 0x81  # FIN and the text opcode
 MASKED: Final = 0x80
-# Lengths below SHORT have one byte, below MEDIUM two more, and others eight more.
+# Lengths below SHORT take one byte, lengths below MEDIUM two more, and longer ones eight more.
 SHORT, MEDIUM = 126, 65_536
 LONG_FORM: Final = 127
 
@@ -41,5 +41,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(payload: int) -> int:
-    """Return the minimum size of a client's frame with this payload. A length may be encoded longer than necessary."""
+    """Return the minimum size of a client's frame with this payload. The encoding of the length may be longer than
+    necessary.
+    """
     return 6 + payload + (0 if payload < SHORT else 2 if payload < MEDIUM else 8)

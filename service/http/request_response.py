@@ -1,4 +1,4 @@
-"""One HTTP request and its response: ASGI's scope, `receive` and `send`."""
+"""One HTTP request and its response, as ASGI's scope, `receive` and `send`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rfa.server")
 
-# The client is not read while more of a body than this waits for the application.
+# If more bytes of a body than this wait for the application, the connection stops reading.
 HIGH_WATER_BYTES = 65_536
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
@@ -30,8 +30,8 @@ class RequestResponse:
     """An active request.
 
     Args:
-        parser: Has parsed the head of this request and nothing else.
-        server: Has the default headers of every response.
+        parser: a parser that has parsed the head of this request and nothing else.
+        server: provides the default headers of every response.
     """
 
     is_started = is_complete = is_last = False
@@ -48,7 +48,7 @@ class RequestResponse:
         self._changed = asyncio.Event()
 
     async def run(self, app: ASGIApp) -> None:
-        """Run the application. An incomplete response closes the connection, so that the client notices."""
+        """Run the application. If the response is incomplete, close the connection so that the client notices."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # the application has already reported it
@@ -61,7 +61,7 @@ class RequestResponse:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough of the body waits for the application."""
+        """Whether enough bytes of the body wait for the application."""
         return len(self._body) > HIGH_WATER_BYTES and not self.is_complete
 
     def feed(self, data: bytes) -> None:
@@ -81,7 +81,7 @@ class RequestResponse:
         self._changed.set()
 
     async def receive(self) -> Message:
-        """ASGI's `receive`."""
+        """Return the next message of ASGI's `receive`."""
         if self.parser.they_are_waiting_for_100_continue and not self.is_started:
             self._connection.write(self.parser.send(CONTINUE) or b"")
         while not (self._has_message() or self._is_disconnected or self.is_complete):
@@ -101,7 +101,7 @@ class RequestResponse:
     # To the client.
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send`. Does nothing after a disconnect."""
+        """Handle a message of ASGI's `send`. After a disconnect it is ignored."""
         if not self._connection.writable.is_set():
             await self._connection.writable.wait()
         if self._is_disconnected:
@@ -116,20 +116,20 @@ class RequestResponse:
             raise RuntimeError(f"expected http.response.start, got {message['type']}")
         self.is_started = True
         headers = [*self._server.default_headers, *message.get("headers", ())]
-        # A client that waits for 100 Continue may now send its body or another request, which look alike.
+        # A client that waits for 100 Continue may next send its body or another request, which cannot be told apart.
         if self.is_last or self.parser.they_are_waiting_for_100_continue:
             headers = [(name, value) for name, value in headers if name.lower() != b"connection"]
             headers.append((b"connection", b"close"))
         status = message["status"]
         response = h11.Response(status_code=status, headers=headers, reason=PHRASES.get(status, b""))
-        # Sent in one segment with the first part of the body.
+        # The head is sent in one segment with the first part of the body.
         self._head = self.parser.send(response) or b""
 
     def _continue(self, message: Message) -> None:
         if message["type"] != "http.response.body":
             raise RuntimeError(f"expected http.response.body, got {message['type']}")
         if self.is_complete:
-            raise RuntimeError("the response is complete")
+            raise RuntimeError("the response is already complete")
         pieces, self._head = [self._head], b""
         body = message.get("body", b"")
         if body and self.scope["method"] != "HEAD":
@@ -149,7 +149,7 @@ def make_scope(request: h11.Request, kind: Literal["http", "websocket"], connect
     """Return ASGI's scope of a request.
 
     Raises:
-        MalformedRequest: The request target is invalid.
+        MalformedRequest: If the request target is invalid.
     """
     path, query = path_and_query(request)
     return {

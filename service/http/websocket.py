@@ -1,4 +1,4 @@
-"""One WebSocket connection: ASGI messages, limits and flow control."""
+"""One WebSocket connection, with ASGI messages, limits and flow control."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from rfa.service.http.request_response import PHRASES
 
 logger = logging.getLogger("rfa.server")
 
-# Bytes passed to the parser at once. 40 of the smallest frames take a millisecond. Smaller amounts are not queued.
+# Number of bytes passed to the parser at once. 40 of the smallest frames take a millisecond. Smaller amounts are not
+# queued.
 BURST_BYTES: Final = 256
-# Maximum number of fragments per message, because an empty fragment adds no bytes but takes time.
+# Maximum number of fragments per message. An empty fragment adds no bytes but takes time.
 MAX_FRAGMENTS: Final = 1_024
 # A silent client is pinged after this time, and disconnected after the same time again.
 PING_SECONDS: Final = 20.0
@@ -41,7 +42,7 @@ CLOSE_SECONDS: Final = 5.0
 # RFC 6455, 7.4.1.
 ABNORMAL, INVALID_DATA, POLICY, INTERNAL, TRY_LATER, RESTART = 1006, 1007, 1008, 1011, 1013, 1012
 QUIET: Final = logging.getLogger("rfa.server.frames")
-QUIET.setLevel(logging.CRITICAL)  # clients' protocol errors are reported to them and counted
+QUIET.setLevel(logging.CRITICAL)  # protocol errors of clients are reported to the clients and counted
 
 
 def wants_websocket(request: h11.Request) -> bool:
@@ -60,16 +61,17 @@ def wants_websocket(request: h11.Request) -> bool:
 
 
 class WebSocketConnection(Connection):
-    """A connection that has requested a WebSocket.
+    """A connection on which a client has requested a WebSocket.
 
     Args:
-        request: The handshake, checked by `wants_websocket`.
-        scope: Its ASGI scope.
+        request: the handshake, checked by `wants_websocket`.
+        scope: ASGI scope of the handshake.
     """
 
     def __init__(self, manager: ConnectionManager, request: h11.Request, scope: Scope) -> None:
         super().__init__(manager)
-        # The application rejects a message that is slightly too large with an explanation. A larger one is not read.
+        # If a message is slightly too large, the application rejects it with an explanation. A larger message is not
+        # read.
         self._frames = ServerProtocol(state=State.OPEN, max_size=2 * manager.limits.max_message_bytes, logger=QUIET)
         self._request = request
         offered = [value for name, value in request.headers if name == b"sec-websocket-protocol"]
@@ -80,7 +82,7 @@ class WebSocketConnection(Connection):
         }
         del self._scope["method"]
         self._handshake: Response | None = None
-        self._response: Message | None = None  # instead of accepting the handshake
+        self._response: Message | None = None  # sent instead of accepting the handshake
         self._response_body = bytearray()
         self._is_open = False
         self._is_ended = False
@@ -88,14 +90,14 @@ class WebSocketConnection(Connection):
         self._changed = asyncio.Event()
         self._message = bytearray()
         self._partial_bytes = 0
-        self._surplus_bytes = 0  # passed to the parser beyond complete frames
+        self._surplus_bytes = 0  # bytes passed to the parser beyond complete frames
         self._fragments = 0
         self._is_within_message = False
         self._is_text = False
         self._received_at = self._loop.time()
         self._is_pinged = False
         self._listener: Take | None = None
-        self._is_awaited = False  # the application waits for a message
+        self._is_awaited = False  # whether the application waits for a message
         self._closing: asyncio.TimerHandle | None = None
 
     # Opening and closing.
@@ -115,13 +117,13 @@ class WebSocketConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.manager.remove(self)
         self._lease.release()
-        # These two are reference cycles, which would otherwise wait for the garbage collector.
+        # These two references form cycles, which would otherwise wait for the garbage collector.
         self._scope["extensions"].pop(FRAMES, None)
         self._frames.parser.close()
         if self._closing is not None:
             self._closing.cancel()
         self.writable.set()
-        # Queued, because the application tasks took 0.4 s when 4,500 streams ended at once.
+        # Queued, because the tasks of the application took 0.4 s when 4,500 streams ended at once.
         self.manager.run_later(partial(self._deliver_end, ABNORMAL, ""))
 
     def resume_writing(self) -> None:
@@ -129,7 +131,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def shutdown(self) -> None:
-        """Close. uvicorn calls this when the server stops."""
+        """Close the connection. uvicorn calls this when the server stops."""
         if self._is_open:
             self._close(RESTART)
         else:
@@ -139,14 +141,14 @@ class WebSocketConnection(Connection):
         return not self.writable.is_set() or self.transport.is_closing()
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that reads nothing. Ping a silent one, and disconnect it if it does not answer."""
+        """Disconnect a client that reads nothing. Ping a silent client, and disconnect it if it does not answer."""
         super().tick(now)
         if not self._is_open or self._is_paused or self.transport.is_closing() or self._closing is not None:
             self._received_at, self._is_pinged = self._loop.time(), False
             return
         silent = self._loop.time() - self._received_at
         if silent > 2 * PING_SECONDS:
-            self._fail(INTERNAL, "no answer to a ping")
+            self._fail(INTERNAL, "the client did not answer a ping")
         elif silent > PING_SECONDS and not self._is_pinged:
             self._is_pinged = True
             self._frames.send_ping(os.urandom(4))
@@ -257,7 +259,7 @@ class WebSocketConnection(Connection):
         self._append({"type": "websocket.receive", **content})
 
     def _end_by_client(self) -> None:
-        """Close after the client's close frame, or after a protocol error."""
+        """Close after the client's close frame or a protocol error."""
         close_frame = self._frames.close_rcvd or self._frames.close_sent
         code = close_frame.code if close_frame is not None else ABNORMAL
         self._deliver_end(code, close_frame.reason if close_frame is not None else "")

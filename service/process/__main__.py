@@ -1,8 +1,10 @@
-"""A server process: `python -m rfa.service.process FD`. It imports and loads without garbage collection."""
+"""A server process: `python -m rfa.service.process FD`. It imports and loads with the garbage collector switched
+off.
+"""
 
 import gc
 
-gc.disable()  # full collections of permanent objects took a sixth of the start
+gc.disable()  # full collections of permanent objects take a sixth of the start-up time
 
 from rfa.service.process.child import main  # noqa: E402
 

@@ -1,14 +1,15 @@
-"""Balanced accepting of connections in several processes, from one listening socket.
+"""Balances connections between several processes that accept from one listening socket.
 
-All processes accept from the socket that the supervisor opened. With separate queues, a stopped or hanging process
-would keep its connections waiting until it is killed. A shared queue alone gives most connections to the process that
-wakes first, and connections live long. So processes publish their counts in the shared status, and a process with more
-than another leaves a new connection to it for 2 ms.
+All processes accept from the socket that the supervisor opened. With separate queues, the connections of a stopped or
+hanging process would wait until it is killed. A shared queue alone gives most connections to the process that wakes
+first, and connections live long. The processes therefore publish their connection counts in the shared status. A
+process with more connections than another leaves a new connection to the other for 2 ms.
 
     wakes ── own count within its fair share ──────────────────> accept
        └──── else ── wait 2 ms ── the others took none ─────────> accept one
 
-No connection is passed between processes, so none is lost. A process without an update for 0.5 s is ignored.
+No connection is passed between processes, so none is lost. A process that has not updated its count for 0.5 s is
+ignored.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ Factory = Callable[[], asyncio.Protocol]
 ACCEPTED_AT_ONCE = 64
 # Time for which a process with more connections leaves a new one to the others.
 YIELD_SECONDS = 0.002
-# A process may have this many more than another, plus a sixteenth. Strict alternation would delay bursts.
+# A process may have this many more connections than another, plus a sixteenth. Strict alternation would delay bursts.
 ALLOWED_LEAD = 2
 ALLOWED_LEAD_DIVISOR = 16
 PAUSE_SECONDS = 0.5
-# The kernel's default grows to megabytes, which the server would compute and hold for a client that does not read.
+# The kernel's default grows to megabytes. The server would compute and hold that much for a client that does not read.
 SEND_BUFFER_BYTES = 131_072
 NO_MORE_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ConnectionShare:
-    """The share of one process in all connections, by the shared status."""
+    """The share of one process in all connections, according to the shared status."""
 
     def __init__(self, status: SharedStatus, index: int) -> None:
         self._status = status
         self._index = index
 
     def publish(self, count: float) -> None:
-        """Publish how many connections this process has, or infinity if it accepts no more."""
+        """Publish the number of connections of this process, or infinity if it accepts no more."""
         self._status.set_connections(self._index, count)
 
     def limit(self) -> float:
-        """Return the maximum number of connections of this process while others have fewer."""
+        """Return how many connections this process may have while others have fewer."""
         fewest = self._status.fewest_connections(self._index)
         return fewest + ALLOWED_LEAD + fewest / ALLOWED_LEAD_DIVISOR
 
@@ -58,10 +59,10 @@ class Acceptor:
     """Accepts the connections of one listener. It has the methods of `asyncio.Server` that uvicorn uses.
 
     Args:
-        listener: Listening socket, which other processes may share.
-        factory: Makes the protocol of a connection.
-        count: Returns the number of connections of this process.
-        share: Share of all connections, or None with a single process.
+        listener: listening socket, which other processes may share.
+        factory: creates the protocol of a connection.
+        count: returns the number of connections of this process.
+        share: share of this process in all connections, or None with a single process.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Acceptor:
             self._accept(1)
 
     def _accept_if_still_waiting(self, before: float) -> None:
-        """Accept a connection that was left to the others, unless they are accepting."""
+        """Accept a connection that was left to the others, unless they have accepted it."""
         if not before < self._limit() <= self._total():
             self._accept(1)
 
@@ -153,13 +154,13 @@ class Acceptor:
             connection.close()
 
     def _fail(self, error: OSError) -> None:
-        """Pause without free file descriptors, instead of failing in every iteration of the loop."""
+        """Pause if there are no free file descriptors, instead of failing in every iteration of the event loop."""
         if error.errno == errno.EINVAL:  # the supervisor has shut the listener down
             self.close()
             return
         if error.errno not in NO_MORE_FILES:
             raise error
-        logger.error("no connection can be accepted: %s", error.strerror)
+        logger.error("cannot accept connections: %s", error.strerror)
         self._is_pausing = True
         if self._share is not None:
             self._share.publish(CLOSED)
@@ -170,7 +171,7 @@ class Acceptor:
         self.publish()
 
     def _pause(self, seconds: float, then: Callable[[], None]) -> None:
-        """Accept nothing for a while, then call `then` and continue."""
+        """Accept no connections for some seconds, then call `then` and continue."""
 
         def resume() -> None:
             if self._is_open:

@@ -1,8 +1,8 @@
-"""One listening socket for all processes: the supervisor opens it, and every process inherits it.
+"""One listening socket for all processes. The supervisor opens it, and every process inherits it.
 
-A socket per process (SO_REUSEPORT) would balance connections, but those queued for a stopped or hanging process would
-wait until it is killed: with one of two processes stopped, about 100 of 200 requests timed out. With a shared queue the
-others accept them. `rfa.service.process.accepting` balances.
+One socket per process (SO_REUSEPORT) would also balance connections, but connections queued for a stopped or hanging
+process would wait until it is killed. With one of two processes stopped, about 100 of 200 requests timed out. With a
+shared queue, the other processes accept them. `rfa.service.process.accepting` balances the connections.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import contextlib
 import socket
 from typing import NamedTuple
 
-# The kernel limits it, usually to 4,096.
+# The kernel limits this, usually to 4,096.
 BACKLOG = 4_096
 
 
 class Address(NamedTuple):
-    """Host and port that the server listens on. The port is not 0."""
+    """Host and port that the server listens on. The port is never 0."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """The URL for users."""
+        """URL for users."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -32,14 +32,15 @@ def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
     """Bind a port exclusively, without listening on it yet.
 
     Raises:
-        OSError: The address is invalid or in use.
+        OSError: If the address is invalid or in use.
     """
     holder = _socket(host)
     try:
-        # Connections of an earlier server in TIME_WAIT do not prevent this ...
+        # Connections of an earlier server in TIME_WAIT do not prevent binding ...
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, port))
-        # ... and then no other server can bind: with SO_REUSEADDR two servers could bind before either listens.
+        # ... and from here on no other server can bind. With SO_REUSEADDR, two servers could bind before either
+        # listens.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         holder.close()
@@ -48,19 +49,21 @@ def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
 
 
 def listen(holder: socket.socket) -> None:
-    """Start listening. Any process that has the socket may accept.
+    """Start listening. Any process that has the socket may accept connections.
 
     Raises:
-        OSError: The port is already in use.
+        OSError: If the port is already in use.
     """
-    # Accepted connections inherit this, so that in TIME_WAIT they do not block the port for the next server.
+    # Accepted connections inherit this option, so that in TIME_WAIT they do not block the port for the next server.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.listen(BACKLOG)
 
 
 def refuse(holder: socket.socket) -> None:
-    """Accept no further connection in any process, including one that hangs and cannot close its socket."""
-    with contextlib.suppress(OSError):  # not supported for listeners everywhere; there each process closes its own
+    """Stop accepting connections in all processes, including one that hangs and cannot close its socket."""
+    with contextlib.suppress(
+        OSError
+    ):  # some systems do not support this for listeners; there each process closes its own
         holder.shutdown(socket.SHUT_RDWR)
 
 

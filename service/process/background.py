@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 async def run_in_background(work: Callable[[], Result]) -> Result:
     """Run `work` in a new thread and return its result.
 
-    A cancelled caller abandons the thread, which delays neither later work nor the exit of the process. Threads of an
-    executor would delay both.
+    A cancelled caller abandons the thread. It delays neither later work nor the exit of the process, unlike the threads
+    of an executor.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
@@ -34,7 +34,7 @@ async def run_in_background(work: Callable[[], Result]) -> Result:
             result = work()
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(set_result, result, error)
 
     threading.Thread(target=run, daemon=True, name=getattr(work, "__name__", "background")).start()

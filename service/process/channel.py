@@ -1,10 +1,10 @@
-"""Messages between the supervisor and its server processes: JSON lines over a private socket pair.
+"""Messages between the supervisor and its server processes: JSON lines over a private pair of sockets.
 
     supervisor → process   hello (settings, index, ...)   serve   prepare   commit   abort
     process → supervisor   loaded   serving   beat   prepared   failed
 
 A closed channel means that the supervisor of the process has ended. The sender rejects a message that is too long.
-Receiving anything that is not a message raises `ChannelError`.
+Receiving anything that is not a valid message raises `ChannelError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_REASON = 1_000
 
 
 class ChannelError(ValueError):
-    """Not a message: too long, not JSON, or of an unknown form."""
+    """Raised if a message is too long, is not JSON, or has an unknown form."""
 
 
 class Channel:
@@ -32,18 +32,18 @@ class Channel:
 
     @classmethod
     async def open(cls, end: socket.socket) -> Channel:
-        """Open a channel over one end of a UNIX socket pair, and take ownership of it."""
+        """Open a channel over one end of a pair of UNIX sockets, and take ownership of that end."""
         return cls(*await asyncio.open_unix_connection(sock=end, limit=LONGEST_MESSAGE))
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Send a message. It is dropped if the other side has ended, which `receive` reports.
+        """Send a message. If the other side has ended, the message is dropped, and `receive` reports it.
 
         Raises:
-            ChannelError: It is too long; nothing was sent.
+            ChannelError: If the message is too long. Nothing is sent.
         """
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         if len(line) > LONGEST_MESSAGE:
-            raise ChannelError(f"a message {kind!r} of {len(line)} bytes; at most {LONGEST_MESSAGE} are read")
+            raise ChannelError(f"message {kind!r} has {len(line)} bytes; the limit is {LONGEST_MESSAGE}")
         try:
             self._writer.write(line)
             await self._writer.drain()
@@ -54,7 +54,7 @@ class Channel:
         """Return the next message, or None when the other side has ended.
 
         Raises:
-            ChannelError: The message is invalid.
+            ChannelError: If the message is invalid.
         """
         try:
             line = await self._reader.readline()
@@ -78,6 +78,6 @@ class Channel:
 
 
 def error_reason(error: BaseException) -> str:
-    """Return the message of an error as one line of bounded length."""
+    """Return the message of an error as one line of limited length."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

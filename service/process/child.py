@@ -1,12 +1,12 @@
 """A server process: `python -m rfa.service.process FD`, started by the supervisor that holds the other end of FD.
 
-It loads the bundles, reports that, accepts connections after the message `serve`, and sends heartbeats from its event
-loop with the seconds since the engine's last progress. SIGTERM drains it. It exits with its supervisor, because an
+It loads the bundles, reports this, and accepts connections after the message `serve`. Its event loop sends heartbeats
+with the seconds since the engine's last progress. SIGTERM drains it. It exits together with its supervisor, because an
 orphan would accept connections of the next server on the port.
 
-A reload has two phases. On `prepare` the process loads other bundles while it serves its own. They are used as soon as
-the shared status has their generation, which every request reads when it begins. `commit` only makes a process without
-requests free the old ones.
+A reload has two phases. On `prepare`, the process loads other bundles while it serves its own. It uses them as soon as
+the shared status has their generation, which every request reads when it begins. `commit` only lets a process without
+requests free the old bundles.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
 Load = Callable[[Settings], Models]
-# Thread switch interval. With Python's default of 5 ms the event loop would wait that long for a worker thread.
+# Thread switch interval. With Python's default of 5 ms, the event loop would wait that long for a worker thread.
 SWITCH_SECONDS = 0.0005
 LONGEST_BEAT_SECONDS = 1.0
-# Thresholds of the garbage collector. Full collections visit every object of every connection: 0.1 to 0.4 s with 1,800
-# streams. Rarer ones are no better: with a fiftieth of them a process retained 230 bytes of every request.
+# Thresholds of the garbage collector. A full collection visits every object of every connection and takes 0.1 to 0.4 s
+# with 1,800 streams. Making collections 50 times rarer does not help, because a process then retains 230 bytes of every
+# request.
 COLLECT_AFTER = (10_000, 3, 30)
-# Maximum number of characters of all model names in the log line at the start.
+# Maximum number of characters for all model names in the log line at start-up.
 LONGEST_LABELS = 10_000
 
 
@@ -59,10 +60,10 @@ def main(load: Load = load_models) -> NoReturn:
     """Serve until SIGTERM.
 
     Args:
-        load: Opens the models. Tests pass one that builds small models.
+        load: opens the models. Tests pass a function that builds small models.
     """
-    end_with_parent()  # where the system lacks this, the closed channel ends the process
-    # A terminal sends these to every process of its group. The supervisor decides how to react.
+    end_with_parent()  # on other systems, the closed channel ends the process
+    # A terminal sends these signals to every process of its group. The supervisor decides how to react.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -89,11 +90,11 @@ class ServerProcess:
         allow_open_files(self._settings.limits.max_connections)
         self._status = SharedStatus(hello["board"], self._settings.models.processes)
         self._app: FastAPI | None = None
-        self._generation: int | None = None  # being prepared, or prepared
+        self._generation: int | None = None  # generation that is being prepared, or is prepared
         self._loading = asyncio.Lock()
 
     async def run(self) -> int:
-        """Load, wait for `serve`, and serve. Return the exit code."""
+        """Load the bundles, wait for `serve`, and serve. Return the exit code."""
         beating = asyncio.create_task(self._beat())
         try:
             app = await self._prepare()
@@ -105,13 +106,15 @@ class ServerProcess:
             beating.cancel()
 
     async def _prepare(self) -> FastAPI | None:
-        """Return the application with its bundles loaded, or None after a failure reported to the supervisor."""
+        """Return the application with its bundles loaded. Return None after a failure, which is reported to the
+        supervisor.
+        """
         try:
             loaded: list[Models] = []
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load_first, asyncio.get_running_loop())
             loaded.append(models)
-            # Called here so that its error is reported. At the start of the application it would not be.
+            # Called here so that its error is reported. At the start of the application, it would not be reported.
             request_memory(self._settings, kept_bytes=models.reserved_bytes(self._settings))
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
@@ -124,7 +127,7 @@ class ServerProcess:
         return app
 
     def _load_first(self, loop: asyncio.AbstractEventLoop) -> Models:
-        """Load the models, and report when kernels have to be compiled. Nothing compiles after this."""
+        """Load the models, and report whether kernels have to be compiled. Nothing is compiled after this."""
 
         def notify() -> None:
             asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)
@@ -142,7 +145,7 @@ class ServerProcess:
         try:
             await app.state.exposition.join(Path(directory), index, self._settings.models.processes)
         except OSError as error:  # such as a path too long for a socket
-            logger.warning("no metrics socket (%s): /metrics has those of one process", error.strerror)
+            logger.warning("cannot create the metrics socket (%s); /metrics reports this process only", error.strerror)
         serving = asyncio.Event()
         server = DrainingServer(app, self._settings, serving.set, ConnectionShare(self._status, index))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
@@ -161,7 +164,7 @@ class ServerProcess:
     async def _announce(self, app: FastAPI, serving: asyncio.Event) -> None:
         await serving.wait()
         await self._channel.send("serving")
-        await asyncio.to_thread(openapi_of, app)  # 0.3 s, which no request should wait for
+        await asyncio.to_thread(openapi_of, app)  # takes 0.3 s, which no request should wait for
 
     async def _beat(self) -> None:
         while True:
@@ -185,15 +188,15 @@ class ServerProcess:
                 case "abort" if engine is not None:
                     self._generation = None
                     engine.abandon()
-        logger.error("the supervisor has ended; this process ends")
+        logger.error("the supervisor has ended, so this process ends")
         logging.shutdown()
         os._exit(1)
 
     async def _prepare_next(self, engine: Engine, generation: int, bundles: list[str]) -> None:
-        """Load other bundles while the present ones are served, and report the result."""
+        """Load other bundles while the current ones are served, and report the result."""
         settings = self._settings.replace(bundles=tuple(map(Path, bundles)))
         version, reason = None, None
-        async with self._loading:  # a load cannot be cancelled; an abandoned one may still run
+        async with self._loading:  # a load cannot be cancelled, and an abandoned one may still be running
             if self._generation != generation:
                 return
             try:
@@ -210,7 +213,7 @@ class ServerProcess:
 
 
 def _label(facts: ModelInfo) -> str:
-    """Return the name of a model for the log line at the start, with the runtime of language models."""
+    """Return the name of a model for the log line at start-up. Language models have their runtime added."""
     return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 
 

@@ -1,11 +1,12 @@
 """A uvicorn server that drains before it shuts down.
 
-On a stop signal uvicorn closes the listener and idle connections, cuts WebSockets, waits for requests and notifies the
-application last. Here the application comes first: readiness turns false, the listener closes, the engine ends live
-streams and lets requests finish, and their handlers send the remaining output. Then uvicorn shuts down.
+On a stop signal uvicorn closes the listener and idle connections, cuts off WebSockets, waits for requests and notifies
+the application last. Here, the application comes first. Readiness turns false, the listener closes, the engine ends
+live streams and lets requests finish, and their handlers send the remaining output. Then uvicorn shuts down.
 
-Written against uvicorn 0.54: `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and `server_state`. Connections
-are those of `rfa.service.http`. uvicorn keeps the sets of connections and tasks, the clock and the lifespan.
+This module is written against uvicorn 0.54 and uses `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and
+`server_state`. `rfa.service.http` implements the connections. uvicorn manages the sets of connections and tasks, the
+clock and the lifespan.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ TICKS_PER_SECOND = 10
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to its owner, disconnects stalled readers, and drains.
+    """A uvicorn server that drains, disconnects stalled readers, and leaves signals to its owner.
 
     Args:
-        app: The application. `app.state.draining` turns true first.
-        on_serving: Called once the listener accepts connections.
-        share: Share of the connections, with several processes.
+        app: the application. `app.state.draining` turns true first.
+        on_serving: called once the listener accepts connections.
+        share: share of this process in all connections, if there are several processes.
     """
 
     def __init__(
@@ -57,20 +58,20 @@ class DrainingServer(uvicorn.Server):
         app.state.metrics.watch("open_connections", "Open sockets of clients.", self.open_connections)
 
     def open_connections(self) -> int:
-        """Number of open connections."""
+        """Return the number of open connections."""
         return len(self.server_state.connections)
 
     def stop(self) -> None:
-        """Begin to drain. A second call does nothing."""
+        """Begin to drain. Further calls do nothing."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing: the owner of this server handles signals."""
+        """Leave the signals to the owner of this server."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn itself listens on nothing; the acceptors do.
+        # uvicorn itself does not listen; the acceptors do.
         await super().startup([])
         manager = ConnectionManager(
             app=self.config.loaded_app,
@@ -99,7 +100,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, then shut down.
 
-        Takes at most `shutdown_grace_seconds`, and a few seconds more if jobs have to be interrupted.
+        This takes at most `shutdown_grace_seconds`, or a few seconds more if jobs have to be interrupted.
         """
         deadline = time.monotonic() + self._settings.server.shutdown_grace_seconds
         self._app.state.draining = True
@@ -116,7 +117,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _drain_engine(self) -> float:
-        """Drain the engine, if there is one that can. Return the monotonic time of its end."""
+        """Drain the engine, if the application has one. Return the monotonic time of its end."""
         drain = getattr(self._app.state.engine, "drain", None)
         seconds = self._settings.server.shutdown_grace_seconds
         if drain is not None:
@@ -139,7 +140,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return uvicorn's configuration without connections, logs and proxy headers, which this package handles."""
+    """Return a uvicorn configuration without connections, logs and proxy headers, which this package handles itself."""
     options: dict[str, Any] = {
         "loop": "uvloop",
         "http": HTTPConnection,

@@ -1,13 +1,14 @@
 """/health, /ready and /metrics on a separate port, independent of the server's load.
 
 The supervisor serves it, so it answers even when every process has reached its connection limit or an event loop hangs.
-It judges processes by their heartbeats.
+It judges the processes by their heartbeats.
 
     GET /health    200 while at least one process sends heartbeats
     GET /ready     200 while at least one process serves, its engine makes progress, and no stop signal has come
-    GET /metrics   of all processes; needs an API key if the server has any
+    GET /metrics   metrics of all processes; requires an API key if the server has any
 
-One request per connection, without a body, within `SECONDS`. Beyond `MOST_CONNECTIONS` the oldest is closed.
+A connection has one request, without a body, within `SECONDS`. Beyond `MOST_CONNECTIONS`, the oldest connection is
+closed.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class HealthStatus:
         """Judge processes by their heartbeats.
 
         Args:
-            tick: Seconds per silent tick of a process.
-            stall: Seconds without progress after which a process is not ready. After twice as many it is not alive.
+            tick: seconds per tick without a heartbeat.
+            stall: seconds without progress after which a process is not ready. After twice this time it is not alive.
         """
         silent = {process: process.silent_ticks * tick for process in processes if process.heard}
         return cls(
@@ -80,19 +81,19 @@ class HealthStatus:
 async def health_listener(
     settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None
 ) -> AsyncIterator[None]:
-    """Answer probes on `health_port`, if set, until the block ends.
+    """Answer probes on `health_port`, if it is set, until the block ends.
 
     Args:
-        directory: Directory of the processes' metrics sockets. None: no metrics.
+        directory: directory of the processes' metrics sockets. None disables metrics.
 
     Raises:
-        OSError: The port is in use.
+        OSError: If the port is in use.
     """
     if settings.server.health_port is None:
         yield
         return
     probes = Probes(settings, health_status, directory)
-    host = settings.server.host or None  # "" is every interface
+    host = settings.server.host or None  # "" means every interface
     server = await asyncio.start_server(probes.serve, host, settings.server.health_port, limit=LARGEST_HEAD_BYTES)
     logger.info("health on port %d", server.sockets[0].getsockname()[1])
     try:
@@ -156,12 +157,12 @@ class Probes:
         await writer.drain()
 
     async def _answer(self, request: h11.Request) -> tuple[bytes, str]:
-        """Return body and media type."""
+        """Return the body and the media type."""
         headers = list(request.headers)
         self._policy.check_host(headers)
         path = request.target.partition(b"?")[0]
         if path not in (b"/health", b"/ready", b"/metrics"):
-            raise NotFound("This port has /health, /ready and /metrics.")
+            raise NotFound("This port serves /health, /ready and /metrics.")
         if request.method not in (b"GET", b"HEAD"):
             raise MethodNotAllowed("This path accepts GET, HEAD.", allow="GET, HEAD")
         if path == b"/metrics":
@@ -175,7 +176,9 @@ class Probes:
 
     async def _metrics(self, keys: list[bytes]) -> bytes:
         if len(self._keys) and (len(keys) != 1 or self._keys.tenant_of(keys[0]) is None):
-            raise Unauthorized("/metrics requires an API key: Authorization: Bearer KEY, or X-API-Key: KEY.")
+            raise Unauthorized(
+                "/metrics requires an API key. Send the header Authorization: Bearer KEY or X-API-Key: KEY."
+            )
         texts = await asyncio.gather(*map(ask, self._sockets))
         answered = [text for text in texts if text is not None]
         if not answered:

@@ -1,4 +1,4 @@
-"""A server process, as its supervisor sees it."""
+"""A server process, as seen by its supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rfa.service.process.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """A process without settings, which imports modules and waits for them."""
+    """A process that has imported its modules and waits for its settings."""
 
     process: asyncio.subprocess.Process
     channel: Channel
@@ -31,8 +31,8 @@ class StartedProcess:
         """Start a process.
 
         Args:
-            descriptors: File descriptors that it inherits, under the same numbers.
-            gpu: Index of the only GPU that it sees.
+            descriptors: file descriptors that it inherits, under the same numbers.
+            gpu: index of the only GPU that it sees.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -46,7 +46,7 @@ class StartedProcess:
         return cls(process, await Channel.open(ours))
 
     async def kill(self) -> None:
-        """Kill the process, which has no settings."""
+        """Kill the process."""
         self.channel.close()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
@@ -54,13 +54,13 @@ class StartedProcess:
 
 
 class Child:
-    """A server process, as its supervisor sees it.
+    """A server process with settings, as seen by its supervisor.
 
     Attributes:
-        snapshot: Bundles that it serves or is loading.
-        prepared: Bundles of the next reload, once loaded.
-        has_serve_command: Whether it got the message `serve`.
-        is_outdated: Whether the bundles that it was loading were replaced, so that it will never serve.
+        snapshot: bundles that it serves or is loading.
+        prepared: bundles of the next reload, once they are loaded.
+        has_serve_command: whether the message `serve` was sent to it.
+        is_outdated: whether the bundles that it was loading were replaced, so that it will never serve.
     """
 
     def __init__(self, index: int, process: asyncio.subprocess.Process, channel: Channel, snapshot: Snapshot) -> None:
@@ -83,10 +83,10 @@ class Child:
 
     @classmethod
     async def start(cls, started: StartedProcess, index: int, snapshot: Snapshot, hello: Mapping[str, Any]) -> Child:
-        """Send a process its settings.
+        """Send the settings to a started process.
 
         Raises:
-            ChannelError: They are too long for a message.
+            ChannelError: If the settings are too long for a message.
         """
         child = cls(index, started.process, started.channel, snapshot)
         try:
@@ -98,7 +98,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Name for the log."""
+        """Name of the process for the log."""
         return f"server process {self.index} (pid {self.process.pid})"
 
     @property
@@ -110,7 +110,7 @@ class Child:
         """Make the process load bundles in addition to those that it serves. Return the reason if it could not.
 
         Raises:
-            ProcessLost: The process ended meanwhile.
+            ProcessLost: If the process ends in the meantime.
         """
         self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
         bundles = [str(path) for path in snapshot.bundles]
@@ -118,7 +118,7 @@ class Child:
         return await self._answer
 
     def answer(self, generation: int, version: str | None, reason: str | None) -> None:
-        """Handle its answer to `prepare`. Answers to an abandoned reload are ignored."""
+        """Handle the process's answer to `prepare`. Answers to an abandoned reload are ignored."""
         if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
             return
         if reason is None and version != self._asked.version:
@@ -126,7 +126,7 @@ class Child:
         self._answer.set_result(reason)
 
     def close(self) -> None:
-        """Close the channel of a process that has ended, and fail pending answers."""
+        """Close the channel of a process that has ended, and fail the pending answers."""
         self.channel.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ProcessLost(f"{self.name} ended"))
@@ -139,13 +139,14 @@ class Child:
         """Send a signal, unless the process has ended."""
         if self.process.returncode is not None:
             return
-        # `Process.send_signal` polls first, which takes the exit code away from the event loop: it would report 255.
+        # `Process.send_signal` polls first, which takes the exit code away from the event loop. The event loop would
+        # then report 255.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
     @property
     def exit_cause(self) -> str:
-        """The signal or exit code that it ended with."""
+        """The signal or exit code with which the process ended."""
         code = self.process.returncode or 0
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 

@@ -1,4 +1,4 @@
-"""The limit of open files. Every connection is one, and the usual soft limit is 1,024."""
+"""The limit on open files. Every connection is an open file, and the usual soft limit is 1,024."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import resource
 
 logger = logging.getLogger("rfa.server")
-# Files other than connections: bundles, logs, the supervisor, metrics sockets, Redis.
+# Number of files other than connections: bundles, logs, the supervisor, metrics sockets and Redis.
 OTHER_FILES = 256
 
 
 def allow_open_files(connections: int) -> None:
     """Raise the soft limit for this many connections, at most to the hard limit. Warn if that is too low.
 
-    Beyond the limit the kernel resets connections without an answer.
+    Beyond the limit, the kernel resets connections without an answer.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = connections + OTHER_FILES
@@ -26,5 +26,8 @@ def allow_open_files(connections: int) -> None:
         limit = soft
     if limit < required:
         logger.warning(
-            "this process may open %d files, but max_connections %d needs %d (ulimit -n)", limit, connections, required
+            "this process may open %d files, but max_connections %d requires %d (see ulimit -n)",
+            limit,
+            connections,
+            required,
         )

@@ -1,4 +1,4 @@
-"""The server's private directory: copies of its bundles, and the sockets between its processes.
+"""The server's private directory, for copies of its bundles and the sockets between its processes.
 
 A killed supervisor cannot clean up. Each supervisor therefore locks its directory while it runs, and the next one
 removes directories that are not locked. (Services that clean /tmp by age skip locked directories as well.)
@@ -17,18 +17,18 @@ from pathlib import Path
 
 logger = logging.getLogger("rfa.supervisor")
 PREFIX = "rfa-"
-# In every directory that is or was locked. A directory that is just being created has none.
+# The lock file in every directory that is or was locked. A directory that is being created does not have it yet.
 MARK = "server"
-# Often writable where the usual temporary directories are not.
+# It is often writable where the usual temporary directories are not.
 SHARED_MEMORY = Path("/dev/shm")
 
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[Path]:
-    """Create a directory that only this user can enter, removed at the end.
+    """Create a directory that only this user can enter, and remove it at the end.
 
     Raises:
-        OSError: No temporary directory is writable. The message says what to do.
+        OSError: If no temporary directory is writable. The message says what to do.
     """
     directory = _make()
     try:
@@ -47,8 +47,8 @@ def _make() -> Path:
             tempfile.tempdir = str(SHARED_MEMORY)  # for all temporary files of this process
             return Path(tempfile.mkdtemp(prefix=PREFIX))
         raise OSError(
-            "the server needs a writable folder for copies of its bundles: give it one as /tmp (a tmpfs will do), "
-            "or name one in TMPDIR"
+            "the server needs a writable directory for copies of its bundles; make /tmp writable (a tmpfs "
+            "suffices), or set TMPDIR"
         ) from None
 
 

@@ -1,16 +1,17 @@
-"""Reloading bundles in all processes of a server or in none.
+"""Reloads the bundles in all processes of a server, or in none.
 
     copy       copy the bundles as they are now, and check the copy in a subprocess
     prepare    one process after another loads the copy while it serves, and checks its golden outputs
-    commit     one store in the shared status: every process reads it when a request begins, so no request that begins
+    commit     one write to the shared status, which every process reads when a request begins. No request that begins
                later is answered with the old bundles; active requests finish with them
     abort      after any rejection, death or timeout before that: every process discards what it prepared
 
-The processes prepare one after another, so that most are available. A process that starts to serve during a reload has
-loaded the old bundles and is prepared like the others. One that is still loading them at the commit is restarted. So
-every process that serves, serves the current bundles.
+The processes prepare one after another, so that most of them are available. A process that starts to serve during a
+reload has loaded the old bundles and is prepared like the others. One that is still loading them at the commit is
+restarted. Every process that serves therefore serves the current bundles.
 
-A reload requested during another one runs after it, with the bundles as they are then. Several requests become one.
+A reload that is requested during another one runs after it, with the bundles as they are then. Several such requests
+become one.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ if TYPE_CHECKING:
     from rfa.service.process.managed_child import Child
 
 logger = logging.getLogger("rfa.supervisor")
-# For copying the bundles, and for one process to load them. The check has its own limits.
+# Time to copy the bundles, and for one process to load them. The check has limits of its own.
 COPY_SECONDS = 300.0
 PREPARE_SECONDS = 60.0
-# Checks bundles in a subprocess. Raises BundleError.
+# Checks bundles in a subprocess, and raises BundleError.
 CheckBundles = Callable[[Sequence[Path]], Awaitable[Any]]
 
 
 class BundlesRefused(Exception):
-    """The bundles cannot be served."""
+    """Raised when the bundles cannot be served."""
 
 
 class ReloadAborted(Exception):
-    """The reload failed for a reason other than the bundles."""
+    """Raised when the reload failed for a reason other than the bundles."""
 
 
 class ProcessLost(ReloadAborted):
-    """A process ended during the reload."""
+    """Raised when a process ended during the reload."""
 
 
 class BundleStore:
     """Copies of the operator's bundles, each checked once.
 
     Args:
-        bundles: Bundle folders.
-        home: Directory of the copies.
-        max_bytes: Limit for all bundles together.
-        check: See `CheckBundles`.
+        bundles: bundle directories.
+        home: directory for the copies.
+        max_bytes: limit on the size of all bundles together.
+        check: see `CheckBundles`.
     """
 
     def __init__(self, bundles: Sequence[Path], home: Path, max_bytes: int, check: CheckBundles) -> None:
@@ -70,10 +71,10 @@ class BundleStore:
         self._copies = 0
 
     async def copy(self) -> Snapshot:
-        """Copy the bundles as they are now. The caller checks and discards the copy.
+        """Copy the bundles as they are now. The caller must check and discard the copy.
 
         Raises:
-            BundlesRefused: They cannot be read, or are too large.
+            BundlesRefused: If the bundles cannot be read, or are too large.
         """
         self._copies += 1
         try:
@@ -90,11 +91,11 @@ class BundleStore:
         """Check a copy.
 
         Raises:
-            BundlesRefused: It is damaged, or exceeds a limit.
+            BundlesRefused: If the copy is damaged or exceeds a limit.
         """
         try:
             await self._check(snapshot.bundles)
-        except (BundleError, OSError) as error:  # a TimeoutError is one
+        except (BundleError, OSError) as error:  # includes TimeoutError
             raise BundlesRefused(error_reason(error)) from None
 
 
@@ -102,10 +103,10 @@ class Reloader:
     """The current bundles, and the reloads that replace them.
 
     Args:
-        store: Copies and checks the bundles.
-        status: Shows all processes which bundles are current.
-        members: Returns the processes that serve now.
-        on_commit: Called right after the current bundles have changed.
+        store: copies and checks the bundles.
+        status: shows all processes which bundles are current.
+        members: returns the processes that serve now.
+        on_commit: called right after the current bundles have changed.
     """
 
     def __init__(
@@ -126,14 +127,14 @@ class Reloader:
     @property
     def current(self) -> Snapshot:
         """The current bundles, which every starting process loads."""
-        assert self._current is not None, "begin() has not run"
+        assert self._current is not None, "begin() must be called first"
         return self._current
 
     async def begin(self) -> None:
         """Copy and check the first bundles.
 
         Raises:
-            BundlesRefused: They cannot be served.
+            BundlesRefused: If the bundles cannot be served.
         """
         snapshot = await self._store.copy()
         await self._store.check(snapshot)
@@ -141,7 +142,7 @@ class Reloader:
         self._status.commit(snapshot.generation)
 
     def request(self) -> None:
-        """Request a reload, which runs after the current one if there is one."""
+        """Request a reload. It runs after the current reload if there is one."""
         if self._is_reloading:
             logger.info("a reload is running; another one follows")
         self._requested.set()
@@ -165,11 +166,11 @@ class Reloader:
             await self._prepare(snapshot)
         except (BundlesRefused, ReloadAborted) as error:
             await self._abort(snapshot, "refused" if isinstance(error, BundlesRefused) else "aborted", str(error))
-        except Exception as error:  # the next request to reload must still be served
+        except Exception as error:  # later requests to reload must still be handled
             logger.exception("reloading failed")
             await self._abort(snapshot, "aborted", error_reason(error))
         else:
-            # No await since every process that serves was found prepared.
+            # There is no await since every serving process was found to be prepared.
             await self._commit(snapshot)
 
     async def _prepare(self, snapshot: Snapshot) -> None:
@@ -180,7 +181,7 @@ class Reloader:
                 async with asyncio.timeout(PREPARE_SECONDS):
                     reason = await member.prepare(snapshot)
             except TimeoutError:
-                raise ReloadAborted(f"{member.name} did not load them within {PREPARE_SECONDS:g} s") from None
+                raise ReloadAborted(f"{member.name} did not load the bundles within {PREPARE_SECONDS:g} s") from None
             if reason is not None:
                 raise BundlesRefused(f"{member.name}: {reason}")
             member.prepared = snapshot
@@ -200,7 +201,7 @@ class Reloader:
         self._status.count("committed", time.time())
         before.discard()
         logger.info(
-            "reload committed: all %d processes serve version %s in place of version %s",
+            "reload committed: all %d processes now serve version %s instead of version %s",
             *(len(members), snapshot.version, before.version),
         )
         await asyncio.gather(*(member.send("commit") for member in members))

@@ -12,7 +12,7 @@ from rfa.service.settings import Settings, configured_keys
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:
-    """Return every setting as a plain JSON type, secrets in clear text."""
+    """Return every setting as a plain JSON type, with secrets in clear text."""
     values = {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in settings.flat().items()
@@ -22,12 +22,12 @@ def write_settings(settings: Settings) -> dict[str, Any]:
 
 
 def read_settings(document: dict[str, Any]) -> Settings:
-    """Return the settings that were written, without reading the environment."""
+    """Return the settings in a document, without reading the environment."""
     return Settings(**document)
 
 
 def with_state_key(settings: Settings) -> Settings:
-    """Return settings with a key for state tokens: a random one for all processes if the operator set none."""
+    """Return settings with a key for state tokens. If the operator set none, all processes get the same random key."""
     if configured_keys(settings):
         return settings
     return settings.replace(state_keys=SecretStr(ephemeral_key()))

@@ -1,8 +1,8 @@
-"""Status shared by the processes of a server: one page of shared memory.
+"""Status that the processes of a server share, in one page of shared memory.
 
-    generation    of the bundles in use; storing it is the moment of a reload for every process
-    outcomes      reloads by outcome, and the time of the last of each; written by the supervisor
-    connections   of each process: their number, and when it was last updated
+    generation    of the bundles in use; writing it switches every process to a reload
+    outcomes      number of reloads by outcome, and the time of the last of each; written by the supervisor
+    connections   number of connections of each process, and when it was last updated
 
 Every value is eight aligned bytes with one writer, so a reader sees either the old value or the new one.
 """
@@ -18,9 +18,9 @@ from typing import Final, Literal, get_args
 Outcome = Literal["committed", "refused", "aborted"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 VALUE_BYTES = 8
-# Values of a process: its connections, and the time of the last update.
+# Values per process: its connections, and the time of the last update.
 PER_PROCESS = 2
-# A process updates its count ten times per second. After this time without an update it is ignored.
+# A process updates its count ten times per second. It is ignored if it has not done so for this time.
 SILENT_SECONDS = 0.5
 CLOSED = float("inf")
 
@@ -29,14 +29,14 @@ class SharedStatus:
     """The shared page.
 
     Args:
-        descriptor: File descriptor of this server, which is not closed here.
-        processes: Number of processes.
+        descriptor: file descriptor of the page. It is not closed here.
+        processes: number of processes.
     """
 
     def __init__(self, descriptor: int, processes: int) -> None:
         header = 1 + 2 * len(OUTCOMES)
         size = VALUE_BYTES * (header + PER_PROCESS * processes)
-        if os.fstat(descriptor).st_size < size:  # only the process that creates it gets here
+        if os.fstat(descriptor).st_size < size:  # true only in the process that creates the page
             os.ftruncate(descriptor, size)
         self.descriptor = descriptor
         page = memoryview(mmap.mmap(descriptor, size))
@@ -52,29 +52,31 @@ class SharedStatus:
         return self._generation[0]
 
     def commit(self, generation: int) -> None:
-        """Switch to other bundles. From now on no request begins with the previous ones."""
+        """Switch to other bundles. From now on, no request begins with the previous ones."""
         self._generation[0] = generation
 
     def count(self, outcome: Outcome, now: float) -> None:
-        """Count a reload that ended `now`, in seconds since 1970."""
+        """Count a reload that ended at `now`, in seconds since 1970."""
         index = 2 * OUTCOMES.index(outcome)
         self._outcomes[index] += 1
         self._outcomes[index + 1] = now
 
     def reloads(self) -> dict[str, tuple[float, float]]:
-        """Return by outcome the number of reloads, and the time of the last one, 0 if none."""
+        """Return, by outcome, the number of reloads and the time of the last one, or 0 if there was none."""
         counts, times = self._outcomes[::2], self._outcomes[1::2]
         return {outcome: (counts[k], times[k]) for k, outcome in enumerate(OUTCOMES)}
 
     # Connections.
 
     def set_connections(self, index: int, count: float) -> None:
-        """Publish how many connections a process has, or infinity while it accepts none."""
+        """Publish the number of connections of a process, or infinity while it accepts none."""
         self._connections[PER_PROCESS * index] = count
         self._connections[PER_PROCESS * index + 1] = time.monotonic()
 
     def fewest_connections(self, index: int) -> float:
-        """Return the fewest connections of the other accepting processes, or infinity if there is none."""
+        """Return the smallest number of connections among the other accepting processes, or infinity if there is
+        none.
+        """
         since = time.monotonic() - SILENT_SECONDS
         counts, updates = self._connections[::PER_PROCESS], self._connections[1::PER_PROCESS]
         others = (
@@ -89,7 +91,7 @@ def create_shared_status(processes: int) -> SharedStatus:
     """Create a page that other processes see once they inherit its descriptor.
 
     Raises:
-        OSError: Neither shared memory nor a temporary file is available.
+        OSError: If neither shared memory nor a temporary file is available.
     """
     if hasattr(os, "memfd_create"):
         return SharedStatus(os.memfd_create("rfa-status"), processes)

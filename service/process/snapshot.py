@@ -1,8 +1,8 @@
 """Private copies of the bundles, which every process of a server loads.
 
-The operator's folders may change at any time, even partly. They are therefore copied once, at the start and at each
-reload, into the server's private directory. Processes only read the copies, even if restarted later. Copying rejects
-links and devices, which a copy would hide, and bundles that are too large.
+The operator's directories may change at any time, even partly. They are therefore copied once, at the start and at each
+reload, into the server's private directory. Processes only read the copies, even if they are restarted later. Copying
+rejects bundles that are too large, and links and devices, which a copy would hide.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Snapshot:
     """Copies of the bundles at one moment.
 
     Attributes:
-        generation: Number of this copy, from 1.
-        bundles: The copies, in serving order.
-        version: Hash of the manifests.
-        size: Bytes of all files.
+        generation: number of this copy, from 1.
+        bundles: the copies, in serving order.
+        version: hash of the manifests.
+        size: total size of all files in bytes.
     """
 
     generation: int
@@ -41,26 +41,26 @@ class Snapshot:
     size: int
 
     def discard(self) -> None:
-        """Remove the copies. Processes that have loaded them no longer read them."""
+        """Remove the copies. Processes that have loaded them do not read them again."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_bytes: int) -> Snapshot:
-    """Copy bundles into `home`. Blocks on the disk.
+    """Copy bundles into `home`. This blocks on the disk.
 
     Args:
-        max_bytes: Limit for all of them together.
+        max_bytes: limit on the size of all bundles together.
 
     Raises:
-        BundleError: A bundle is not a folder of regular files with a manifest, or too large.
-        OSError: There is not enough disk space for the copies.
+        BundleError: If a bundle is too large, or is not a directory of regular files with a manifest.
+        OSError: If there is not enough disk space for the copies.
     """
     directory = home / f"bundles-{generation}"
     directory.mkdir()
     copies, digests, total = [], [], 0
     try:
         for index, bundle in enumerate(bundles):
-            # Keeps the folder's name for messages, because two bundles may have the same name.
+            # Keeps the name of the directory for messages, because two bundles may have the same name.
             copy = directory / str(index) / (bundle.name or "bundle")
             copy.mkdir(parents=True)
             total += _copy(bundle, copy, max_bytes - total)
@@ -80,11 +80,12 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
             raise BundleError(f"{MANIFEST_FILE}: missing in {bundle.name!r}, which is therefore not a bundle")
         total = sum(sizes.values())
         if total > max_bytes:
-            raise BundleError(f"{bundle.name}: the bundles together are larger than max_bundle_bytes allows")
+            raise BundleError(f"{bundle.name}: all bundles together exceed max_bundle_bytes")
         free = shutil.disk_usage(copy).free
         if total > free:
             raise OSError(
-                f"not enough space to copy bundle {bundle.name!r}: {total} bytes, {free} are free (see TMPDIR)"
+                f"not enough space to copy bundle {bundle.name!r}: it has {total} bytes, and {free} are free (see "
+                "TMPDIR)"
             )
         for name, size in sizes.items():
             _copy_file(folder, name, size, copy / name)
@@ -93,7 +94,7 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
 
 @contextmanager
 def _opened(bundle: Path) -> Iterator[int]:
-    """Open the folder and return a descriptor, so that a folder that replaces it is not read."""
+    """Open the directory and return a descriptor, so that a directory that replaces it is not read."""
     try:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -109,16 +110,16 @@ def _sizes(folder: int, name: str) -> dict[str, int]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if len(sizes) == MAX_FILES:
-                raise BundleError(f"{name}: more than {MAX_FILES} files, the limit of a bundle")
+                raise BundleError(f"{name}: more than {MAX_FILES} files, the limit for a bundle")
             if not entry.is_file(follow_symlinks=False):
-                raise BundleError(f"{entry.name}: not a regular file (a bundle must not contain links or directories)")
+                raise BundleError(f"{entry.name}: not a regular file; a bundle must not contain links or directories")
             sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
 
 
 def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
     try:
-        # O_NONBLOCK, because opening a pipe would block.
+        # O_NONBLOCK is set because opening a pipe would block.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise BundleError(f"{name}: cannot be read: {error.strerror}") from None

@@ -1,13 +1,14 @@
-"""The supervisor: starts the server processes, restarts them, forwards signals, and exits after the last one.
+"""The supervisor starts and restarts the server processes, forwards signals, and exits after the last process.
 
-A process that dies is replaced, after a pause that doubles until one of them serves. A process that hangs is killed and
-replaced: its event loop sends no heartbeat, or its engine has work and makes no progress, for twice `stall_seconds`.
+A process that dies is replaced. The pause before this doubles until a process serves. A process that hangs is killed
+and replaced. It hangs if, for twice `stall_seconds`, its event loop sends no heartbeat, or its engine has work and
+makes no progress.
 
     SIGTERM, SIGINT   every process drains; a second signal kills them
     SIGHUP            the processes reload the bundles, all of them or none (`rfa.service.process.reloading`)
 
-The port opens after every process has loaded and checked the bundles. The supervisor itself loads no model and opens no
-bundle, so it stays small and cannot hang.
+The port opens after every process has loaded and checked the bundles. The supervisor itself does not load models or
+open bundles, so it stays small and cannot hang.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from rfa.service.process.snapshot import Snapshot
 from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.supervisor")
-# -P: the working directory must not provide modules.
+# -P keeps modules in the working directory from being imported.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.process")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
@@ -46,17 +47,17 @@ START_SECONDS = 60.0
 
 
 class StartError(ValueError):
-    """The server cannot start: a process rejected its settings or bundles, or kept dying."""
+    """Raised when the server cannot start because a process rejected its settings or bundles, or kept dying."""
 
 
 class Supervisor:
-    """Start, monitor and restart the processes of one server.
+    """Starts, monitors and restarts the processes of one server.
 
     Args:
-        settings: Settings with the real port.
-        listener: Socket bound to it.
-        program: Command that starts a process. The file descriptor of its end of the channel is appended.
-        check: Checks bundles in a subprocess before any server process loads them.
+        settings: settings with the actual port.
+        listener: socket bound to the port.
+        program: command that starts a process. The file descriptor of its end of the channel is appended.
+        check: checks bundles in a subprocess before any server process loads them.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Supervisor:
         self._address = Address(settings.server.host, settings.server.port)
         self._status = create_shared_status(settings.models.processes)
         self._children: dict[int, Child] = {}
-        self._started: dict[int, StartedProcess] = {}  # for the first children
+        self._started: dict[int, StartedProcess] = {}  # processes for the first children
         self._stopping = asyncio.Event()
         self._forced: signal.Signals | None = None
         self._is_killing = False
@@ -77,19 +78,20 @@ class Supervisor:
         self._opened = asyncio.Event()
         self._is_announced = False
         self._reloading: asyncio.Task[None] | None = None
-        # Twice the stall time, counted in ticks, so that no process looks silent after the supervisor was suspended.
+        # Twice the stall time, counted in ticks. No process then looks silent after the supervisor itself was
+        # suspended.
         self._tick_seconds = min(1.0, settings.server.stall_seconds / 4)
         self._patience_ticks = 2 * settings.server.stall_seconds / self._tick_seconds
 
     async def run(self) -> int:
-        """Serve until a signal.
+        """Serve until a signal arrives.
 
         Returns:
-            Exit code: 0 after draining, 128 + signal after a forced stop, 1 if a process failed while draining.
+            The exit code: 0 after draining, 128 + signal after a forced stop, 1 if a process failed while draining.
 
         Raises:
-            StartError: The server cannot start.
-            OSError: No temporary directory or shared memory is available.
+            StartError: If the server cannot start.
+            OSError: If no temporary directory or shared memory is available.
         """
         with private_directory() as directory:
             store = BundleStore(
@@ -136,7 +138,9 @@ class Supervisor:
 
     async def _load_first(self, reloader: Reloader) -> None:
         if self._program != PROGRAM or is_compiled(self._settings):
-            for index in range(self._settings.models.processes):  # they import while the bundles are checked
+            for index in range(
+                self._settings.models.processes
+            ):  # they import their modules while the bundles are checked
                 self._started[index] = await self._start_process(index)
         await reloader.begin()
         if self._program == PROGRAM:
@@ -148,7 +152,9 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Keep all processes running until the server stops. Return whether the last ones ended without failure."""
+        """Keep all processes running until the server stops. For each index, return whether the last process ended
+        without failure.
+        """
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [
             asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
@@ -166,7 +172,9 @@ class Supervisor:
     # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run process `index`, restarting it, until the server stops. Return whether the last ended without failure."""
+        """Run process `index`, restarting it, until the server stops. Return whether the last one ended without
+        failure.
+        """
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)
@@ -206,7 +214,7 @@ class Supervisor:
         return await StartedProcess.start(self._program, descriptors, self._settings.models.gpu_of(index))
 
     async def _attend(self, child: Child, reloader: Reloader) -> None:
-        """Read the messages of a process and watch its heartbeat until it ends."""
+        """Read the messages of a process, and watch its heartbeat, until the process ends."""
         listening = asyncio.create_task(self._listen(child, reloader))
         watching = asyncio.create_task(self._watch(child))
         ending = asyncio.create_task(self._end_when_stopping(child))
@@ -230,16 +238,16 @@ class Supervisor:
             raise StartError(f"no server process stays up: {reason}")
 
     async def _listen(self, child: Child, reloader: Reloader) -> None:
-        """Handle the messages of a process. One that sends an invalid message is killed."""
+        """Handle the messages of a process. A process that sends an invalid message is killed."""
         try:
             while (message := await child.channel.receive()) is not None:
                 await self._on_message(child, message, reloader)
         except (ChannelError, KeyError, TypeError) as error:
             if not isinstance(error, ChannelError):
                 error = ChannelError("a message lacks a field, or a field has the wrong type")
-            logger.error("%s sent an invalid message and is killed: %s", child.name, error)
+            logger.error("%s sent an invalid message (%s) and is killed", child.name, error)
             child.signal(signal.SIGKILL)
-        except OSError as error:  # listening on the port failed: no process can serve
+        except OSError as error:  # listening on the port failed, so no process can serve
             child.failure, child.is_refusal = error_reason(error), True
             child.signal(signal.SIGKILL)
 
@@ -247,7 +255,7 @@ class Supervisor:
         child.heard = True
         match message["kind"]:
             case "beat":
-                # A stalled engine counts as silence: one counter covers both.
+                # A stalled engine counts as silence, so that one counter covers both.
                 if message["stalled"] < 2 * self._settings.server.stall_seconds:
                     child.silent_ticks = 0
                 child.stalled = message["stalled"]
@@ -264,7 +272,7 @@ class Supervisor:
             case "prepared":
                 child.answer(message["generation"], message["version"], message["reason"])
             case other:
-                raise ChannelError(f"there is no message {other[:20]!r}")
+                raise ChannelError(f"unknown message {other[:20]!r}")
 
     async def _watch(self, child: Child) -> None:
         """Kill a process that sends no heartbeat."""
@@ -280,12 +288,12 @@ class Supervisor:
     # Start and stop.
 
     async def _start_serving(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
-        """Send `serve`: to all when the last one has loaded, later to each restarted one."""
+        """Send `serve` to all processes when the last one has loaded, and later to each restarted process."""
         if child.snapshot is not reloader.current:
             self._retire(child)
             return
         if version != child.snapshot.version:
-            raise ChannelError(f"it loaded version {version} of the bundles instead of {child.snapshot.version}")
+            raise ChannelError(f"loaded version {version} of the bundles instead of {child.snapshot.version}")
         self._models = models or "no bundles"
         if not self._opened.is_set():
             if sum(other.is_loaded for other in self._children.values()) < self._settings.models.processes:
@@ -298,7 +306,7 @@ class Supervisor:
                 await other.send("serve")
 
     def _serving_children(self) -> list[Child]:
-        """Return processes that serve, or have received the command to serve."""
+        """Return the processes that serve, or have received the command to serve."""
         return [child for _, child in sorted(self._children.items()) if child.has_serve_command]
 
     def _retire_outdated(self) -> None:
@@ -318,7 +326,7 @@ class Supervisor:
             self._is_announced = True
             count = f"{serving} process{'es' if serving > 1 else ''}"
             logger.info(
-                "serving %s, version %s, on %s with %s; try / and /docs there",
+                "serving %s, version %s, on %s with %s; open / and /docs to try it",
                 *(self._models, reloader.current.version, self._address.url, count),
             )
 
@@ -337,7 +345,7 @@ class Supervisor:
             self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
-        """On a stop signal let the process drain, and kill it after the grace time."""
+        """On a stop signal, let the process drain, and kill it after the grace time."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
         await asyncio.sleep(self._settings.server.shutdown_grace_seconds + CLOSE_SECONDS)

@@ -1,7 +1,7 @@
 """The subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
-Standard input is the file; standard output is a letter and JSON. Imports come before the limits are set. The file is
-read after that.
+Standard input is the file. Standard output is a letter followed by JSON. The process imports its modules, sets its
+limits, and then reads the file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rfa.service.child_environment import data_bytes, limit_resources
 ANSWERED: Final = b"a"
 REFUSED: Final = b"r"
 EXHAUSTED: Final = b"x"
-# Late imports of the loader. The last is an extra.
+# Modules that the loader imports late. The last one is optional.
 LATE: Final = ("pyarrow.compute", "pyarrow.csv", "pyarrow.parquet", "zoneinfo", "python_calamine")
 OPEN_FILES: Final = 64
 LONGEST_NAME: Final = 64
 
 
 def main() -> None:
-    """Read the file and answer."""
+    """Read the file and write the answer."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     sys.meta_path.insert(0, WithoutPandas())
     for name in LATE:
@@ -51,11 +51,14 @@ def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: 
         found = read_frame(read_table(content, sheet), **reading, refused=lambda key, error: None)
         numbers = sum(series.values.size + len(series.times) for series in found.values())
         if numbers > most_numbers:
-            raise ValueError(f"the file has {numbers:,} numbers, {most_numbers:,} are taken: choose columns, or a part")
+            raise ValueError(
+                f"the file has {numbers:,} numbers, but the limit is {most_numbers:,}; select columns, or "
+                "send a part of the file"
+            )
         document = {key_name(key): _document(series) for key, series in found.items()}
         return ANSWERED, orjson.dumps({"series": document}, option=orjson.OPT_SERIALIZE_NUMPY)
     except ValueError as error:
-        if isinstance(error.__context__, MemoryError):  # the loader reports it as an error of the file
+        if isinstance(error.__context__, MemoryError):  # the loader reports it as an error in the file
             return EXHAUSTED, b""
         return REFUSED, orjson.dumps(_of_fields(str(error)))
     except (MemoryError, pa.ArrowMemoryError):
@@ -75,12 +78,12 @@ def _document(series: Series) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """Return a valid name of a column of /filter."""
+    """Return a valid column name for /filter."""
     return re.sub(r"[\x00-\x1f\x7f]", " ", name)[:LONGEST_NAME] or "value"
 
 
 def _of_fields(message: str) -> str:
-    """Replace command-line options by field names."""
+    """Replace command-line options in a message by field names."""
     return re.sub(r"--(\w+(?:-\w+)*)", lambda option: f"`{option[1].replace('-', '_')}`", message)
 
 

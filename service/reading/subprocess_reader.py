@@ -1,7 +1,8 @@
 """Reads an uploaded file in a subprocess.
 
 The uncompressed size of a file is unknown, and readers of Parquet, archives and workbooks are large programs. The
-kernel therefore limits the subprocess (`child.py`): memory, processor time, open files, no written files.
+kernel therefore limits the memory, processor time and open files of the subprocess (`child.py`), which cannot write
+files.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from rfa.service.errors import InvalidRequest, PayloadTooLarge
 from rfa.service.reading.child import ANSWERED, REFUSED
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "rfa.service.reading.child")
-# Memory reserved for the interpreter and its libraries, and for the file.
+# Memory to reserve for the interpreter and its libraries, and for the file.
 BASE_BYTES: Final = 64 << 20
 FILE_BYTES: Final = 64 << 20
 SECONDS: Final = 10.0
 # Elapsed time, including the start of the process.
 TIMEOUT_SECONDS: Final = 60.0
-# Excludes API keys and other settings.
+# API keys and other settings are excluded.
 INHERITED_VARIABLES: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TZDIR")
-# Arrow's own allocator reserves more than it uses.
+# Arrow's own allocator reserves more memory than it uses.
 PLAIN_ALLOCATOR: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
 async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
-    """Return the series of a file, as the JSON of `ReadReply`. Cancelling ends the process.
+    """Return the series of a file, as the JSON of `ReadReply`. Cancelling this coroutine ends the process.
 
     Args:
-        options: Options of the loader, and `most_numbers`, the limit.
+        options: options of the loader, and the limit `most_numbers`.
 
     Raises:
-        InvalidRequest: The loader's message, which may name a cell or column.
-        PayloadTooLarge: The file takes too much memory or time.
+        InvalidRequest: With the loader's message, which may name a cell or column.
+        PayloadTooLarge: If reading the file takes too much memory or time.
     """
     request = json.dumps({**options, "memory_bytes": FILE_BYTES, "seconds": SECONDS})
     environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
@@ -69,7 +70,7 @@ async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
         return document
     if kind == REFUSED:
         raise InvalidRequest(_sentence(orjson.loads(document)), code="unreadable_file")
-    raise PayloadTooLarge("The file takes too much memory or time to read: send a part of it.")
+    raise PayloadTooLarge("Reading the file takes too much memory or time; send a part of it.")
 
 
 def _sentence(message: str) -> str:

@@ -1,1 +1,1 @@
-"""One file a resource, thin: parse → engine → shape."""
+"""HTTP routes, with one file per resource. A route parses the request, calls the engine and builds the reply."""

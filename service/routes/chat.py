@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: dialogues as texts to complete, by base models that are not trained on dialogues."""
+"""POST /v1/chat/completions. Dialogues are continued as text, by base models that are not trained on dialogues."""
 
 from __future__ import annotations
 
@@ -51,14 +51,17 @@ FIELDS = FieldNames("messages", LIMIT, "", decode="decode", whole=LIMIT, prefix=
     responses={
         200: {
             "model": ChatCompletion,
-            "description": "All choices. With `stream` one `data:` line per token and choice, one with the usage if "
-            'requested, then `data: [DONE]`; after an error `{"error": …}` instead.',
+            "description": "All choices. With `stream`, there is one `data:` line per token and choice, one with the "
+            "usage if "
+            'requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the rest.',
         },
         **MODEL_ERRORS,
     },
 )
 async def chat(body: ChatRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue a dialogue, like OpenAI's chat completions. The model reads the text of `chat_template` in /info."""
+    """Continue a dialogue, as in OpenAI's chat completions. The model reads the text that `chat_template` in /info
+    builds.
+    """
     facts, completion = language_of(engine, body.model), body.completion()
     check_limits(
         completion, engine.numbers_per_token(facts.name, completion.logprobs or 0, with_latents=False),
@@ -78,7 +81,7 @@ async def chat(body: ChatRequest, request: Request, engine: EngineDep) -> Respon
 
 @dataclass
 class _Writer:
-    """Makes the reply, complete or in chunks."""
+    """Builds the reply, complete or in chunks."""
 
     job: GenerateJob
     body: ChatRequest
@@ -89,7 +92,7 @@ class _Writer:
         self._id, self._created = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
 
     def whole(self, generation: Generation) -> ChatCompletion:
-        """The complete reply."""
+        """Return the complete reply."""
         choices = [
             ChatChoice(
                 sample,
@@ -105,7 +108,7 @@ class _Writer:
         return ChatCompletion(**self._head("chat.completion"), choices=choices, usage=usage)
 
     async def chunks(self) -> AsyncIterator[ChatChunk | orjson.Fragment]:
-        """The stream."""
+        """Yield the chunks of the stream."""
         begun: set[int] = set()
         generated = 0
         options = self.body.stream_options

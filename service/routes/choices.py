@@ -1,4 +1,4 @@
-"""Choices of /v1/completions: text, tokens and finish reason, complete or in pieces."""
+"""Choices of /v1/completions with their text, tokens and finish reason, complete or in pieces."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from rfa.service.schemas.openai import (
 )
 from rfa.service.schemas.text_replies import FinishReason
 
-# Every other reason is a limit of tokens or time: "length".
+# All other reasons are limits on tokens or time, which OpenAI calls "length".
 OPENAI_REASONS: dict[str, Literal["stop", "length"]] = {"eos_token": "stop", "stop_sequence": "stop"}
-# A token of a choice: the position of one of the prompt, or a new one.
+# A token of a choice: the position of a prompt token, or the event of a generated token.
 _Listed = int | TokenEvent
 
 
 @dataclass
 class ChoiceWriter:
-    """Makes one choice, complete or in pieces. Each must be encoded once and in order, as tokens are decoded then."""
+    """Builds one choice, complete or in pieces. Encode each piece once and in order, because encoding decodes the
+    tokens.
+    """
 
     index: int
     job: GenerateJob
@@ -39,7 +41,7 @@ class ChoiceWriter:
         self._vocabulary = self.job.model.vocabulary
 
     def whole(self, text: FinishedText, state: str | None) -> CompletionChoice:
-        """The complete choice."""
+        """Return the complete choice."""
         scored = None if self.body.prompt_logprobs is None else self.job.scored_prompt
         prompt = scored and Long(range(len(scored)), lambda place: self._prompt_logprob(scored, place), numbers=16)
         return CompletionChoice(
@@ -49,7 +51,7 @@ class ChoiceWriter:
     def piece(
         self, events: Sequence[TokenEvent], finish: FinishReason | None, state: str | None = None
     ) -> CompletionChunkChoice:
-        """The next piece; `finish` only in the last one."""
+        """Return the next piece. Only the last one has `finish`."""
         return CompletionChunkChoice(**self._fields(events, finish), state=state)
 
     def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
@@ -65,7 +67,7 @@ class ChoiceWriter:
         }
 
     def _prompt_part(self) -> tuple[str, ScoredPrompt | None]:
-        """The prompt's text and scores, in the first piece with `echo`."""
+        """Return the text and scores of the prompt for the first piece with `echo`, otherwise an empty text."""
         if self._has_begun:
             return "", None
         self._has_begun = True
@@ -128,13 +130,13 @@ class ChoiceWriter:
 
 
 def _score(scored: ScoredPrompt | None, position: int, column: str) -> float | None:
-    """A score of a token of the prompt; None for the first."""
+    """Return the score of a prompt token, or None for the first token."""
     row = None if scored is None else scored.row(position)
     return None if row is None else float(getattr(scored.scores, column)[row])  # type: ignore[union-attr]
 
 
 def _top(one: _Listed, scored: ScoredPrompt | None) -> list[tuple[int, float]]:
-    """The most probable tokens in place of this one, with their log probabilities."""
+    """Return the most probable tokens at the position of this token, with their log probabilities."""
     if isinstance(one, TokenEvent):
         return [(top.id, top.logprob) for top in one.top_tokens or ()]
     row = None if scored is None else scored.row(one)

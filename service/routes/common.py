@@ -1,4 +1,4 @@
-"""Shared by the routes: the engine, documented errors, replies and streams."""
+"""Functions that all routes share: access to the engine, documented errors, replies and streams."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ logger = logging.getLogger("rfa.http")
 Item = TypeVar("Item")
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
-# Proxies must not buffer a stream.
+# Prevents proxies from buffering a stream.
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# Least size of the chunks of a long document: half a millisecond of work.
+# Minimum size of the chunks of a long document, about half a millisecond of work.
 PIECE_BYTES: Final = 1 << 15
 
 
 async def get_engine(request: Request) -> Engine:
-    """The engine, switched to the current bundles, at the beginning of a request.
+    """Return the engine, switched to the current bundles. Call it at the beginning of a request.
 
-    Async, because FastAPI runs other functions in threads, and bundles change only in the event loop.
+    It is asynchronous because FastAPI runs other functions in threads, and bundles may change only in the event loop.
 
     Raises:
-        NotReady: before start-up and after shutdown.
+        NotReady: Before start-up and after shutdown.
     """
     engine: Engine | None = request.app.state.engine
     if engine is None:
@@ -60,10 +60,10 @@ EngineDep = Annotated[Engine, Depends(get_engine)]
 
 
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI entries for these errors, and for those of every route."""
+    """Return the OpenAPI entries of these errors and of the errors that every route can return."""
     described: dict[int | str, dict[str, Any]] = {}
     every: tuple[type[ServiceError], ...] = (InternalError, *kinds)
-    # InternalError first: another error with its status replaces its description.
+    # InternalError comes first, so that another error with the same status can replace its description.
     for kind in sorted(every, key=STATUS.__getitem__):
         entry: dict[str, Any] = {"model": ErrorReply, "description": (kind.__doc__ or "").strip()}
         if kind in _EXAMPLES:
@@ -74,36 +74,38 @@ def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any
 
 _EXAMPLES: dict[type[ServiceError], ServiceError] = {
     InvalidRequest: InvalidRequest(
-        "observations[2] has 3 values, model 'oscillator' takes 2", param="observations[2]", code="shape_mismatch"
+        "observations[2] has 3 values, but model 'oscillator' takes 2", param="observations[2]", code="shape_mismatch"
     ),
     NotReady: NotReady("The bundles are not loaded."),
     EngineFailure: EngineFailure(
-        "The model gave a value that is not finite for this request.", code="non_finite_output"
+        "The model returned a value that is not finite for this request.", code="non_finite_output"
     ),
 }
 
 
 def json_response(document: Any) -> Response:
-    """A short JSON reply."""
+    """Return a short JSON reply."""
     return Response(dumps(document), media_type="application/json")
 
 
 class ReplyCut(ClientGone):
-    """A reply that has begun cannot be completed; closing the connection informs the client."""
+    """Raised when a reply that has begun cannot be completed. Closing the connection informs the client."""
 
 
 def encode_ndjson(document: Any) -> Iterator[bytes]:
-    """One line, in chunks if it is long."""
+    """Encode a document as one NDJSON line, in chunks if it is long."""
     return _chunks(chain(pieces(document), (b"\n",)))
 
 
 def encode_sse(document: Any) -> Iterator[bytes]:
-    """One event, in chunks if it is long. JSON has no raw line break, so a value cannot begin another event."""
+    """Encode a document as one server-sent event, in chunks if it is long. JSON contains no raw line breaks, so no
+    value can begin another event.
+    """
     return _chunks(chain((b"data: ",), pieces(document), (b"\n\n",)))
 
 
 def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in chunks of at least PIECE_BYTES, except for the last."""
+    """Join the parts into chunks of at least PIECE_BYTES, except for the last one."""
     chunk: list[bytes] = []
     size = 0
     for part in parts:
@@ -118,13 +120,13 @@ def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class PieceStream(Response):
-    """A body that is computed while it is sent.
+    """A response body that is computed while it is sent.
 
     The next piece is computed once the connection has accepted the previous one. If the client disconnects, or reads
     nothing for `send_timeout_seconds`, the iteration and the work behind it end.
 
     Args:
-        source: the iterator behind the pieces, closed at the end even if none was requested.
+        source: the iterator behind the pieces. It is closed at the end, even if no piece was requested.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class PieceStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for piece in self._pieces:
             await self._send(send, piece)
-            # Without a pause a backlog would block the event loop if nothing waits, as after a disconnect.
+            # Without a pause, a backlog blocks the event loop if no call waits, as after a disconnect.
             await (self._cooperative.pause() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
         await self._send(send, b"", more=False)
 
@@ -190,7 +192,7 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
 
 
 async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
-    """The first item. An error before it closes the iterator and has its own status."""
+    """Return the first item. An earlier error closes the iterator and is returned with its own status."""
     try:
         return await unless_disconnected(request, anext(iterator))
     except BaseException:
@@ -199,33 +201,33 @@ async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
 
 
 async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """A stream of documents with exactly one terminal document, also after an error.
+    """Return a stream of documents that ends with exactly one terminal document, also after an error.
 
     Raises:
-        ServiceError, ClientGone: see `_first`.
+        ServiceError, ClientGone: See `_first`.
     """
     return event_stream(request, await _first(request, documents), documents, media_type)
 
 
 def event_stream(request: Request, first: Any, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """A stream that begins with `first`, see `open_stream`."""
+    """Return a stream that begins with `first`. See `open_stream`."""
     encode = encode_sse if media_type == SSE else encode_ndjson
     pieces = _encode_all(_with_terminal_error(first, documents), encode)
     return PieceStream(request, pieces, documents, media_type, headers=STREAM_HEADERS)
 
 
 async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_type: str) -> PieceStream:
-    """A body that is sent while it is computed; an error after the first piece cuts it off.
+    """Return a body that is sent while it is computed. An error after the first piece cuts it off.
 
     Raises:
-        ServiceError, ClientGone: see `_first`.
+        ServiceError, ClientGone: See `_first`.
     """
     first = await _first(request, encoded)
     return PieceStream(request, _rest([first], encoded), encoded, media_type, headers=STREAM_HEADERS)
 
 
 async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A body whose first pieces are buffered; an error after them cuts it off."""
+    """Yield the buffered pieces, then the following ones. An error cuts the body off."""
     while buffered:
         yield buffered.pop(0)
     try:
@@ -239,14 +241,14 @@ async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> Async
 
 
 async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> Response:
-    """A JSON reply that is computed while it is encoded.
+    """Return a JSON reply that is computed while it is encoded.
 
-    Up to HELD bytes are computed before it is sent, so errors until then have their own status. The rest of a longer
-    reply is computed while the client reads, and an error cuts it off.
+    Up to HELD bytes are computed before the reply is sent, so that errors until then have their own status. The rest of
+    a longer reply is computed while the client reads, and an error cuts it off.
 
     Raises:
-        ServiceError: the error before that.
-        ClientGone: the client has disconnected before that.
+        ServiceError: If an error occurs before the reply is sent.
+        ClientGone: If the client disconnects before the reply is sent.
     """
     buffered: list[bytes] = []
     joined = _join_pieces(encoded)
@@ -261,7 +263,7 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
 
 
 async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperative: CooperativeWork) -> bool:
-    """Read pieces up to HELD bytes. Returns whether that was all."""
+    """Read up to HELD bytes into `buffered`. Return whether that was the whole body."""
     size = 0
     async for piece in encoded:
         buffered.append(piece)
@@ -274,7 +276,7 @@ async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperat
 
 
 async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of at least PIECE_BYTES."""
+    """Join the pieces into pieces of at least PIECE_BYTES."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -292,7 +294,7 @@ async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def encode_document(document: Any) -> AsyncIterator[bytes]:
-    """A finished document, in pieces."""
+    """Encode a finished document in pieces."""
     for piece in pieces(document):
         yield piece
 

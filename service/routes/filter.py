@@ -1,4 +1,4 @@
-"""POST /filter: state estimation, as one reply or a stream of steps."""
+"""POST /filter estimates states. It returns one reply or a stream of steps."""
 
 from __future__ import annotations
 
@@ -61,14 +61,15 @@ SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
     responses={
         200: {
             "model": FilterReply | FilterColumns | FilterManyReply,
-            "description": "One step per observation. With `stream` one line per step, as NDJSON or, if the Accept "
-            "header names it, as server-sent events; a refused row has a line with `error`, `index` and `t`; the last "
-            'line has `"done": true` or is `{"error": …}`. '
-            "`values` are answered in columns. An Arrow stream is answered by another one, with the rest of the reply "
-            "as JSON in the metadata `rfa` of its schema. Several `series` are answered by name, with `stream` in one "
-            "line each. An Arrow stream with `by` is answered by a record batch for each series: key columns, the "
-            "columns of a single series, `state` in the last row if `return_state`, and `error`; the metadata `rfa` "
-            "of a batch has the rest of its reply, and that of the last, empty one the totals.",
+            "description": "One step per observation. With `stream`, there is one line per step, as NDJSON or, if the "
+            "Accept header names them, as server-sent events. A rejected row has a line with `error`, `index` and `t`, "
+            'and the last line has `"done": true` or is `{"error": …}`. The reply to `values` has columns. The '
+            "reply to an Arrow stream is an Arrow stream, with the rest of the reply as JSON in the metadata "
+            "`rfa` of its schema. The replies to several `series` are listed by name, or with `stream` on one "
+            "line each. The reply to an Arrow stream with `by` has one record batch per series. A batch has the "
+            "key columns, the columns of a single series, `state` in the last row if `return_state` is set, and "
+            "`error`. The metadata `rfa` of a batch has the rest of its reply, and an empty batch at the end "
+            "has the totals.",
             "content": {ARROW: {"schema": {"type": "string", "format": "binary"}}},
         },
         **MODEL_ERRORS,
@@ -77,7 +78,7 @@ SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
     openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}, "parameters": [BY_PARAMETER]},
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
-    """Estimate the state behind a sequence of observations, or behind each of several."""
+    """Estimate the state behind one or several sequences of observations."""
     if body.series is not None:
         return await answer_many(body, request, engine, partial(_part, request, engine))
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
@@ -101,7 +102,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
 async def _prepare(
     request: Request, engine: Engine, body: FilterRequest
 ) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
-    """The model, its name and passes, the states of the request, and the filter options."""
+    """Return the model, its name and passes, the states of the request, and the filter options."""
     size = _size(body)
     resolved = await engine.resolve_filter(body.model, body.system)
     choice: ModelChoice = resolved if body.known is None else WithCovariates(resolved, len(body.known))
@@ -114,7 +115,7 @@ async def _prepare(
 
 
 async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, RunningFilter]:
-    """One of several series: like a single one, with a part of their common job."""
+    """Add one of several series to the common job of a request. Otherwise it is handled like a single series."""
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
     part = engine.filter_part(choice, options, place)
     return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement_warnings(body.model))
@@ -122,7 +123,7 @@ async def _part(request: Request, engine: Engine, body: FilterRequest, place: in
 
 @dataclass(frozen=True)
 class RunningFilter:
-    """A request whose job is running, for its reply."""
+    """A request whose job is running, with all that its reply needs."""
 
     request: Request
     job: FilterJob | SequenceJob
@@ -132,7 +133,7 @@ class RunningFilter:
     notes: list[FilterWarning]
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
-        """The results at the end; refunds observations that were not processed."""
+        """Return the results at the end, and refund the quota for observations that were not processed."""
         if recomputed := getattr(self.job, "recomputed", 0):
             client_of(self.request).spend("observations", recomputed)
         if filtered.finish_reason != "complete":
@@ -157,7 +158,7 @@ class RunningFilter:
         )
 
     async def summary_of_columns(self, filtered: Filtered, columns: Columns) -> ColumnsSummary:
-        """The results of a reply in columns, to which the smoothed states are added."""
+        """Return the results for a reply in columns, and add the smoothed states to the columns."""
         if filtered.smoothed is not None:
             columns.add_smoothed(filtered.smoothed)
         summary = await self.summary(replace(filtered, smoothed=None))
@@ -167,7 +168,7 @@ class RunningFilter:
 
 
 def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) -> FilterRuntime:
-    """The model for this number of columns."""
+    """Return the model for this number of columns."""
     try:
         return engine.filter_model(choice, size)
     except (InvalidInput, InvalidRequest) as error:
@@ -177,7 +178,7 @@ def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) 
 
 
 def _size(body: FilterRequest) -> int:
-    """Components of an observation; 1 if there is none."""
+    """Return the number of components of an observation, or 1 if there is no observation."""
     if body.values is not None:
         return len(body.values)
     return next((len(row) for row in body.observations or () if row is not None), 1)
@@ -234,7 +235,7 @@ def _inputs(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, horizon: tuple[float, ...], ahead: tuple[float, ...],
     resumed: Any,
 ) -> tuple[Inputs | None, np.ndarray | None]:  # fmt: skip
-    """The input of a system, or the columns that are known ahead, at the rows and at those to come."""
+    """Return the inputs or known covariates at the rows, and the known covariates at the rows ahead."""
     if body.known is None:
         return None if body.input is None else input_rows("input", body.input, model.state_size, model.name), None
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
@@ -245,7 +246,7 @@ def _inputs(
 
 
 def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
-    """The given times, else the indices of the steps."""
+    """Return the given times, or the indices of the steps."""
     begin = 0 if resumed is None else resumed.count
     times = (
         np.arange(begin, begin + count, dtype=np.float64) if body.times is None else np.array(body.times, np.float64)
@@ -262,13 +263,13 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
 def _ahead(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, resumed: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Horizons of the next rows, and those whose coverage is tracked up to there."""
+    """Return the horizons of the rows ahead, and the horizons up to the last of them whose coverage is tracked."""
     count = body.rows_ahead
     if not count:
         return (), ()
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
     if not step:
-        message = "ahead needs two different times, for the lag between rows; horizon does not"
+        message = "ahead requires two different times, which determine the time step; use horizon instead"
         raise InvalidRequest(message, param="ahead", code="no_times")
     followed_leads = followed(model, step, count * step)
     return (
@@ -278,7 +279,7 @@ def _ahead(
 
 
 def _usual_lag(times: np.ndarray, resumed: Any) -> float:
-    """The recent lag between rows: of this request, else of the state; 0 if all times are equal."""
+    """Return the usual time step, from this request or else from the state. It is 0 if all times are equal."""
     if lag := usual_lag(times):
         return lag
     if resumed is None or not resumed.count:
@@ -287,7 +288,7 @@ def _usual_lag(times: np.ndarray, resumed: Any) -> float:
 
 
 async def _document(running: RunningFilter, selected: Collection[str] | None) -> AsyncIterator[bytes]:
-    """The JSON reply: `steps` while they are computed, then the summary."""
+    """Encode the JSON reply: `steps` while they are computed, then the summary."""
     between = begin = b'{"steps":['
     async for event in running.job.events():
         if isinstance(event, Filtered):
@@ -316,7 +317,7 @@ async def _lines(running: RunningFilter, selected: Collection[str] | None) -> As
 
 
 async def _collect(running: RunningFilter, columns: Columns) -> ColumnsSummary:
-    """Add all steps to `columns`. Returns the summary."""
+    """Add all steps to `columns` and return the summary."""
     async for event in running.job.events():
         if isinstance(event, Filtered):
             return await running.summary_of_columns(event, columns)
@@ -325,13 +326,13 @@ async def _collect(running: RunningFilter, columns: Columns) -> ColumnsSummary:
 
 
 async def _columns(running: RunningFilter, columns: Columns) -> AsyncIterator[bytes]:
-    """The JSON reply in columns."""
+    """Encode the JSON reply in columns."""
     summary = vars(await _collect(running, columns))
     for piece in pieces(FilterColumns(**summary, columns=columns.arrays())):
         yield piece
 
 
 async def _arrow(running: RunningFilter, columns: Columns) -> Response:
-    """The Arrow reply in columns; the summary is JSON in the metadata `rfa` of its schema."""
+    """Return the Arrow reply in columns. The summary is JSON in the metadata `rfa` of its schema."""
     summary = await unless_disconnected(running.request, _collect(running, columns))
     return Response(encode_arrow(columns.arrays(), dumps(summary)), media_type=ARROW)

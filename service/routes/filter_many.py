@@ -1,4 +1,4 @@
-"""POST /filter with `series`: each gets the same reply as alone, as soon as it is finished."""
+"""POST /filter with `series`. Each series gets the same reply as in a request of its own, as soon as it is finished."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from rfa.service.validation import check_lengths, validated, validation_failure
 if TYPE_CHECKING:
     from rfa.service.routes.filter import RunningFilter
 
-# Work between two pauses.
+# Time slice between two pauses.
 SLICE_SECONDS: Final = 0.001
 Begin = Callable[[FilterRequest, int], Awaitable[tuple[Part, "RunningFilter"]]]
 
 
 async def answer_many(body: FilterRequest, request: Request, engine: Engine, begin: Begin) -> Response:
-    """Filter several series, each like a single one.
+    """Filter several series, each as if it were a single one.
 
     Args:
-        begin: makes a part of the common job from the request of a series.
+        begin: creates a part of the common job from the request of a series.
 
     Raises:
-        ServiceError: the request as a whole is invalid.
+        ServiceError: If the request as a whole is invalid.
     """
     model = engine.filter_model(await engine.resolve_filter(body.model, body.system))
     options = ReadoutOptions(body.mode, passes=body.passes, range=value_range(*(body.range or (None, None))))
@@ -77,7 +77,7 @@ class RunningSeries:
     """A series that is being filtered.
 
     Attributes:
-        names: names of its columns; None for rows.
+        names: names of its columns, or None if it has rows.
         request: the request for all series.
     """
 
@@ -87,14 +87,14 @@ class RunningSeries:
     running: RunningFilter
 
     def columns(self, *outputs: Any) -> Columns:
-        """Its results in columns."""
+        """Return the results of the series in columns."""
         columns = Columns(self.names or (), self.request.fields, self.request.horizon)
         for one in outputs:
             columns.add(one)
         return columns
 
     def empty_columns(self) -> dict[str, np.ndarray]:
-        """All columns of its results, empty."""
+        """Return all columns of the results, without rows."""
         columns = self.columns(self.part.job.no_steps())
         if self.request.smooth:
             columns.add_smoothed(())
@@ -114,8 +114,8 @@ class SeriesBatch:
     """The series of a request.
 
     Attributes:
-        running: by their positions in the request.
-        refused: errors of invalid series.
+        running: valid series by position.
+        refused: errors of invalid series by position.
     """
 
     def __init__(self, body: FilterRequest, request: Request) -> None:
@@ -141,14 +141,16 @@ class SeriesBatch:
             try:
                 one = _series_request(document, shared, request)
                 names = None if one.values is None else tuple(one.values)
-                # Without the request itself: its lists need more memory than the arrays made from them.
+                # Leave out the request itself, because its lists need more memory than the arrays made from them.
                 batch.running[place] = RunningSeries(names, body, *await begin(one, place))
             except NAMED as error:
                 batch.refused[place] = as_service_error(error)
         return batch
 
     async def results(self) -> AsyncGenerator[SeriesResult]:
-        """The result of each series, as they finish; `summary` is complete at the end. Closing it cancels the rest."""
+        """Yield the result of each series as it finishes. `summary` is complete at the end. Closing the iterator
+        cancels the rest.
+        """
         try:
             for place, error in self.refused.items():
                 yield self._result(place, error)
@@ -172,12 +174,12 @@ class SeriesBatch:
         return SeriesResult(place, self.names[place], reply)
 
     def empty_columns(self) -> dict[str, np.ndarray]:
-        """All columns of a result, empty; none if all series were refused."""
+        """Return all columns of a result without rows, or no columns if all series were rejected."""
         some = next(iter(self.running.values()), None)
         return {} if some is None else some.empty_columns()
 
     def summary(self) -> ManySummary:
-        """Results for all series, once they are finished."""
+        """Return the results for all series, once they are finished."""
         return ManySummary(self.model, len(self.names), self._failed, self._observations, self._timings)
 
 
@@ -195,14 +197,14 @@ class _Pauses:
 
 
 def _series_request(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
-    """The request of a single series."""
+    """Build the request of a single series."""
     if type(document) is not dict:
         raise InvalidRequest("A series must be a JSON object.", code="model_type")
     check_lengths(document, request.app.state.settings.limits)
     for name in document:
         if name in FilterRequest.model_fields and name not in FilterSeries.model_fields:
             raise InvalidRequest(
-                f"{name} applies to all series: give it next to `series`", param=name, code="of_all_series"
+                f"{name} applies to all series; move it out of the item of `series`", param=name, code="of_all_series"
             )
         if name not in FilterSeries.model_fields:
             raise validation_failure([{"type": "extra_forbidden", "loc": (name,), "msg": ""}])
@@ -215,17 +217,17 @@ async def _reply(one: RunningSeries, event: SeriesEnd) -> FilterReply | FilterCo
     try:
         if one.names is None:
             summary = await one.running.summary(event.end)
-            steps: Any = _SeriesOutputs(event.outputs, one.request.fields)  # a list in JSON
+            steps: Any = _SeriesOutputs(event.outputs, one.request.fields)  # encoded as a JSON list
             return FilterReply(**vars(summary), steps=steps)
         columns = one.columns(*event.outputs)
         summary = await one.running.summary_of_columns(event.end, columns)
         return FilterColumns(**vars(summary), columns=columns.arrays())
-    except NAMED as error:  # its state could not be saved
+    except NAMED as error:  # the state could not be saved
         return as_service_error(error)
 
 
 class _SeriesOutputs(Blocks):
-    """The steps of a series, made while they are encoded."""
+    """The steps of a series, created while they are encoded."""
 
     def __init__(self, outputs: Sequence[Any], fields: Collection[str] | None) -> None:
         self._outputs = outputs
@@ -240,7 +242,7 @@ class _SeriesOutputs(Blocks):
 
 
 async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
-    """The JSON reply: `series` as they finish, then the summary."""
+    """Encode the JSON reply: `series` as they finish, then the summary."""
     between = b'{"series":{'
     async with aclosing(batch.results()) as results:
         async for one in results:
@@ -253,7 +255,7 @@ async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
 
 
 async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
-    """A line for each series as it finishes, and the summary."""
+    """Yield a document for each series as it finishes, then the summary."""
     async with aclosing(batch.results()) as results:
         async for one in results:
             reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
@@ -262,7 +264,7 @@ async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
 
 
 async def _arrow(batch: SeriesBatch, keys: Keys) -> AsyncIterator[bytes]:
-    """The Arrow reply: a record batch for each series, with its keys first."""
+    """Encode the Arrow reply: a record batch for each series, with its keys first."""
     writer = SeriesWriter(keys, batch.empty_columns(), has_states=batch.body.return_state is True)
     begin = writer.begin()
     async with aclosing(batch.results()) as results:

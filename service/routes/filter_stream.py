@@ -1,18 +1,18 @@
-"""WS /filter/stream: a live filter with one frame per observation and one reply frame each, in order.
+"""WS /filter/stream: a live filter that answers each frame with an observation by one frame, in order.
 
     → {"model" | "system", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}, all optional
     ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
     → {"t", "y", "noise"} …                  may be pipelined
     ← a step of POST /filter … with "state" and "warnings" every `state_every` steps
-    ← {"error", "index", "t"} for a refused observation: late or malformed; the stream goes on
+    ← {"error", "index", "t"} for a late or malformed observation; the stream continues
     → {"close": true}
     ← {"done": true, "steps", "log_likelihood", "calibration", "warnings", "reason", "state", "refused"}, then a close
 
 Unless the client disconnects, a stream ends with one terminal frame: `done`, or `{"error": …}` without `index`. 100
-refused observations in a row end it with the reason `refused`. If a client sends faster than the filter computes, or
+rejected observations in a row end it with the reason `refused`. If a client sends faster than the filter computes, or
 does not read its replies, its frames are not read until it has caught up. A stream without observations for
-`stream_idle_seconds` ends with the reason `idle` and a state to continue from, as when the server shuts down. Pings do
-not count: libraries send them for clients that have forgotten their stream.
+`stream_idle_seconds` ends with the reason `idle` and a state to continue from. A shutdown of the server also ends it
+with a state. Pings do not count as activity, because client libraries send them without the application.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ from rfa.service.websocket import NORMAL, POLICY, SERVICE_RESTART, JsonSocket, c
 
 logger = logging.getLogger("rfa.stream")
 
-# Frames and replies that are processed at once, before other tasks run.
+# Number of frames and replies that are processed before other tasks run.
 FRAMES_PER_SLICE = 8
 CLOSE_CODES: dict[str, int] = {"drain": SERVICE_RESTART, "refused": POLICY}
 
 
 class FilterStream:
-    """The endpoint, as an ASGI application."""
+    """ASGI application of the endpoint."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Starlette sets it only for HTTP routes; logs and metrics use it.
+        # Starlette sets the route only for HTTP; logs and metrics use it.
         scope["route"] = ROUTE
         settings: Settings = scope["app"].state.settings
         socket = JsonSocket(
@@ -92,7 +92,7 @@ router = APIRouter(routes=[ROUTE])
 
 
 async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
-    """One stream, from its first frame to its terminal one."""
+    """Serve one stream, from its first to its terminal frame."""
     try:
         document, code = await _run(connection, socket)
     except ClientGone:
@@ -105,17 +105,17 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
 
 
 def _terminal(error: Exception) -> tuple[ErrorReply, int]:
-    """The terminal frame of a failed stream, and its close code.
+    """Return the terminal frame of a failed stream and its close code.
 
-    A function, because an error that is a local variable of its own frame keeps that frame alive, with the refused
-    document.
+    This is a function of its own because an error that is stored in a local variable keeps its frame alive, and with it
+    the rejected document.
     """
     failure = as_service_error(error)
     return failure.payload(), close_code(failure)
 
 
 async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDone | ErrorReply, int]:
-    """Run until the end. Returns the terminal frame and its close code."""
+    """Run the stream to its end. Return the terminal frame and its close code."""
     state = connection.app.state
     engine: Engine | None = state.engine
     if engine is None:
@@ -148,7 +148,7 @@ async def _read_request(socket: JsonSocket, seconds: float) -> FilterStreamReque
         async with asyncio.timeout(seconds):
             document = await socket.read()
     except TimeoutError:
-        raise RequestTimeout(f"The first frame must come within {seconds:g} seconds.") from None
+        raise RequestTimeout(f"The first frame must arrive within {seconds:g} seconds.") from None
     return validated(FilterStreamRequest, document, FRAME)
 
 
@@ -175,7 +175,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             weights="weights" in (request.fields or ()),
             seed=choose_seed(request.seed, resumed),
             state=resumed,
-            # A session is stored before each reply.
+            # The session is stored before each reply is sent.
             state_every=1 if exchange.is_durable else request.state_every or 0,
             wants_state=exchange.is_requested,
             utc_offsets=UtcOffsets.of_zone(request.tz),
@@ -211,7 +211,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
             if observed is None:
                 job.close()
                 return
-            await stream.wait_for_capacity()  # the direct path may have used it meanwhile
+            await stream.wait_for_capacity()  # the direct path may have used the capacity in the meantime
             job.push(observed)
             recomputed, job.recomputed = job.recomputed, 0
             if pace is not None and (seconds := pace(1 + recomputed)):
@@ -230,7 +230,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
 
 
 async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | RefusedRow | None:
-    """The next observation, valid or to be refused; None closes the stream."""
+    """Return the next observation, valid or rejected. None closes the stream."""
     try:
         document = await socket.read()
     except InvalidRequest as error:
@@ -239,7 +239,7 @@ async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | Refuse
 
 
 async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | ErrorReply, int]:
-    """Send the replies. Returns the terminal frame and its close code."""
+    """Send the replies. Return the terminal frame and its close code."""
     most = max(1, FRAMES_PER_SLICE // stream.job.event_rows)
     while True:
         replies = await stream.job.replies(most)
@@ -252,11 +252,11 @@ async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | E
 
 
 async def _send(socket: JsonSocket, replies: Sequence[StreamStep], stream: LiveStream) -> None:
-    """Send replies up to one whose state cannot be saved."""
+    """Send the replies up to the first one whose state cannot be saved."""
     documents: list[Any] = []
     try:
         for reply in replies:
-            documents.append(await _document(reply, stream))  # noqa: PERF401 - an error leaves the earlier ones
+            documents.append(await _document(reply, stream))  # noqa: PERF401 - an error must keep the earlier documents
     finally:
         await socket.write(documents)
 

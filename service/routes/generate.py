@@ -1,4 +1,4 @@
-"""POST /generate: text generation, as one reply or as server-sent events."""
+"""POST /generate generates text. It returns one reply or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ MODEL_ERRORS = error_responses(
     responses={
         200: {
             "model": GenerateReply,
-            "description": "The text. With `stream` one `data:` line per token; only the last one has "
-            '`generated_text` and `details`, or is `{"error": …}`.',
+            "description": "The generated text. With `stream`, there is one `data:` line per token. Only the last line "
+            "has "
+            '`generated_text` and `details`; after an error, it is `{"error": …}`.',
         },
         **MODEL_ERRORS,
     },
@@ -110,14 +111,14 @@ def record_generation(generation: Generation, record: Record) -> None:
 
 
 async def save_state(generation: Generation, exchange: StateExchange) -> str | None:
-    """The reply's `state`, if it was requested or the server interrupted the text."""
+    """Return the `state` of the reply, if it was requested or the server interrupted the text."""
     if generation.state is None:
         return None
     return await exchange.save(generation.state.pack(), generation.position)
 
 
 def common_options(fields: GenerateParameters | CompletionRequest) -> dict[str, Any]:
-    """Options with the same fields in /generate and /v1/completions."""
+    """Return the options whose fields /generate and /v1/completions share."""
     bias = {int(token): amount for token, amount in (fields.logit_bias or {}).items()}
     penalties = fields.repetition_penalty, fields.presence_penalty, fields.frequency_penalty
     return {
@@ -218,7 +219,7 @@ def _event(
     continuations: list[StreamContinuation] | None = None,
     state: str | None = None,
 ) -> GenerateEvent:
-    """An event; without a token if the deadline passed before the first one."""
+    """Return an event. It has no token if the deadline passed before the first one."""
     if event is None:
         return GenerateEvent(0, 0, None, None, None, text, details, continuations, state)
     fields = event.index, event.sample, event.token, event.top_tokens, event.latent

@@ -1,4 +1,4 @@
-"""GET and HEAD of /health, /ready and /metrics: for orchestrators, load balancers and Prometheus."""
+"""GET and HEAD of /health, /ready and /metrics, for orchestrators, load balancers and Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def _probe(path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
-    """A route for GET, and for HEAD, which load balancers use."""
+    """Return a decorator that adds a route for GET and for HEAD, which load balancers use."""
 
     def register(endpoint: Endpoint) -> Endpoint:
         for add in (router.get, router.head):
@@ -29,15 +29,16 @@ def _probe(path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
 
 @_probe("/health", response_model=Health, responses=error_responses(MethodNotAllowed))
 async def health() -> Response:
-    """The process is alive."""
+    """Report that the process is alive."""
     return json_response(Health("alive"))
 
 
 @_probe("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
 async def ready(request: Request, engine: EngineDep) -> Response:
-    """Bundles are loaded and reproduced their golden outputs, and the engine makes progress.
+    """Report whether the server is ready: the bundles are loaded, they have reproduced their golden outputs, and the
+    engine makes progress.
 
-    The reply is about the process that accepted the connection.
+    The reply describes the process that accepted the connection.
     """
     if request.app.state.draining:
         raise NotReady("The server is shutting down.")
@@ -52,5 +53,5 @@ _EXPOSITION: dict[int | str, dict[str, Any]] = {
 
 @_probe("/metrics", response_class=Response, responses={**_EXPOSITION, **error_responses(MethodNotAllowed)})
 async def metrics(request: Request) -> Response:
-    """Prometheus metrics of all processes of the server."""
+    """Return the Prometheus metrics of all processes of the server."""
     return Response(await request.app.state.exposition.render(), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""GET /info: the server, its models and limits."""
+"""GET /info describes the server, its models and its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = (
 
 
 def server_version() -> str:
-    """Version of the installed distribution; "0" if it is not installed."""
+    """Return the version of the installed distribution, or "0" if it is not installed."""
     try:
         return version("rfa-server")
     except PackageNotFoundError:
@@ -32,7 +32,7 @@ def server_version() -> str:
 
 @router.get("/info", response_model=Info, responses=error_responses(MethodNotAllowed, NotReady))
 async def info(request: Request, engine: EngineDep) -> Response:
-    """Bundles, versions, device, limits and calibration."""
+    """Return the bundles, versions, device, limits and calibration."""
     settings: Settings = request.app.state.settings
     is_on_gpu = settings.models.is_on_gpu
     libraries = (*LIBRARIES, "torch") if is_on_gpu else LIBRARIES

@@ -1,4 +1,4 @@
-"""Late rows of streams: the window of a request."""
+"""The window for late rows of a stream."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from rfa.service.schemas.late import LateRequest
 
 
 def late_options(late: LateRequest | None, model: FilterRuntime, exchange: StateExchange) -> LateOptions | None:
-    """The window of a request, with the rows of the state that it continues from.
+    """Return the window of a request, with the rows of the state that it continues from.
 
     Raises:
-        InvalidRequest: a token with the window could be longer than the server takes (`state_too_large`).
+        InvalidRequest: If a token with the window could be longer than the server accepts (`state_too_large`).
     """
     if late is None:
         return None
     largest = longest_token(model.state_bytes + packed_bytes(model))
     if exchange.is_requested and not exchange.is_durable and largest > LONGEST_REFERENCE:
         message = (
-            f"late: a state token of {model.observation_size} columns with its window may have {largest} characters, "
-            f"more than {LONGEST_REFERENCE}: store the state in a session, or send fewer columns"
+            f"late: with this window, a state token of {model.observation_size} columns may have {largest} "
+            f"characters, more than the limit of {LONGEST_REFERENCE}; store the state in a session, or send fewer "
+            "columns"
         )
         raise InvalidRequest(message, param="late", code="state_too_large")
     opened = exchange.opened

@@ -1,4 +1,4 @@
-"""The state of one live stream of /filter/stream."""
+"""The state of a live stream of /filter/stream."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rfa.service.schemas.filter_replies import StreamReady
 from rfa.service.schemas.stream_requests import StreamClose
 from rfa.service.validation import validated
 
-# Small observations that a stream may have pending without leasing memory.
+# Number of small observations that a stream may have pending without reserving memory.
 PIPELINED = 2
 
 
 @dataclass
 class LiveStream:
-    """An open stream: parses observations, leases memory for their replies, and ends when idle."""
+    """An open stream. It parses observations, reserves memory for their replies, and ends when it is idle."""
 
     job: StreamJob
     exchange: StateExchange
@@ -53,7 +53,7 @@ class LiveStream:
 
     @property
     def may_read(self) -> bool:
-        """Whether there is memory for the reply to one more observation; always if none is pending."""
+        """Whether there is memory for the reply to one more observation. Always true if no observation is pending."""
         outstanding = self.job.unanswered + self.sending + 1
         if self.job.is_full:
             return False
@@ -72,7 +72,7 @@ class LiveStream:
             await self.has_capacity.wait()
 
     def on_replies_sent(self) -> None:
-        """Return the memory of replies that were sent, and read on."""
+        """Return the memory of the replies that were sent, and continue to read."""
         self.sending = 0
         needed = max(self.job.unanswered, PIPELINED if self.job.answer_bytes < SMALL_BYTES else 1)
         if needed < self.leased_replies:
@@ -81,22 +81,22 @@ class LiveStream:
         self.has_capacity.set()
 
     def ready(self) -> StreamReady:
-        """The reply to the first frame."""
+        """Return the reply to the first frame."""
         job = self.job
         return StreamReady(True, self.model, self.passes, job.seed, self.size, job.options.levels, job.count)
 
     def parse(self, document: Any) -> Observed | None:
-        """The observation of a frame; None closes the stream.
+        """Return the observation of a frame, or None if the frame closes the stream.
 
         Raises:
-            InvalidRequest: If a field is invalid; the message names it.
+            InvalidRequest: If a field is invalid. The message names it.
         """
         if type(document) is dict and "close" in document:
             validated(StreamClose, document, FRAME)
             return None
         t, y, noise, control, bias, known = parse_observation(document)
         if t is None and (needs := self.job.options.alarm.needs_times):
-            raise InvalidRequest(f"t is needed by alarm.{needs}, in seconds.", param="t", code="no_times")
+            raise InvalidRequest(f"t is required by alarm.{needs}, in seconds.", param="t", code="no_times")
         if y is not None:
             self._check_columns(y)
         if control is not None:
@@ -114,7 +114,7 @@ class LiveStream:
         return Observed(t, y, 1.0 if noise is None else noise, control)
 
     def _covariates(self, known: Mapping[str, list[float | None]]) -> list[float]:
-        """The columns that are known ahead, at this time and at each horizon."""
+        """Return the known covariates at this time and at each horizon."""
         leads = 1 + len(self.job.options.horizon)
         for name, column in known.items():
             if name not in self.known or len(column) > leads:
@@ -129,7 +129,7 @@ class LiveStream:
         return found.ravel().tolist()
 
     def parse_row(self, document: Any) -> Observed | RefusedRow | None:
-        """As `parse`; an invalid observation is one to refuse."""
+        """Like `parse`, but return an invalid observation as a rejected row."""
         try:
             return self.parse(document)
         except (InvalidInput, InvalidRequest) as error:
@@ -142,14 +142,14 @@ class LiveStream:
             if not self.job.filtering.model.suits_any:
                 raise
             raise InvalidRequest(
-                f'{error}: give "size": {len(y)} in the first frame', param="y", code="shape_mismatch"
+                f'{error}: set "size": {len(y)} in the first frame', param="y", code="shape_mismatch"
             ) from None
 
     def use_direct_path(self, frames: Frames, small_bytes: int) -> None:
-        """Process observations without waking a task, if nothing has to wait and nothing is invalid.
+        """Process observations without waking a task, as long as no call has to wait and every frame is valid.
 
         Args:
-            small_bytes: largest frame for this path; 0 with a quota, which delays frames.
+            small_bytes: largest frame for this path. It is 0 with a quota, which delays frames.
         """
         self.frames, self.small_bytes = frames, small_bytes
         if small_bytes:
@@ -158,7 +158,7 @@ class LiveStream:
             self.job.listen(self._send_steps)
 
     def _on_frame(self, frame: bytes) -> bool:
-        """Process an observation if there is memory; everything else is left to `_read`."""
+        """Process an observation if there is memory. Return False to leave the frame to `_read`."""
         if len(frame) > self.small_bytes or not self.may_read:
             return False
         try:
@@ -172,7 +172,7 @@ class LiveStream:
         return True
 
     def _send_steps(self, events: Sequence[Any]) -> bool:
-        """Send steps without state; everything else is left to `_reply`."""
+        """Send steps without a state. Return False to leave the events to `_reply`."""
         assert self.frames is not None
         for event in events:
             if not isinstance(event, StreamStep) or event.state is not None:
@@ -188,13 +188,15 @@ class LiveStream:
         return True
 
     def end_when_idle(self, seconds: float) -> None:
-        """End the stream after this time without an observation. One timer: one per frame would be expensive."""
+        """End the stream after this time without an observation. It uses a single timer, because one per frame would be
+        expensive.
+        """
         self.received_at = get_running_loop().time()
         self._check_idle(seconds)
 
     def _check_idle(self, seconds: float) -> None:
         loop = get_running_loop()
-        if not self.job.is_idle:  # the client waits for a reply
+        if not self.job.is_idle:  # otherwise the client waits for a reply
             self.received_at = loop.time()
         if loop.time() - self.received_at >= seconds:
             self.job.close(reason="idle")
@@ -211,7 +213,7 @@ class LiveStream:
 
 
 def refused_row(error: InvalidInput | InvalidRequest, document: Any = None) -> RefusedRow:
-    """The refusal of a frame."""
+    """Return the rejection of a frame."""
     t: Any = document.get("t") if isinstance(document, dict) else None
     is_valid = type(t) in (int, float) and -LARGEST_TIME <= t <= LARGEST_TIME
     return RefusedRow(InvalidInput(error.message, param=error.param, code=error.code), float(t) if is_valid else None)

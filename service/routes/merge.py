@@ -1,4 +1,4 @@
-"""POST /state/merge: merge the states of streams that observe one system."""
+"""POST /state/merge merges the states of streams that observe the same system."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ router = APIRouter(route_class=StrictJSONRoute)
 async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) -> Response:
     """Merge the states of several streams of a filter that observe the same system.
 
-    The given states do not change. Only the estimates are merged; everything else a stream has learned is taken from
-    the first state.
+    The given states do not change. Only the estimates are merged; everything else that a stream has learned is taken
+    from the first state.
     """
     choice = engine.merge_model(await engine.resolve_filter(body.model, body.system))
     engine.filter_model(choice).check_merges()
@@ -46,7 +46,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
         named["prior"] = body.prior
     exchange = await open_exchange(request, kind, state=None, return_state=body.return_state, others=named)
     job = engine.merge(choice, _options(body, choice, engine, exchange), lease_of(request))
-    # Each state is predicted to the common time, like an observation.
+    # Each state is predicted to the common time, as for an observation.
     client.spend("observations", len(body.states))
     model = engine.filter_model(choice).name
     record_of(request).filtered(model, len(body.states))
@@ -65,7 +65,7 @@ def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: S
     for i, payload in enumerate(payloads):
         if body.method == "precision" and payload in payloads[:i]:
             name = f"states[{i}]"
-            message = f"{name} is the same state as an earlier one; the same information must not count twice."
+            message = f"{name} is the same state as an earlier one; the same information must not be counted twice."
             raise InvalidRequest(message, param=name, code="duplicate")
     return MergeOptions(
         states=tuple(found[f"states[{i}]"] for i in range(len(body.states))),

@@ -1,4 +1,4 @@
-"""The events of several jobs of one request as one sequence."""
+"""Merge the events of several jobs of a request into one sequence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _END: Final = object()
 
 
 async def merge_events(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any], None]:
-    """Events of all jobs as they occur, each with the index of its job, until every job has ended.
+    """Yield the events of all jobs as they occur, each with the index of its job, until every job has ended.
 
-    The `ServiceError` of a failed job is the last pair. The end of the iteration cancels every job. At most one event
-    per job is read ahead, so a slow reader slows the jobs down.
+    If a job fails, its `ServiceError` is its last event. Ending the iteration cancels every job. At most one event per
+    job is read ahead, so a slow reader slows the jobs down.
     """
     arrivals: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(maxsize=1)
-    order = asyncio.Lock()  # first come, first served; with a full queue a busy job could always be first
+    order = asyncio.Lock()  # fair: with a full queue, a busy job could otherwise always be first
 
     async def put(position: int, event: Any) -> None:
         async with order:
@@ -34,7 +34,7 @@ async def merge_events(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any], N
         else:
             await put(position, _END)
 
-    # Not a TaskGroup, which must not be open across a yield: the reader may continue in another task.
+    # A TaskGroup must not be open across a yield, because the reader may continue in another task.
     tasks = [asyncio.create_task(forward(position, job)) for position, job in enumerate(jobs)]
     try:
         unfinished = len(jobs)

@@ -54,7 +54,7 @@ from rfa.service.settings import Settings
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
 OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
-# Jobs of one request that are submitted before a pause.
+# Number of jobs of a request that are submitted before a pause.
 PROMPTS_PER_PAUSE = 16
 NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", decode="decode", whole="max_tokens", prefix="")
 DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
@@ -66,14 +66,15 @@ DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
     responses={
         200: {
             "model": Completion,
-            "description": "All choices. With `stream` one `data:` line per token and choice, one with the usage if "
-            'requested, then `data: [DONE]`; after an error `{"error": …}` instead.',
+            "description": "All choices. With `stream`, there is one `data:` line per token and choice, one with the "
+            "usage if "
+            'requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the rest.',
         },
         **MODEL_ERRORS,
     },
 )
 async def complete(body: CompletionRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue one or more prompts, like OpenAI's completions."""
+    """Continue one or more prompts, as in OpenAI's completions."""
     facts = language_of(engine, body.model)
     for name, value in (("state", body.state), ("return_state", body.return_state)):
         if value:
@@ -97,7 +98,7 @@ async def complete(body: CompletionRequest, request: Request, engine: EngineDep)
 
 @router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))
 async def list_models(engine: EngineDep) -> Response:
-    """The language models, the default one first."""
+    """List the language models, the default model first."""
     return json_response(ModelList("list", [_card(facts) for facts in _languages(engine)]))
 
 
@@ -107,12 +108,12 @@ async def list_models(engine: EngineDep) -> Response:
     responses=error_responses(NotFound, MethodNotAllowed, InvalidRequest, NotReady),
 )
 async def retrieve_model(model: Annotated[str, Path(max_length=LONGEST_MODEL_NAME)], engine: EngineDep) -> Response:
-    """One language model."""
+    """Describe one language model."""
     return json_response(_card(language_of(engine, model)))
 
 
 def fingerprint(facts: ModelInfo) -> str:
-    """The version of the server and the bundle."""
+    """Return the version of the server and the bundle."""
     return f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}"
 
 
@@ -121,7 +122,11 @@ def _languages(engine: Engine) -> list[ModelInfo]:
 
 
 def language_of(engine: Engine, name: str | None) -> ModelInfo:
-    """A language model of the server. Raises NotFound."""
+    """Return a language model of this server.
+
+    Raises:
+        NotFound: If the server has no language model of this name.
+    """
     for facts in _languages(engine):
         if name is None or facts.name == name:
             return facts
@@ -135,25 +140,25 @@ def _card(facts: ModelInfo) -> ModelCard:
 
 
 def prompts_of(prompts: Any) -> list[str | tuple[int, ...]]:
-    """The texts or token ids of `Prompts`."""
+    """Return the texts or token ids of `Prompts`."""
     listed = [prompts or ""] if is_one_prompt(prompts) else prompts
     return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in listed]
 
 
 def check_limits(body: CompletionRequest, per_token: int, settings: Settings) -> None:
-    """Refuse requests that are too large as a whole; the engine checks each prompt."""
+    """Reject requests that are too large as a whole. The engine checks each prompt."""
     count = len(prompts_of(body.prompt))
     check_count(count, "prompt", settings)
     if count * body.n > settings.limits.max_choices:
         raise InvalidRequest(
-            f"prompt and n must ask for at most {settings.limits.max_choices} choices together on this server.",
+            f"prompt and n must request at most {settings.limits.max_choices} choices together on this server.",
             param="n",
             code="too_large",
         )
     numbers = count * body.n * body.max_tokens * per_token
     if numbers > settings.limits.max_reply_numbers:
         raise InvalidRequest(
-            f"max_tokens, with this prompt, n, logprobs and return_latents, asks for a reply of about {numbers} "
+            f"max_tokens, with this prompt, n, logprobs and return_latents, requests a reply of about {numbers} "
             f"numbers; this server sends at most {settings.limits.max_reply_numbers}.",
             param="max_tokens",
             code="reply_too_large",
@@ -167,7 +172,7 @@ def completion_options(
     exchange: StateExchange,
     resumed: LanguageState | None,
 ) -> GenerateOptions:
-    """The options of one prompt."""
+    """Return the options of one prompt."""
     tops = [body.logprobs if body.echo else None, body.prompt_logprobs]
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateOptions(
@@ -208,13 +213,13 @@ async def _submit(
 async def submit_prompts(
     request: Request, engine: Engine, model: str | None, options: Sequence[GenerateOptions], tokens: int
 ) -> list[GenerateJob]:
-    """One job per prompt; all or none.
+    """Submit one job per prompt, either all or none.
 
     Args:
-        tokens: that they generate together, at most.
+        tokens: maximum number of tokens that they generate together.
 
     Raises:
-        ServiceError: see `Engine.generate`.
+        ServiceError: See `Engine.generate`.
     """
     jobs: list[GenerateJob] = []
     with reserve_tokens(request, tokens) as charged:
@@ -223,7 +228,7 @@ async def submit_prompts(
                 if position % PROMPTS_PER_PAUSE == PROMPTS_PER_PAUSE - 1:
                     await request.app.state.cooperative.pause()
                 jobs.append(engine.generate(model, one, lease_of(request)))
-        except BaseException:  # also after a disconnect
+        except BaseException:  # including cancellation by a disconnect
             for job in jobs:
                 job.cancel()
             raise
@@ -232,7 +237,7 @@ async def submit_prompts(
 
 
 def check_count(count: int, param: str, settings: Settings) -> None:
-    """Refuse more prompts than the server may queue."""
+    """Reject more prompts than the server may queue."""
     capacity = settings.limits.max_running + settings.limits.max_waiting
     if count > capacity:
         raise InvalidRequest(
@@ -299,7 +304,7 @@ async def _chunks(
 def _last_pieces(
     generation: Generation, writers: Sequence[ChoiceWriter], state: str | None
 ) -> list[CompletionChunkChoice]:
-    """The last piece of every choice of a prompt; one of them has the last token."""
+    """Return the last piece of every choice of a prompt. One of them has the last token."""
     last = generation.last
     return [
         writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason, state)

@@ -1,6 +1,7 @@
-"""GET /, /docs and /openapi.json: the pages, which need no other resources and so work offline.
+"""GET /, /docs and /openapi.json. The pages need no external resources, so they work offline.
 
-Their files are below /page/, with relative addresses for proxies that add a prefix. Browsers revalidate them by ETag.
+Their files are served below /page/ and have relative addresses, for proxies that add a prefix. Browsers revalidate them
+by ETag.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ PAGE_RESPONSES = {**_PAGE, **error_responses(MethodNotAllowed)}
 
 
 def _asset(name: str, request: Request) -> Response:
-    """A file of the pages, compressed if the browser accepts that; 304 if it has the current one."""
+    """Return a file of the pages, compressed if the browser accepts it, or 304 if the browser has the current
+    version.
+    """
     asset = assets()[name]
     headers = {
         "Cache-Control": "no-cache",
@@ -45,21 +48,21 @@ def _asset(name: str, request: Request) -> Response:
 
 @router.get("/", response_class=Response, responses=PAGE_RESPONSES)
 async def main_page(request: Request) -> Response:
-    """A page to try series, live streams and texts, and to monitor the server."""
+    """Return a page to try series, live streams and texts, and to monitor the server."""
     return _asset("index.html", request)
 
 
 @router.get("/docs", response_class=Response, responses=PAGE_RESPONSES)
 async def docs_page(request: Request) -> Response:
-    """The OpenAPI document as a page."""
+    """Return the OpenAPI document as a page."""
     return _asset("docs.html", request)
 
 
 @router.get("/page/{name:path}", include_in_schema=False)
 async def page_file(name: str, request: Request) -> Response:
-    """A script, style sheet or image of the pages."""
+    """Return a script, style sheet or image of the pages."""
     if name not in assets():
-        raise NotFound("The page has no such file.")
+        raise NotFound("There is no such file below /page/.")
     return _asset(name, request)
 
 
@@ -70,5 +73,5 @@ _DOCUMENT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/openapi.json", response_class=Response, responses={**_DOCUMENT, **error_responses(MethodNotAllowed)})
 async def openapi_document(request: Request) -> Response:
-    """The OpenAPI document."""
+    """Return the OpenAPI document."""
     return json_response(openapi_of(request.app))

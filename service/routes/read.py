@@ -1,4 +1,4 @@
-"""POST /read: the series in a file, as `rfa filter` reads them."""
+"""POST /read returns the series in a file, as `rfa filter` reads them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rfa.service.routes.common import EngineDep, error_responses
 from rfa.service.schemas.files import ReadReply, ReadRequest
 from rfa.service.settings import LimitSettings
 
-# For FastAPI a route without a body: it is read here.
+# For FastAPI this route has no body; the body is read here.
 router = APIRouter(route_class=StrictJSONRoute)
 FILE: Final = {"schema": {"type": "string", "format": "binary"}}
 BODY: Final = {
     "required": True,
-    "description": "The file: CSV in any form, JSON, Excel, Parquet, Arrow, ORC or SQLite, also compressed. "
-    "The format is detected from the bytes, not from the Content-Type.",
+    "description": "The file: CSV in any dialect, JSON, Excel, Parquet, Arrow, ORC or SQLite, also compressed. The "
+    "format is detected from the bytes, not from the Content-Type.",
     "content": dict.fromkeys(("application/octet-stream", "text/csv", "application/vnd.apache.parquet"), FILE),
 }
 READ_ERRORS: Final = error_responses(
@@ -44,7 +44,9 @@ READ_ERRORS: Final = error_responses(
     openapi_extra={"requestBody": BODY},
 )
 async def read_file(options: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
-    """Read a file of recorded series: `times` and `values` for /filter, and notes on how they were read."""
+    """Read a file of recorded series. The reply has `times` and `values` for /filter, and notes on how they were
+    read.
+    """
     require_uncompressed(request.headers.get("content-encoding"))
     require_bare(request.headers.get("content-type"))
     settings: LimitSettings = request.app.state.settings.limits

@@ -20,7 +20,7 @@ NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @contextmanager
 def errors_name(field: str) -> Iterator[None]:
-    """Errors on a state name this field instead of `state`."""
+    """Let errors on a state name this field instead of `state`."""
     try:
         yield
     except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:
@@ -30,7 +30,7 @@ def errors_name(field: str) -> Iterator[None]:
 
 
 class StateExchange:
-    """The `state` and `return_state` of one request; made by `open_exchange`.
+    """The `state` and `return_state` of one request. Create it with `open_exchange`.
 
     Attributes:
         opened: the state that the request continues from, if any.
@@ -46,12 +46,12 @@ class StateExchange:
         self._scope = scope
         self._session = session
         self._returns_token = token
-        # Step of the session when it is written; None creates it.
+        # Step of the session when it is written, or None to create it.
         self._expected: int | None = None
 
     @property
     def tenant(self) -> str:
-        """The client whose states these are."""
+        """The client that owns these states."""
         return self._scope.tenant
 
     @property
@@ -61,14 +61,17 @@ class StateExchange:
 
     @property
     def is_durable(self) -> bool:
-        """Whether the server stores it in a named session."""
+        """Whether the server stores the new state in a named session."""
         return self._session is not None
 
     async def save(self, payload: bytes, step: int) -> str:
-        """Save the state after `step` steps, once or more often. Returns the reply's `state`.
+        """Save the state after `step` steps. It may be called repeatedly.
+
+        Returns:
+            The `state` of the reply.
 
         Raises:
-            Conflict, NotFound, Overloaded, NotReady: see `StateKeeper.save`; the session has not changed.
+            Conflict, NotFound, Overloaded, NotReady: See `StateKeeper.save`. The session has not changed.
         """
         reference = await self._keeper.save(self._scope, payload, step, session=self._session, expected=self._expected)
         if self.is_durable:
@@ -76,12 +79,12 @@ class StateExchange:
         return reference
 
     async def read(self, name: str, reference: str, max_bytes: int) -> None:
-        """Read a further state; errors name its field."""
+        """Read a further state. Errors name its field."""
         with errors_name(name):
             self.others[name] = await self._keeper.load(reference, self._scope, max_bytes)
 
     async def open(self, reference: str, max_bytes: int) -> None:
-        """Continue from `reference`; a session will be updated."""
+        """Continue from `reference`. If it is a session, `save` updates it."""
         self.opened = await self._keeper.load(reference, self._scope, max_bytes)
         if SessionReference.is_one(reference):
             self._session = SessionReference.parse(reference).name
@@ -98,16 +101,16 @@ async def open_exchange(
 ) -> StateExchange:
     """Read the states of a request.
 
-    If bundles are replaced meanwhile, they are read again for the new ones.
+    If bundles are replaced in the meantime, the states are read again for the new bundles.
 
     Args:
-        kind: returns the current bundle's kind of state.
+        kind: returns the kind of state of the current bundle.
         state: a sealed token, `session:NAME` or `session:NAME@STEP`.
         return_state: True for a token, `session:NAME` for a new session.
         others: further states that are only read, by field.
 
     Raises:
-        InvalidRequest, NotFound, Conflict, Overloaded, NotReady: see `StateKeeper`, or from `kind`.
+        InvalidRequest, NotFound, Conflict, Overloaded, NotReady: See `StateKeeper`, or raised by `kind`.
     """
     while True:
         found = kind()
@@ -119,7 +122,7 @@ async def open_exchange(
 
 
 def choose_seed(requested: int | None, resumed: Any) -> int:
-    """The requested seed, else that of the continued state, else a random one."""
+    """Return the requested seed, or the seed of the continued state, or a random one."""
     if requested is not None:
         return requested
     return draw_seed() if resumed is None else resumed.seed
@@ -135,7 +138,7 @@ async def _open(
     if state is not None:
         if session is not None and SessionReference.is_one(state):
             raise InvalidRequest(
-                "return_state: a session that is continued is stored under its own name; leave this field out.",
+                "return_state: a continued session is stored under its own name; leave this field out.",
                 param="return_state",
                 code="session_name",
             )

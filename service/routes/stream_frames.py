@@ -1,4 +1,4 @@
-"""Frames with observations: a fast parser of the usual ones."""
+"""A fast parser for common observation frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _NUMBERS = (float, int)  # compared with `type`, which excludes bool
 
 
 def parse_observation(document: Any) -> Frame:
-    """The fields of a frame by the rules of `StreamObservation`, faster for valid ones of plain fields."""
+    """Return the fields of a frame under the rules of `StreamObservation`. It is faster for valid frames with plain
+    fields.
+    """
     if type(document) is dict and "y" in document and document.keys() <= _PLAIN_FIELDS:
         t, y, noise = document.get("t"), document["y"], document.get("noise")
         if (
@@ -39,7 +41,7 @@ def parse_observation(document: Any) -> Frame:
 
 
 def is_observation(y: Any) -> bool:
-    """Whether `y` is a valid list of components."""
+    """Return whether `y` is a valid list of components."""
     if type(y) is not list or not 1 <= len(y) <= MOST_COMPONENTS:
         return False
     for value in y:

@@ -1,4 +1,4 @@
-"""Rows of a recorded stream: those that the model cannot take are refused one by one."""
+"""Rejection of single rows of a recorded stream that the model cannot accept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.service.schemas.filter_requests import FilterRequest
 
 
 def without_refused(body: FilterRequest, model: FilterRuntime) -> tuple[FilterRequest, dict[int, InvalidInput]]:
-    """The request with null in place of each row that cannot be taken, and the errors by position."""
+    """Return the request with null in place of each rejected row, and the errors by position."""
     refused = dict(body.refused)
     for name, size in (
         ("observations", model.observation_size),
@@ -37,7 +37,7 @@ def without_refused(body: FilterRequest, model: FilterRuntime) -> tuple[FilterRe
 
 
 def times_of(body: FilterRequest, times: np.ndarray) -> np.ndarray:
-    """The times, NaN where a row has none that is valid."""
+    """Return the times, with NaN where a row has no valid time."""
     for i, error in body.refused.items():
         if error.param == f"times[{i}]":
             times[i] = np.nan

@@ -1,4 +1,4 @@
-"""POST / and POST /generate_stream: /generate under the paths of TGI clients."""
+"""POST / and POST /generate_stream, which serve /generate under the paths of TGI clients."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ router.add_api_route(
     generate,
     methods=["POST"],
     response_model=GenerateReply,
-    responses={200: {"model": GenerateReply, "description": "As /generate."}, **MODEL_ERRORS},
-    summary="Continue a prompt, as /generate",
-    description="/generate under the path that `huggingface_hub.InferenceClient(url).text_generation()` posts to.",
+    responses={200: {"model": GenerateReply, "description": "As for /generate."}, **MODEL_ERRORS},
+    summary="Continue a prompt, like /generate",
+    description="Same as /generate. `huggingface_hub.InferenceClient(url).text_generation()` posts to this path.",
     operation_id="generate_at_root",
 )
 
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "As /generate with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
+    200: {"description": "As for /generate with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
 }
 
 
 @router.post("/generate_stream", response_class=Response, responses={**_STREAM, **MODEL_ERRORS})
 async def generate_stream(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue a prompt and stream, for any value of `stream`."""
+    """Continue a prompt and stream the result, whatever the value of `stream`."""
     return await generate(body.model_copy(update={"stream": True}), request, engine)

@@ -1,4 +1,4 @@
-"""Texts of single tokens, and their places in a text."""
+"""Texts of single tokens, and their positions in a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rfa.runtime.text.incremental import Vocabulary
 
 
 def token_name(vocabulary: Vocabulary, token: int) -> str:
-    """A unique name of a token: its text, or if that is incomplete its bytes in OpenAI's notation."""
+    """Return a unique name of a token: its text, or its bytes in OpenAI's notation if the text is incomplete."""
     if vocabulary.is_special(token):
         return vocabulary.label(token)
     data = vocabulary.bytes_of(token)
@@ -19,11 +19,11 @@ def token_name(vocabulary: Vocabulary, token: int) -> str:
 
 
 class TextOffsets:
-    """Index of each token's first character in a text, whose broken characters are replaced.
+    """Computes the index of each token's first character in a text. Invalid bytes count as replacement characters.
 
     Args:
-        start: index of the text's first character.
-        undecoded: bytes before the text that form no character yet.
+        start: index of the first character of the text.
+        undecoded: bytes before the text that do not yet form a character.
     """
 
     def __init__(self, start: int = 0, undecoded: bytes = b"") -> None:
@@ -32,7 +32,7 @@ class TextOffsets:
         self._characters = start
 
     def next(self, data: bytes) -> int:
-        """The offset of the next token, which has these bytes."""
+        """Return the offset of the next token, which has these bytes."""
         before = self._decoder.getstate()[0]
         # A token that does not continue the incomplete character begins after its replacement.
         offset = self._characters + (len(before) > 0 and not _continues(before, data[:1]))
@@ -41,7 +41,7 @@ class TextOffsets:
 
 
 def _continues(before: bytes, byte: bytes) -> bool:
-    """Whether a byte continues or completes the character that `before` begins."""
+    """Return whether a byte continues or completes the character that `before` begins."""
     try:
         (before + byte).decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""POST /tokenize, POST /detokenize and GET /tokenizer_info, for vLLM's clients."""
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, for clients of vLLM."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
 ERRORS = error_responses(
     NotFound, MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType, InvalidRequest, Overloaded, NotReady
 )
-# Memory of a byte of text, or a token, until the reply is sent.
+# Memory per byte of text or per token, until the reply is sent.
 BYTES_EACH = 32
 
 
 @router.post("/tokenize", response_model=TokenizeReply, responses=ERRORS)
 async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -> Response:
-    """Tokenise a text as prompts are."""
+    """Tokenise a text as prompts are tokenised."""
     vocabulary = engine.language(body.model).vocabulary
     size, limits = len(body.prompt.encode()), _limits(request)
     if size > limits.max_reply_numbers:
@@ -61,7 +61,7 @@ async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -
 
 @router.post("/detokenize", response_model=DetokenizeReply, responses=ERRORS)
 async def detokenize(body: DetokenizeRequest, request: Request, engine: EngineDep) -> Response:
-    """The text of tokens."""
+    """Return the text of the tokens."""
     vocabulary = engine.language(body.model).vocabulary
     if max(body.tokens, default=0) >= len(vocabulary):
         message = f"tokens must be token ids below {len(vocabulary)} for this model."
@@ -78,7 +78,7 @@ async def detokenize(body: DetokenizeRequest, request: Request, engine: EngineDe
 async def tokenizer_info(
     request: Request, engine: EngineDep, model: Annotated[str | None, Query(max_length=LONGEST_MODEL_NAME)] = None
 ) -> Response:
-    """The tokenizer of a language model."""
+    """Describe the tokenizer of a language model."""
     language = engine.language(model)
     vocabulary = language.vocabulary
     end = vocabulary.end_of_text

@@ -1,1 +1,1 @@
-"""The JSON of every route: requests are validated by pydantic models, replies are plain dataclasses."""
+"""JSON schemas of all routes. Pydantic models validate the requests, and the replies are plain dataclasses."""

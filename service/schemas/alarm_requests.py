@@ -1,4 +1,4 @@
-"""Alarms in requests of /filter and /filter/stream."""
+"""Alarm options in requests of /filter and /filter/stream."""
 
 from __future__ import annotations
 
@@ -27,52 +27,56 @@ Moment = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 
 
 class AlarmRequest(Request):
-    """Which observations are alarms: those as rare on their stream as the rate, and conditions on them.
+    """Alarm options: a rate, and conditions on the observations.
 
-    The rate assumes that the stream does not change, because an observation is compared with the earlier ones.
+    An observation is an alarm if its tail probability among the earlier observations of its stream is at most the
+    rate. The rate therefore assumes that the stream does not change.
     """
 
     rate: Annotated[
         Annotated[float, Field(gt=0, le=LARGEST_RATE)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
         OneOf(RATE_FORM),
     ] = Field(
-        description="share of the observations, or a number per second, minute, hour, day, week or month (30.44 days) "
-        'such as "1/day", if times are in seconds'
+        description="share of the observations that are alarms, or a number per second, minute, hour, day, week or "
+        'month (30.44 days) such as "1/day", if times are in seconds'
     )
-    direction: Direction = Field(default="both", description="above the expected value, below it, or both")
+    direction: Direction = Field(default="both", description="report values above the forecast, below it, or both")
     min_deviation: float = Field(
-        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="minimum deviation of an alarm from the expected value"
+        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="minimum deviation of an alarm from the forecast"
     )
     range: Annotated[list[Limit | None], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
-        description="lowest and highest value (null: no limit); any value outside is an alarm. Not with `input`",
+        description="lowest and highest ordinary value (null for no limit); any value outside is an alarm. Not with "
+        "`input`",
     )
     quiet: int = Field(
         default=0,
         ge=0,
         le=MOST_QUIET,
-        description="observations after an alarm in which only much rarer ones (a tenth more digits) are alarms",
+        description="number of observations after an alarm during which a further alarm must be much rarer: the "
+        "logarithm of its tail probability is more than 1.1 times that of the last alarm",
     )
 
     rules: list[Rule] = Field(
         default=["value", "stretch", "standstill", "gap"],
         min_length=1,
         max_length=4,
-        description="what may be an alarm, with a share of the rate each: an unusual value; a level or spread that has "
-        "changed for a while; a value that stands still; a time without values, at the row that ends it. The last two "
-        "only without `direction` and `min_deviation`",
+        description="rules that may raise an alarm; they share the rate equally. `value` reports an unusual value, "
+        "`stretch` a level or spread that has changed for some time, `standstill` a value that no longer "
+        "changes, and `gap` a time without values, at the row that ends it. `standstill` and `gap` require "
+        "that `direction` and `min_deviation` are not set",
     )
     mute: list[str | Annotated[list[Moment], Field(min_length=2, max_length=2)]] = Field(
         default=[],
         max_length=MOST_WINDOWS,
-        description="maintenance windows in the zone `tz` of the request, whose rows count as missing: "
-        "`sat 22:00-23:30`, `mon-fri 02:00-03:00`, `daily 03:00-03:10`, `2026-03-01T22:00/2026-03-02T01:00`, "
-        "or two times",
+        description="maintenance windows in the time zone `tz` of the request; rows inside count as missing. "
+        "Examples: `sat 22:00-23:30`, `mon-fri 02:00-03:00`, `daily 03:00-03:10`, "
+        "`2026-03-01T22:00/2026-03-02T01:00`, or a pair of times",
     )
 
     @model_validator(mode="after")
     def check_options(self) -> Self:
-        """Every option is valid."""
+        """Check that every option is valid."""
         try:
             self.options("UTC")
         except InvalidInput as error:
@@ -80,8 +84,8 @@ class AlarmRequest(Request):
         return self
 
     def options(self, tz: str) -> Alarm:
-        """The alarms for the filter."""
+        """Return the alarm options as the filter takes them."""
         return alarm_of(self.model_dump(), tz)
 
 
-Alarms = Annotated[AlarmRequest | None, Field(description="mark observations as alarms; null: none")]
+Alarms = Annotated[AlarmRequest | None, Field(description="mark observations as alarms; null disables alarms")]

@@ -1,4 +1,4 @@
-"""Validation of NumPy arrays, which come from Arrow, with the bounds of JSON lists."""
+"""Validation of NumPy arrays from Arrow requests, with the same bounds as JSON lists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 
 def takes_arrays(largest: float, *, may_miss: bool) -> WrapValidator:
-    """Annotation of a list of numbers that may also be a float64 array, of any length.
+    """Return an annotation that lets a list of numbers also be a float64 array of any length.
 
     Args:
         largest: largest absolute value.
-        may_miss: NaN is allowed, for null.
+        may_miss: whether NaN is allowed, as null is in JSON.
     """
 
     def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -25,7 +25,7 @@ def takes_arrays(largest: float, *, may_miss: bool) -> WrapValidator:
         invalid = np.flatnonzero(~is_valid)
         if not invalid.size:
             return value
-        # The list's validator makes the error message.
+        # The validator of the list writes the error message.
         first = int(invalid[0])
         return handler([0.0] * first + [float(value[first])])
 

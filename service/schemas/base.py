@@ -11,7 +11,7 @@ MAX_UNKNOWN = 16
 
 
 class FieldError(ValueError):
-    """A rule between fields is violated; has the field that the client should change."""
+    """Raised when fields contradict each other. Names the field that the client should change."""
 
     def __init__(self, param: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -21,10 +21,10 @@ class FieldError(ValueError):
 
 
 class Request(BaseModel):
-    """Base of requests: strict types, bounded fields, no unknown fields.
+    """Base class of requests. Types are strict, all fields are bounded and unknown fields are errors.
 
-    Lists stop at their first error (`fail_fast`), and only some unknown fields are checked: 100,000 errors, of which
-    one is reported, took seconds and gigabytes.
+    Lists stop at their first error (`fail_fast`), and only a few unknown fields are checked. Otherwise a request with
+    100,000 errors takes seconds and gigabytes, although the reply reports only the first error.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -32,7 +32,7 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_most_unknown_fields(cls, document: Any) -> Any:
-        """Keep the first `MAX_UNKNOWN` unknown fields; each of them is an error."""
+        """Keep only the first `MAX_UNKNOWN` unknown fields, because each of them becomes an error."""
         if type(document) is not dict or len(document) <= MAX_UNKNOWN:
             return document
         dropped = set([name for name in document if name not in cls.model_fields][MAX_UNKNOWN:])
@@ -46,14 +46,15 @@ def _describe(schema: dict[str, Any], kind: type[Reply]) -> None:
 
 
 class Reply:
-    """Base of replies: dataclasses that orjson encodes directly. OpenAPI and tests read them through pydantic.
+    """Base class of replies. Replies are dataclasses that orjson encodes directly; OpenAPI and the tests read them
+    through pydantic.
 
-    Replies are not validated. Thousands are made per second, so most are neither frozen nor have slots: freezing costs
-    more than the fields, and orjson takes twice as long with slots. orjson omits the slots of a base class, so a reply
-    with slots must not be inherited from.
+    Replies are not validated. Most are neither frozen nor slotted, because thousands are created per second: freezing
+    takes longer than assigning the fields, and orjson takes twice as long with slots. orjson omits the slots of a base
+    class, so do not inherit from a reply with slots.
 
     Attributes:
-        always: the required fields, if the request selects the others.
+        always: the required fields, for replies whose other fields the request selects.
     """
 
     __slots__ = ()
@@ -64,5 +65,5 @@ class Reply:
 
 
 def says(description: str, **bounds: Any) -> Any:
-    """Annotation of a reply's field with its description."""
+    """Return an annotation that describes a field of a reply."""
     return Field(description=description, **bounds)

@@ -1,4 +1,4 @@
-"""Requests and replies of /v1/chat/completions: OpenAI's, for the fields of /v1/completions."""
+"""Requests and replies of /v1/chat/completions, with OpenAI's fields and the additional fields of /v1/completions."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class TextPart(Request):
     """A part of a message."""
 
     type: Literal["text"] = Field(description="constant")
-    text: Text = Field(description="the text")
+    text: Text = Field(description="text of the part")
 
 
 class ChatMessage(Request):
     """A message of the dialogue."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(description="who says it")
+    role: Literal["system", "developer", "user", "assistant"] = Field(description="author of the message")
     content: Annotated[
         Text | Annotated[list[TextPart], Field(max_length=64, fail_fast=True)],
         OneOf("a string or a list of text parts"),
-    ] = Field(description="what it says")
+    ] = Field(description="content of the message")
     name: str | None = Field(default=None, max_length=64, description="ignored")
 
     @property
     def text(self) -> str:
-        """The whole content."""
+        """The whole content of the message."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ChatRequest(SamplingFields):
-    """A dialogue to continue by the assistant's next message."""
+    """A dialogue. The reply is the assistant's next message."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -64,53 +64,68 @@ class ChatRequest(SamplingFields):
     )
 
     messages: list[ChatMessage] = Field(
-        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="the dialogue so far"
+        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the dialogue, oldest first"
     )
     model: str | None = Field(
-        default=None, max_length=LONGEST_MODEL_NAME, description="null: the server's first language model"
+        default=None,
+        max_length=LONGEST_MODEL_NAME,
+        description="name of the model; null selects the server's first language model",
     )
-    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000, description="see max_completion_tokens")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="alternative name of max_completion_tokens"
+    )
     max_completion_tokens: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="maximum number of generated tokens; null: max_tokens, else 128"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="maximum number of generated tokens; the default is max_tokens, or 128 without it",
     )
-    temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
+    temperature: Annotated[float, NullIs(1.0)] = Field(
+        default=1.0, ge=0, le=100, description="sampling temperature; 0 is greedy"
+    )
     top_p: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, gt=0, le=1, description="sample from the smallest set with this probability"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens whose probabilities sum to at least this",
     )
     top_k: int | None = Field(
-        default=None, ge=-1, le=1_000_000, description="sample from the k most probable tokens; null, 0 and -1: all"
+        default=None,
+        ge=-1,
+        le=1_000_000,
+        description="sample from the k most probable tokens; null, 0 and -1 disable the filter",
     )
     n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices")
     stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
-        default=None, description="the text ends before the first of these, or where the user's turn begins"
+        default=None, description="strings that end the text; it also ends where the user's next turn begins"
     )
-    seed: Seed | None = Field(default=None, description="null: random")
+    seed: Seed | None = Field(default=None, description="random seed; null chooses one at random")
     logprobs: Annotated[bool, NullIs(False)] = Field(default=False, description="return the tokens")
     top_logprobs: int | None = Field(
-        default=None, ge=0, le=5, description="return this number of alternatives of each token; needs logprobs"
+        default=None, ge=0, le=5, description="number of alternatives to return for each token; requires logprobs"
     )
     stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the text as it is generated")
-    stream_options: StreamOptions | None = Field(default=None, description="only with `stream`")
+    stream_options: StreamOptions | None = Field(default=None, description="options of the stream; requires `stream`")
     user: str | None = Field(default=None, max_length=512, description="ignored")
     tools: Annotated[Any, Only(None, [])] = Field(default=None, description=NEUTRAL)
     tool_choice: Annotated[Any, Only(None, "none")] = Field(default=None, description=NEUTRAL)
     store: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     decode: Mode | None = Field(default=None, description=DECODE)
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description='end the texts after this time, with ended_by "deadline"'
+        default=None, ge=1, le=3_600_000, description='milliseconds after which the texts end with ended_by "deadline"'
     )
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Refuse combinations of fields that exclude each other."""
+        """Reject fields that exclude each other."""
         if self.top_logprobs and not self.logprobs:
-            raise FieldError("top_logprobs", "top_logprobs needs logprobs: true", "needs_logprobs")
+            raise FieldError("top_logprobs", "top_logprobs requires logprobs: true", "needs_logprobs")
         if self.stream_options is not None and not self.stream:
-            raise FieldError("stream_options", "stream_options needs stream: true", "needs_stream")
+            raise FieldError("stream_options", "stream_options requires stream: true", "needs_stream")
         return self
 
     def completion(self) -> CompletionRequest:
-        """The same request as a text to complete."""
+        """Return the equivalent completion request."""
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         shared = SamplingFields.model_fields.keys() | {
             "model", "temperature", "top_p", "top_k", "n", "seed", "stream", "stream_options", "decode", "deadline_ms",
@@ -128,9 +143,9 @@ class ChatRequest(SamplingFields):
 class ChatTopToken(Reply):
     """A token at a position."""
 
-    token: Annotated[str, says("text of the token; `bytes:\\x..` if its bytes are incomplete characters")]
+    token: Annotated[str, says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     logprob: Annotated[float, says(LOGPROB)]
-    bytes: Annotated[list[int], says("its bytes")]
+    bytes: Annotated[list[int], says("bytes of the token")]
 
 
 @dataclass
@@ -138,57 +153,59 @@ class ChatToken(ChatTopToken):
     """A generated token."""
 
     confidence: Annotated[float, says(CONFIDENCE)]
-    top_logprobs: Annotated[list[ChatTopToken], says("the most probable tokens")]
+    top_logprobs: Annotated[list[ChatTopToken], says("most probable tokens at this position")]
 
 
 @dataclass
 class ChatLogprobs(Reply):
-    """The tokens of a message or piece."""
+    """Tokens of a message or chunk."""
 
-    content: Annotated[Many[ChatToken], says("by token")]
+    content: Annotated[Many[ChatToken], says("one entry per token")]
 
 
 @dataclass
 class AssistantMessage(Reply):
-    """The new message."""
+    """The generated message."""
 
     role: Annotated[Literal["assistant"], says("constant")]
-    content: Annotated[str, says("the text")]
+    content: Annotated[str, says("text of the message")]
 
 
 @dataclass
 class AssistantDelta(Reply):
-    """The next piece of the message."""
+    """The next part of the message."""
 
-    role: Annotated[Literal["assistant"] | None, says("in the first piece")]
-    content: Annotated[str, says("the next piece of the text")]
+    role: Annotated[Literal["assistant"] | None, says("role of the author, only in the first chunk")]
+    content: Annotated[str, says("next part of the text")]
 
 
-Index = Annotated[int, says("position of the choice")]
-Logprobs = Annotated[ChatLogprobs | None, says("the tokens; null unless requested")]
+Index = Annotated[int, says("index of the choice")]
+Logprobs = Annotated[ChatLogprobs | None, says("log probabilities of the tokens; null unless requested")]
 
 
 @dataclass
 class ChatChoice(Reply):
-    """One message."""
+    """One of the `n` messages."""
 
     index: Index
-    message: Annotated[AssistantMessage, says("the new message")]
+    message: Annotated[AssistantMessage, says("generated message")]
     logprobs: Logprobs
-    finish_reason: Annotated[Literal["stop", "length"], says("OpenAI's reasons")]
+    finish_reason: Annotated[Literal["stop", "length"], says("reason for the end, in OpenAI's terms")]
     ended_by: Annotated[FinishReason, says("reason for the end")]
     seed: ChoiceSeed
 
 
 @dataclass
 class ChatChunkChoice(Reply):
-    """The next piece of one message."""
+    """The next part of one message."""
 
     index: Index
-    delta: Annotated[AssistantDelta, says("the next piece")]
+    delta: Annotated[AssistantDelta, says("next part of the message")]
     logprobs: Logprobs
-    finish_reason: Annotated[Literal["stop", "length"] | None, says("OpenAI's reasons, in the last piece")]
-    ended_by: Annotated[FinishReason | None, says("reason for the end, in the last piece")]
+    finish_reason: Annotated[
+        Literal["stop", "length"] | None, says("reason for the end in OpenAI's terms, only in the last chunk")
+    ]
+    ended_by: Annotated[FinishReason | None, says("reason for the end, only in the last chunk")]
     seed: ChoiceSeed
 
 
@@ -198,14 +215,14 @@ class ChatHead(Reply):
 
     id: Annotated[str, says("id of the request")]
     object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("kind of the reply")]
-    created: Annotated[int, says("seconds since 1970")]
+    created: Annotated[int, says("time of the reply in seconds since 1970")]
     model: Annotated[str, says("the model that answered")]
-    system_fingerprint: Annotated[str, says("version of the server and the bundle, with which results may change")]
+    system_fingerprint: Annotated[str, says("version of the server and the bundle; results may change with it")]
 
 
 @dataclass
 class ChatCompletion(ChatHead):
-    """All choices."""
+    """All choices of a dialogue."""
 
     choices: Annotated[list[ChatChoice], says("all choices, by index")]
     usage: Annotated[CompletionUsage, says("numbers of tokens")]
@@ -215,5 +232,5 @@ class ChatCompletion(ChatHead):
 class ChatChunk(ChatHead):
     """One chunk of the stream."""
 
-    choices: Annotated[list[ChatChunkChoice], says("one; none in the chunk with the usage")]
+    choices: Annotated[list[ChatChunkChoice], says("one choice; none in the chunk with the usage")]
     usage: Annotated[CompletionUsage | None, says("null unless requested by `stream_options`")]

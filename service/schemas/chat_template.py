@@ -1,4 +1,4 @@
-"""The text that a base model reads for a dialogue."""
+"""The prompt that a base model reads for a dialogue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 ROLES: Final = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 END_OF_TURN: Final = "\nUser:"
-# The same as a Jinja template, for /info and /tokenizer_info.
+# The Jinja template that builds the same prompt, for /info and /tokenizer_info.
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}{{ 'System' if message.role == 'developer' else message.role | capitalize }}: "
     "{{ message.content }}\n{% endfor %}Assistant:"
@@ -15,5 +15,5 @@ CHAT_TEMPLATE: Final = (
 
 
 def dialogue(messages: Iterable[tuple[str, str]]) -> str:
-    """Messages by role as one text, which the assistant continues."""
+    """Return the messages, labelled by role, as one prompt that the assistant continues."""
     return "".join(f"{ROLES[role]}: {content}\n" for role, content in messages) + "Assistant:"

@@ -13,37 +13,43 @@ CellText = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class ReadRequest(Request):
-    """How to read a file; the options of `rfa filter`."""
+    """Options for reading a file. They match the options of `rfa filter`."""
 
-    time: CellText | None = Field(default=None, description="time column; null: found by its name or content")
+    time: CellText | None = Field(default=None, description="time column; null finds it by its name or content")
     columns: list[CellText] = Field(
-        default_factory=list, max_length=64, description="value columns; none: all numeric columns"
+        default_factory=list, max_length=64, description="value columns; an empty list selects all numeric columns"
     )
-    by: list[CellText] = Field(default_factory=list, max_length=8, description="columns that label series; none: found")
-    sheet: CellText | None = Field(default=None, description="sheet of a workbook; null: the first")
-    zone: CellText = Field(default="UTC", description="time zone of times without one")
-    time_format: CellText | None = Field(default=None, description="format of the times for strptime; null: found")
+    by: list[CellText] = Field(
+        default_factory=list,
+        max_length=8,
+        description="columns that label series; an empty list finds them automatically",
+    )
+    sheet: CellText | None = Field(default=None, description="sheet of a workbook; null selects the first")
+    zone: CellText = Field(default="UTC", description="time zone of times that do not state one")
+    time_format: CellText | None = Field(default=None, description="strptime format of the times; null detects it")
     missing: list[CellText] = Field(
         default_factory=list,
         max_length=16,
-        description='words and numbers for missing values; "none": do not search for such numbers',
+        description='words and numbers that mark missing values; "none" disables the search for such numbers',
     )
-    every: CellText | None = Field(default=None, description="resample to a regular step such as 5min, by the mean")
+    every: CellText | None = Field(
+        default=None, description="regular step, such as 5min, to which the rows are resampled by their mean"
+    )
 
 
 @dataclass
 class ReadSeries(Reply):
     """One series of a file."""
 
-    clock: Annotated[str | None, says("time column; null: rows are counted")]
+    clock: Annotated[str | None, says("time column; null if the rows are numbered")]
     is_dated: Annotated[bool, says("whether times are seconds since 1970")]
-    times: Annotated[list[float], says("times of the rows, sorted")]
-    values: Annotated[dict[str, list[float | None]], says("columns by name; null is missing")]
-    notes: Annotated[list[str], says("decisions and omissions while reading")]
+    times: Annotated[list[float], says("times of the rows, in increasing order")]
+    values: Annotated[dict[str, list[float | None]], says("columns by name; null marks a missing value")]
+    notes: Annotated[list[str], says("what was decided or omitted while reading")]
 
 
 @dataclass
 class ReadReply(Reply):
-    """The series of a file by name; a single one has the empty name."""
+    """The series of a file by name. The name of a single series is empty."""
 
-    series: Annotated[dict[str, ReadSeries], says("in the order of their first rows")]
+    series: Annotated[dict[str, ReadSeries], says("series in the order of their first rows")]

@@ -1,6 +1,7 @@
 """Replies of /filter, /filter/stream and /state/merge.
 
-The runtime's results (`rfa.runtime.outputs`) are sent as they are; the replies of the same names describe them.
+The server sends the results of the runtime (`rfa.runtime.outputs`) unchanged. The replies of the same names describe
+them.
 """
 
 from __future__ import annotations
@@ -32,128 +33,145 @@ class ForecastPoint(Reply):
     """Forecast of an observation."""
 
     t: Annotated[float, says("time of the observation")]
-    mean: Annotated[list[float], says("mean of the forecast distribution of each component")]
-    median: Annotated[list[float], says("its median, which differs from the mean if the distribution is skewed")]
-    std: Annotated[list[float], says("calibrated standard deviation of each component, with measurement noise")]
-    interval: Annotated[dict[str, list[Interval]], says("lower and upper end of each component, by level")]
+    mean: Annotated[list[float], says("mean of the forecast of each component")]
+    median: Annotated[
+        list[float],
+        says("median of the forecast of each component; it differs from the mean if the distribution is skewed"),
+    ]
+    std: Annotated[list[float], says("calibrated standard deviation of each component, including measurement noise")]
+    interval: Annotated[dict[str, list[Interval]], says("lower and upper bound for each component, by level")]
 
 
 Index = Annotated[int, says("position in the stream, from 0")]
 ObservationTime = Annotated[float, says("time of the observation")]
-Mean = Annotated[list[float], says("the state, in units of the observation")]
+Mean = Annotated[list[float], says("mean of the state, in the units of the observation")]
 Std = Annotated[list[float], says("calibrated standard deviation of the state")]
-Confidence = Annotated[Probability, says("probability that the next observation is inside its 0.9 interval")]
+Confidence = Annotated[Probability, says("probability that the next observation lies inside its 0.9 interval")]
 Intervals = Annotated[
-    dict[str, list[Interval]], says("intervals of the state: lower and upper end of each component, by level")
+    dict[str, list[Interval]], says("intervals of the state, by level: lower and upper bound for each component")
 ]
 Forecasts = Annotated[
     Annotated[Sequence[outputs.ForecastPoint], Json(list[ForecastPoint])],
-    says("forecast of the observation at each horizon, in the request's order"),
+    says("forecasts of the observation at each horizon, in the order of the request"),
 ]
 
 
-AlarmProbability = Annotated[Probability, says("tail probability of the observation by the rule")]
+AlarmProbability = Annotated[Probability, says("tail probability of the observation under the rule")]
 
 
 @dataclass
 class RaisedAlarm(Reply):
-    """How an observation became an alarm."""
+    """Details of an alarm."""
 
     rule: Annotated[
         outputs.RaisedBy,
         says(
-            "an unusual value, a stretch of changed level or spread, a standstill, a gap without values, or a value "
-            "outside `range`"
+            "what raised the alarm: an unusual value, a changed level or spread, a value that no longer changes, a "
+            "gap without values, or a value outside `range`"
         ),
     ]
-    incident: Annotated[int, says("index of the first alarm of its incident")]
-    component: Annotated[int, says("the component, from 0; of several the rarest")]
+    incident: Annotated[int, says("index of the first alarm of the same incident")]
+    component: Annotated[int, says("component of the alarm, from 0; the rarest if several raised it")]
     probability: AlarmProbability
 
 
 @dataclass
 class Incident(Reply):
-    """Alarms that belong together: it ends after ten ordinary observations in a row."""
+    """A group of alarms. It ends after ten ordinary observations in a row."""
 
     index: Annotated[int, says("index of its first alarm")]
     begin: Annotated[float, says("time of its first alarm")]
     end: Annotated[float, says("time of its last alarm")]
     alarms: Annotated[int, says("number of its alarms")]
-    rules: Annotated[list[outputs.RaisedBy], says("rules that raised them, that of the peak first")]
-    component: Annotated[int, says("component of its peak, the rarest alarm")]
-    t: Annotated[float, says("time of the peak")]
-    value: Annotated[float, says("value at the peak")]
+    rules: Annotated[list[outputs.RaisedBy], says("rules that raised the alarms, the rule of the peak first")]
+    component: Annotated[int, says("component of the peak")]
+    t: Annotated[float, says("time of the peak, which is the rarest alarm")]
+    value: Annotated[float, says("observed value at the peak")]
     expected: Annotated[float | None, says("forecast of the value; null for standstills and gaps")]
     probability: AlarmProbability
-    direction: Annotated[Literal["up", "down"] | None, says("of the deviation; null for standstills and gaps")]
+    direction: Annotated[
+        Literal["up", "down"] | None, says("direction of the deviation; null for standstills and gaps")
+    ]
 
 
 Incidents = Annotated[
     Annotated[list[outputs.Incident], Json(list[Incident])],
-    says("alarms that belong together, at most the first 1,000; empty without `alarm`"),
+    says("groups of alarms, at most the first 1,000; empty without `alarm`"),
 ]
-OmittedIncidents = Annotated[int, says("further incidents, which are not listed")]
+OmittedIncidents = Annotated[int, says("number of further incidents that are not listed")]
 
 
 @dataclass
 class FilterStepReply(Reply):
-    """The state after one observation, in its units. With `fields`, only those and `index` and `t`."""
+    """The state after one observation, in units of the observation. With `fields`, only those fields, `index` and `t`
+    are present.
+    """
 
     always = ("index", "t")
     index: Index
     t: ObservationTime
     mean: Mean
     std: Std
-    precision: Annotated[float, says("1 / calibrated variance of the state; uncalibrated: 1 / mean of std²")]
+    precision: Annotated[float, says("1 / calibrated variance of the state; without calibration 1 / mean of std²")]
     confidence: Confidence
-    weight: Annotated[float | None, says("share of the observation that the robust update used, (0, 1]")]
+    weight: Annotated[float | None, says("weight in (0, 1] that the robust update gave the observation")]
     innovation: Annotated[list[float | None] | None, says("observation minus forecast; null if missing")]
-    nis: Annotated[float | None, says("normalised innovation squared, about the number of components")]
-    anomaly: Annotated[
-        float | None, says("1 - tail probability of the observation: above 0.999 for one in 1,000", ge=0, le=1)
+    nis: Annotated[
+        float | None, says("normalised innovation squared; about the number of components if the model is correct")
     ]
-    alarm: Annotated[bool | None, says("whether it is an alarm; null without `alarm` or an observation")]
+    anomaly: Annotated[
+        float | None,
+        says("1 - tail probability of the observation; exceeds 0.999 for one observation in 1,000", ge=0, le=1),
+    ]
+    alarm: Annotated[
+        bool | None, says("whether the observation is an alarm; null without `alarm` or without an observation")
+    ]
     raised: Annotated[
         Annotated[outputs.RaisedAlarm | None, Json(RaisedAlarm | None)],
-        says("how it became an alarm; null if it is none"),
+        says("details of the alarm; null if the observation is not an alarm"),
     ]
     interval: Intervals
     forecast: Forecasts
-    # Not lists: freeing those of 256 steps with 128 samples took 5 ms.
-    samples: Annotated[Rows, says("[samples, components]; with `smooth` the k-th samples of all steps are one path")]
+    # Arrays, not lists: freeing the lists of 256 steps with 128 samples takes 5 ms.
+    samples: Annotated[
+        Rows,
+        says("posterior samples, [samples, components]; with `smooth`, the k-th samples of all steps form one path"),
+    ]
     weights: Annotated[
         dict[str, list[list[float]]] | None,
         says(
-            "weights of the models that `default` mixes, by their names: of each horizon and component; null for other "
-            "models. Only if `fields` names it"
+            "weights of the experts that `default` mixes, by expert name, for each horizon and component; null for "
+            "other models. Only returned if `fields` names it"
         ),
     ] = None
 
 
 @dataclass
 class LateStep(FilterStepReply):
-    """The step of a late row of a stream with `late`: its `index` and numbers are those in the order of time."""
+    """The step of a late row in a stream with `late`. Its `index` and values are those at its place in the order of
+    time.
+    """
 
-    late: Annotated[Literal[True], says("the row was late")] = True
+    late: Annotated[Literal[True], says("marks the step of a late row")] = True
     recomputed: Annotated[
-        int, says("later rows that were filtered again; steps that were sent for them are outdated")
+        int, says("number of later rows that were filtered again; the steps that were sent for them are outdated")
     ] = 0
 
 
 @dataclass
 class StreamStepReply(FilterStepReply):
-    """A step of a live stream with its state, every `state_every` steps; other steps have no such fields."""
+    """A step of a live stream. Every `state_every` steps it also has the state."""
 
-    state: Annotated[str | None, says("the state after this step; null in other steps")] = None
+    state: Annotated[str | None, says("state after this step; null in other steps")] = None
     warnings: Annotated[
         Annotated[list[outputs.FilterWarning] | None, Json(list[FilterWarning] | None)],
-        says("warnings about the stream so far, with each state; null in other steps"),
+        says("warnings about the stream so far, together with the state; null in other steps"),
     ] = None
 
 
 @dataclass(frozen=True)
 class SmoothedStep(Reply):
-    """The state given all observations."""
+    """The state at one observation, given all observations."""
 
     index: Index
     t: ObservationTime
@@ -166,27 +184,38 @@ class FilterTimings(Reply):
     """Durations in milliseconds."""
 
     queue_ms: Annotated[float, says("time in the queue")]
-    compute_ms: Annotated[float, says("from start to end, including pauses for other requests")]
+    compute_ms: Annotated[float, says("time from start to end, including pauses for other requests")]
 
 
 @dataclass(frozen=True)
 class AlarmChecks(Reply):
-    """The alarms of this request or stream, compared with the requested rate."""
+    """Comparison of the alarms of this request or stream with the requested rate."""
 
     observations: Annotated[int, says("observations that could be alarms")]
     raised: Annotated[int, says("alarms")]
-    expected: Annotated[float, says("alarms by the rate, without the effect of direction, min_deviation and quiet")]
+    expected: Annotated[
+        float, says("number of alarms at the requested rate, without the effect of direction, min_deviation and quiet")
+    ]
     rate: Annotated[float, says("share of the observations that were alarms")]
-    bound: Annotated[tuple[float, float], says("95 % interval of the rate for independent alarms; wider for clusters")]
+    bound: Annotated[
+        tuple[float, float],
+        says("95 % interval of the rate; it assumes independent alarms and is too narrow for clusters"),
+    ]
 
 
 @dataclass(frozen=True)
 class LeadChecks(Reply):
     """Coverage of the forecasts at one horizon."""
 
-    horizon: Annotated[float, says("as requested, in units of the times")]
-    steps: Annotated[float | None, says("horizon in typical lags of this stream; null if none was scored")]
-    scored: Annotated[int, says("components of observations at the time of a forecast; at most 32 are pending")]
+    horizon: Annotated[float, says("horizon as requested, in units of the times")]
+    steps: Annotated[float | None, says("horizon in typical time steps of this stream; null if no forecast was scored")]
+    scored: Annotated[
+        int,
+        says(
+            "number of observed components that were compared with a forecast; at most 32 forecasts are pending at "
+            "a time"
+        ),
+    ]
     coverage: Coverage
 
 
@@ -194,27 +223,41 @@ class LeadChecks(Reply):
 class ComponentChecks(Reply):
     """Coverage of the one-step forecasts of one component."""
 
-    scored: Annotated[int, says("observations with a forecast")]
+    scored: Annotated[int, says("number of observations that were compared with a forecast")]
     coverage: Coverage
 
 
 @dataclass(frozen=True)
 class ForecastChecks(Reply):
-    """Coverage and calibration of the one-step forecasts of this request or stream; the first observation has none."""
+    """Coverage and calibration of the one-step forecasts of this request or stream. The first observation has no
+    forecast.
+    """
 
-    scored: Annotated[int, says("components of observations with a forecast")]
+    scored: Annotated[int, says("number of observed components that were compared with a forecast")]
     coverage: Coverage
-    bound: Annotated[float | None, says("conformal guarantee: largest difference of coverage and level, for any data")]
-    gamma: Annotated[float, says("step size of the adaptation; the bound is about components / (gamma scored)")]
+    bound: Annotated[
+        float | None,
+        says("conformal guarantee for any data: the largest possible difference between coverage and level"),
+    ]
+    gamma: Annotated[float, says("step size of the adaptation; the bound is about components / (gamma · scored)")]
     weighted_nis: Annotated[float | None, says("mean of weight × nis / components; about 1 if the model is correct")]
-    pit: Annotated[list[int], says("probability integral transform in ten bins", min_length=10, max_length=10)]
+    pit: Annotated[
+        list[int],
+        says("histogram of the probability integral transform in ten equal bins", min_length=10, max_length=10),
+    ]
     weighted_nis_bins: Annotated[
         list[int],
-        says("histogram of weight × nis / components, edges 0.1, 0.25, 0.5, 1, 2, 4, 8", min_length=8, max_length=8),
+        says(
+            "histogram of weight × nis / components with the bin edges 0.1, 0.25, 0.5, 1, 2, 4 and 8",
+            min_length=8,
+            max_length=8,
+        ),
     ]
     alarms: Annotated[AlarmChecks | None, says("null unless requested")]
-    outliers: Annotated[int, says("observations whose nis has probability below 0.001 if the model is correct")]
-    leads: Annotated[list[LeadChecks], says("checks of each horizon, in the request's order")]
+    outliers: Annotated[
+        int, says("number of observations whose nis has a probability below 0.001 if the model is correct")
+    ]
+    leads: Annotated[list[LeadChecks], says("checks of each horizon, in the order of the request")]
     components: Annotated[list[ComponentChecks], says("checks of each component of the observations")]
 
 
@@ -225,12 +268,15 @@ Calibration = Annotated[
 
 @dataclass(frozen=True)
 class FilterWarning(Reply):
-    """A reason not to trust the reply."""
+    """A reason to doubt the reply."""
 
     code: Annotated[outputs.WarningCode, says("kind of the warning; see `message`")]
-    horizon: Annotated[float | None, says("horizon of these forecasts, or of those up to `ahead`; null: one step")]
-    components: Annotated[list[int] | None, says("components of the observations, from 0; null: all together")]
-    message: Annotated[str, says("description and a remedy")]
+    horizon: Annotated[
+        float | None,
+        says("horizon of the forecasts concerned; with `ahead`, the largest one; null for one-step forecasts"),
+    ]
+    components: Annotated[list[int] | None, says("components concerned, from 0; null for all of them together")]
+    message: Annotated[str, says("description of the problem and a remedy")]
 
 
 Warnings = Annotated[
@@ -245,9 +291,11 @@ class Done(Reply):
     done: Annotated[Literal[True], says("marks the last line or frame")]
 
 
-Refused = Annotated[int, says("rows that were refused, each with an error of its own; the state has none of them")]
+Refused = Annotated[
+    int, says("number of rejected rows, each answered with its own error; they do not change the state")
+]
 Model = Annotated[str, says("the model that answered")]
-Passes = Annotated[int, says("reweighting passes K of each observation")]
+Passes = Annotated[int, says("number K of reweighting passes for each observation")]
 
 
 @dataclass
@@ -258,21 +306,21 @@ class FilterSummary(Reply):
     passes: Passes
     smoothed: Annotated[
         Annotated[Sequence[outputs.SmoothedStep] | Blocks | None, Json(list[SmoothedStep] | None)],
-        says("the states given later observations, one per step; null without `smooth`"),
+        says("states given all observations, one per step; null without `smooth`"),
     ]
     log_likelihood: Annotated[float, says("log likelihood of all processed observations")]
     calibration: Calibration
     incidents: Incidents
     omitted_incidents: OmittedIncidents
     warnings: Warnings
-    seed: Annotated[int, says("repeats the samples for the same request")]
+    seed: Annotated[int, says("seed of the samples; the same request with it returns the same samples")]
     timings: Annotated[FilterTimings, says("durations")]
     finish_reason: Annotated[
         FilterFinishReason,
         says(
-            "`deadline`: the reply covers the observations up to `deadline_ms`, `state` continues after them, and "
-            "`smoothed` is omitted; `cancelled`: the server stopped, and `state` continues the series; `refused`: 100 "
-            "rows of a stream in a row were refused"
+            "why the reply ended. `deadline`: it covers the observations up to `deadline_ms`, `state` continues "
+            "after them, and `smoothed` is omitted. `cancelled`: the server stopped, and `state` continues the "
+            "series. `refused`: 100 rows in a row of a stream were rejected"
         ),
     ]
     state: State
@@ -280,62 +328,64 @@ class FilterSummary(Reply):
 
 @dataclass
 class FilterReply(FilterSummary):
-    """One step per observation, and results for the whole sequence."""
+    """One step per observation, and the results for the whole sequence."""
 
     steps: Annotated[list[FilterStepReply], says("one per observation")]
 
 
 @dataclass
 class ColumnsSummary(FilterSummary):
-    """Results for a whole sequence in columns."""
+    """Results for a whole sequence with `values`."""
 
     ahead: Annotated[
         Annotated[dict[str, np.ndarray] | None, Json(dict[str, list[float]] | None)],
         says(
-            "forecast of the next rows: t, and mean.x, std.x, lower.L.x, upper.L.x for each column x and level L; with "
-            "`fields` weights also weight.e.x for each expert e"
+            "forecasts of the next rows: t, and for each column x mean.x, std.x, and lower.L.x and upper.L.x for "
+            "each level L; with `fields` weights also weight.e.x for each expert e"
         ),
     ]
 
 
 @dataclass
 class FilterColumns(ColumnsSummary):
-    """Reply to `values`: columns of equal length instead of steps."""
+    """Reply to a request with `values`. It has columns of equal length instead of steps."""
 
     columns: Annotated[
         Annotated[dict[str, np.ndarray], Json(dict[str, list[float | None]])],
         says(
-            "index, t, precision, confidence, weight, nis, anomaly, alarm (1 or 0); for each column x mean.x, std.x, "
-            "innovation.x, smoothed.mean.x, smoothed.std.x, and lower.L.x, upper.L.x for each level L; for each "
-            "horizon h forecast.h.mean.x, .std.x, .lower.L.x and .upper.L.x, and with `fields` weights for each "
-            "expert e .weight.e.x. Null until x has a value"
+            "columns index, t, precision, confidence, weight, nis, anomaly and alarm (1 or 0). For each column x: "
+            "mean.x, std.x, innovation.x, smoothed.mean.x, smoothed.std.x, and lower.L.x and upper.L.x for each "
+            "level L. For each horizon h: forecast.h.mean.x, .std.x, .lower.L.x and .upper.L.x, and with `fields` "
+            "weights .weight.e.x for each expert e. Null before the first value of x"
         ),
     ]
 
 
 @dataclass
 class FilterDone(FilterSummary, Done):
-    """The last line of a stream; the lines before it are steps, and errors of refused rows."""
+    """The last line of a stream. The lines before it are steps and the errors of rejected rows."""
 
     refused: Refused
 
 
 @dataclass
 class MergeReply(Reply):
-    """The merged state, like a step of /filter without an observation."""
+    """The merged state. It has the fields of a step of /filter without an observation."""
 
     model: Annotated[str, says("model of the states")]
-    method: Annotated[MergeMethod, says("the merge method")]
-    weights: Annotated[list[float] | None, says("weight of each state in a covariance intersection")]
-    index: Annotated[int, says("index of the next step: the most observations in one of the states")]
-    t: Annotated[float, says("time of the merged state, to which all states were predicted")]
+    method: Annotated[MergeMethod, says("method that merged the states")]
+    weights: Annotated[list[float] | None, says("weight of each state in covariance intersection")]
+    index: Annotated[
+        int, says("index of the next step, which is the largest number of observations in one of the states")
+    ]
+    t: Annotated[float, says("time of the merged state; all states were predicted to it")]
     mean: Mean
     std: Std
-    precision: Annotated[float, says("1 / calibrated variance of the state, as in a step")]
+    precision: Annotated[float, says("1 / calibrated variance of the state")]
     confidence: Confidence
     interval: Intervals
     forecast: Forecasts
-    seed: Annotated[int, says("seed of the first state, used for the merged one")]
+    seed: Annotated[int, says("seed of the merged state, taken from the first state")]
     timings: Annotated[FilterTimings, says("durations")]
     state: State
 
@@ -344,27 +394,28 @@ class MergeReply(Reply):
 class StreamReady(Reply):
     """Reply to the first frame of a live stream."""
 
-    ready: Annotated[Literal[True], says("observations may be sent")]
+    ready: Annotated[Literal[True], says("marks that observations may be sent")]
     model: Model
     passes: Passes
     seed: Annotated[int, says("seed of the samples")]
-    observation_size: Annotated[int, says("components of an observation")]
+    observation_size: Annotated[int, says("number of components of an observation")]
     levels: Annotated[Many[float], says("levels of the intervals")]
-    index: Annotated[int, says("index of the first step: the observations in the state")]
+    index: Annotated[int, says("index of the first step, which is the number of observations in the initial state")]
 
 
 @dataclass
 class StreamDone(Done):
     """The last frame of a live stream."""
 
-    steps: Annotated[int, says("steps of this stream, without those in its initial state")]
+    steps: Annotated[int, says("number of steps in this stream, without the steps of its initial state")]
     log_likelihood: Annotated[float, says("log likelihood of these steps")]
     calibration: Calibration
     warnings: Warnings
     reason: Annotated[
         EndReason,
         says(
-            "the client closed the stream, it was idle, the server is shutting down, or 100 rows in a row were refused"
+            "why the stream ended: the client closed it, it was idle, the server is shutting down, or 100 rows in a "
+            "row were rejected"
         ),
     ]
     state: State

@@ -47,10 +47,10 @@ from rfa.service.schemas.late import Late
 from rfa.service.schemas.stream_rows import refuse_rows
 from rfa.service.schemas.system import SystemRequest
 
-# Largest `ahead`, and its default for a list of numbers without times.
+# Largest value of `ahead`, and the default for a list of numbers without times.
 MAX_AHEAD = 1024
 USUAL_AHEAD = 16
-# Name of the column of a list of numbers.
+# Name of the column that holds a list of numbers.
 ONLY_COLUMN = "y"
 # Fields of a series that may also apply to all of `series`.
 SHARED_FIELDS = frozenset({"return_state", "system"})
@@ -59,7 +59,7 @@ Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATI
 Observation = Annotated[list[Component | None], Field(min_length=1, max_length=MOST_COMPONENTS, fail_fast=True)]
 Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 NoiseScale = Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE)]
-# Lists in JSON, float64 arrays in Arrow, where NaN is missing.
+# Lists in JSON; float64 arrays in Arrow, where NaN marks a missing value.
 Times = Annotated[list[Time], Field(max_length=MAX_ITEMS, fail_fast=True), takes_arrays(LARGEST_TIME, may_miss=False)]
 Column = Annotated[
     list[Component | None],
@@ -70,15 +70,15 @@ SeriesName = Annotated[str, Field(max_length=256)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Input = Annotated[list[Component], Field(min_length=1, max_length=MOST_COMPONENTS)]
 INPUT = (
-    "control input per unit of time since the previous observation, one number per state component; only in linear "
-    "filters of up to 16. Forecasts use the last one"
+    "control input per unit of time since the previous observation, one number per state component. Only linear "
+    "filters of up to 16 components support it. Forecasts use the last input"
 )
 COVARIATES = (
-    "columns by name whose future is known, such as a price, a promotion or a holiday (0 or 1); null is unknown. Only "
-    "`default` and `series` use them, where they have helped"
+    "columns whose future values are known, such as a price, a promotion or a holiday (0 or 1); null is "
+    "unknown. Only `default` and `series` use them, and only where they have improved the forecasts"
 )
-BIAS = "offset of the measurement, one number per component, subtracted first"
-# Fields with a value for each row.
+BIAS = "offset of the measurement, one number per component, which is subtracted first"
+# Fields that have a value for each row.
 ROW_FIELDS = {
     "times": Time, "observations": Observation | None, "noise": NoiseScale | None, "input": Input | None,
     "bias": Input | None,
@@ -87,14 +87,16 @@ ROW_FIELDS = {
 Level = Annotated[float, Field(gt=0, lt=1)]
 Levels = Annotated[
     list[Level] | None,
-    Field(max_length=MOST_LEVELS, fail_fast=True, description="levels of the intervals; null: the calibrated ones"),
+    Field(
+        max_length=MOST_LEVELS, fail_fast=True, description="levels of the intervals; null uses the calibrated levels"
+    ),
 ]
 Horizons = Annotated[
     list[Annotated[float, Field(gt=0, le=LARGEST_HORIZON)]],
     Field(
         max_length=MOST_HORIZONS,
         fail_fast=True,
-        description="forecast this far ahead of each observation, in units of the times",
+        description="horizons of the forecasts from each observation, in units of the times",
     ),
 ]
 StepField = Literal[
@@ -106,25 +108,26 @@ StepFields = Annotated[
     Field(
         min_length=1,
         max_length=14,
-        description="fields of each step in addition to index and t; null: all but `weights`. Fewer are faster",
+        description="fields of each step in addition to index and t; null selects all except `weights`. Fewer "
+        "fields are faster",
     ),
 ]
 FilterModel = Annotated[
     ModelName | None,
     Field(
-        description="null: `series`, a network for any columns, or `auto` if it is not served; `auto-joint` uses the "
-        "correlation of the columns"
+        description="name of the model; null selects `series`, a network for any number of columns, or `auto` if "
+        "`series` is not served. `auto-joint` uses the correlation of the columns"
     ),
 ]
 ValueRange = Annotated[
     Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None,
     Field(
-        description="lowest and highest possible value (null: no limit): no estimate, forecast, bound or sample lies "
-        "outside. `alarm.range` is another one: values outside of that are alarms"
+        description="lowest and highest possible value (null for no limit). Estimates, forecasts, bounds and "
+        "samples never lie outside. To report values outside a range as alarms, use `alarm.range`"
     ),
 ]
 System = Annotated[
-    SystemRequest | None, Field(description="system to filter with instead of a `model`; a state needs the same one")
+    SystemRequest | None, Field(description="system to filter with instead of a `model`; a state needs the same system")
 ]
 Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="number of samples from the posterior of each step")]
 PassesChoice = Annotated[
@@ -132,7 +135,8 @@ PassesChoice = Annotated[
     Field(
         ge=1,
         le=64,
-        description="reweighting passes K of the robust weight, at most the model's own; null: those",
+        description="number K of passes that compute the robust weight, at most the model's own; null uses the "
+        "model's number",
     ),
 ]
 
@@ -147,14 +151,14 @@ Zone = Annotated[
     AfterValidator(_checked_zone),
     Field(
         max_length=64,
-        description="time zone, such as Europe/Berlin, whose days and weeks `default` follows through clock changes; "
-        "times are seconds since 1970. A continued stream names it again",
+        description="time zone, such as Europe/Berlin. `default` follows its days and weeks through clock changes; "
+        "times must be seconds since 1970. A continued stream must state it again",
     ),
 ]
 
 
 def _named(values: Any) -> Any:
-    """A list of numbers as one column."""
+    """Return a list of numbers as one named column."""
     return {ONLY_COLUMN: values} if isinstance(values, list) else values
 
 
@@ -164,42 +168,47 @@ NamedColumns = Annotated[
 
 
 class FilterSeries(Request):
-    """One series: its observations, and the state to continue from."""
+    """One series, and the state to continue from."""
 
-    times: Times | None = Field(default=None, description="non-decreasing, in the model's unit; null: 0, 1, 2, …")
+    times: Times | None = Field(
+        default=None, description="non-decreasing times in the unit of the model; null uses 0, 1, 2, …"
+    )
     observations: list[Observation | None] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="rows, up to `max_observations` of /info; a null row only predicts, a null component is missing. "
-        "Either these or `values`",
+        description="rows, up to `max_observations` of /info. A null row only predicts; a null component is "
+        "missing. Give either these or `values`",
     )
     values: NamedColumns | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COMPONENTS,
-        description="columns by name, in the order of the model's components; null is missing. A list is one column, "
-        f"{ONLY_COLUMN}. The reply has columns, too",
+        description="columns by name, in the order of the model's components; null marks a missing value. A list is "
+        f"one column named {ONLY_COLUMN}. The reply also has columns",
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="scale of the measurement noise, one per observation; null is 1",
+        description="scale of the measurement noise, one per observation; null means 1",
     )
     input: list[Input | None] | None = Field(
-        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {INPUT}"
+        default=None,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description=f"one per observation, or null for none: {INPUT}",
     )
     bias: list[Input | None] | None = Field(
-        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, null is none: {BIAS}"
+        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, or null for none: {BIAS}"
     )
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
-        description=f"{COVARIATES}: a value for each observation, and then one for each row of `ahead`, or up to "
-        f"{MAX_AHEAD} more, the usual lag apart",
+        description=f"{COVARIATES}. Each has one value per observation, followed by one for each row of `ahead`, or "
+        f"by up to {MAX_AHEAD} values at the usual time step",
     )
     system: System = None
     state: InitialState = None
@@ -233,8 +242,9 @@ class FilterRequest(FilterSeries):
     series: dict[SeriesName, SkipValidation[FilterSeries]] | None = Field(
         default=None,
         min_length=1,
-        description="several series by name, up to `max_series` of /info with `max_series_observations` together; the "
-        "request's other fields apply to each. Each gets the same reply as alone, or its own error",
+        description="several series by name, up to `max_series` of /info, with `max_series_observations` in total. "
+        "The other fields of the request apply to each series. Each series gets the same reply as in a "
+        "request of its own, or its own error",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -242,9 +252,10 @@ class FilterRequest(FilterSeries):
         default=None,
         ge=0,
         le=MAX_AHEAD,
-        description="rows to forecast after the last observation, at the usual lag; in `ahead` of a reply to `values`. "
-        "A continued series has the intervals of a single request if each of its requests has the same `ahead`. null: "
-        f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, else 0",
+        description="number of rows to forecast after the last observation, at the usual time step; a reply to "
+        "`values` has them in `ahead`. Intervals of a continued series equal those of a single request "
+        f"if each request has the same `ahead`. null means {USUAL_AHEAD} if `values` is a list without "
+        "`times` and `horizon`, otherwise 0",
     )
     samples: Samples = 0
     alarm: Alarms = None
@@ -253,18 +264,23 @@ class FilterRequest(FilterSeries):
     passes: PassesChoice = None
     tz: Zone = "UTC"
     seed: Seed | None = Field(default=None, description=SEED)
-    mode: Mode = Field(default="recurrent", description="attention uses all earlier observations of the request")
+    mode: Mode = Field(
+        default="recurrent",
+        description="`attention` computes each step from all earlier observations of the request; `recurrent` "
+        "updates a state",
+    )
     smooth: bool = Field(default=False, description="also return the states given all observations")
     deadline_ms: int | None = Field(
         default=None,
         ge=1,
         le=3_600_000,
-        description='after this time, reply with the observations processed so far, and finish_reason "deadline"',
+        description="milliseconds after which the reply ends with the observations processed so far and "
+        'finish_reason "deadline"',
     )
     stream: bool = Field(
         default=False,
-        description="send each step as soon as it is final. A late or malformed row is answered with an error, and the "
-        "stream goes on",
+        description="send each step as soon as it is final. A late or malformed row gets an error, and the stream "
+        "continues",
     )
     late: Late = None
     _refused: dict[int, InvalidInput] = PrivateAttr(default_factory=dict)
@@ -272,7 +288,7 @@ class FilterRequest(FilterSeries):
     @model_validator(mode="wrap")
     @classmethod
     def forgive_rows(cls, document: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Malformed rows of a stream are refused one by one; see `refused`."""
+        """Reject malformed rows of a stream one by one. See `refused`."""
         try:
             return validate(document)
         except ValidationError:
@@ -285,17 +301,17 @@ class FilterRequest(FilterSeries):
 
     @property
     def refused(self) -> dict[int, InvalidInput]:
-        """Errors of malformed rows, by position. These are null, with the time 0 in place of an invalid one."""
+        """Errors of malformed rows, by position. These rows are null, and an invalid time is replaced by 0."""
         return self._refused
 
     @property
     def is_forgiving(self) -> bool:
-        """Whether a refused row leaves the others."""
+        """Whether the other rows are filtered if one is rejected."""
         return self.stream and not self.smooth and self.mode == "recurrent"
 
     @property
     def rows_ahead(self) -> int:
-        """Rows to forecast after the last observation."""
+        """Number of rows to forecast after the last observation."""
         if self.ahead is not None:
             return self.ahead
         is_list = self.values is not None and list(self.values) == [ONLY_COLUMN] and self.times is None
@@ -303,42 +319,50 @@ class FilterRequest(FilterSeries):
 
     @model_validator(mode="after")
     def check_ahead(self) -> Self:
-        """`ahead` needs columns, and a state to forecast from."""
+        """Check that `ahead` is used with `values` and in recurrent mode."""
         if self.ahead and self.values is None and self.series is None:
-            raise FieldError("ahead", "ahead needs `values`; with observations, use `horizon`", "no_values")
+            raise FieldError("ahead", "ahead requires `values`; with observations, use `horizon`", "no_values")
         if self.ahead and self.mode != "recurrent":
-            raise FieldError("mode", 'mode must be "recurrent" with ahead', "no_state")
+            raise FieldError("mode", 'mode must be "recurrent" to forecast with ahead', "no_state")
         return self
 
     @model_validator(mode="after")
     def check_late(self) -> Self:
-        """Late rows are those of a stream."""
+        """Check that `late` is used with a stream of observations."""
         if self.late is not None and (self.series is not None or not self.is_forgiving):
-            raise FieldError("late", "late needs `stream` with observations, without smooth", "needs_stream")
+            raise FieldError(
+                "late", "late requires `stream` with observations, and does not support smooth", "needs_stream"
+            )
         if self.late is not None and self.known is not None:
-            raise FieldError("late", "late with `known` needs /filter/stream, whose rows have their own", "no_late")
+            raise FieldError(
+                "late",
+                "late does not support `known` here; use /filter/stream, where each row has its own `known` values",
+                "no_late",
+            )
         return self
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
-        """States and systems need the recurrent mode."""
+        """Check that states and systems are used in recurrent mode."""
         check_system(self.system, self.model, self.mode)
         if self.mode != "recurrent" and (self.state is not None or self.return_state is not False):
-            raise FieldError("mode", 'mode must be "recurrent" with a state', "no_state")
+            raise FieldError("mode", 'mode must be "recurrent" to use a state', "no_state")
         return self
 
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
-        """Lists have one value per observation, and times do not decrease."""
+        """Check that all lists have one value per observation and that times do not decrease."""
         if self.series is not None:
             return self.check_series()
         count = self.check_form()
         if self.times is None and self.alarm is not None and (needs := self.alarm.options(self.tz).needs_times):
-            raise FieldError(f"alarm.{needs}", f"alarm.{needs} needs times, in seconds", "no_times")
+            raise FieldError(f"alarm.{needs}", f"alarm.{needs} requires times in seconds", "no_times")
         for name in ("times", "noise", "input", "bias"):
             values = getattr(self, name)
             if values is not None and len(values) != count:
-                raise FieldError(name, f"{name} must have one value per observation, {count}", "length_mismatch")
+                raise FieldError(
+                    name, f"{name} must have one value for each of the {count} observations", "length_mismatch"
+                )
         self.check_covariates(count)
         times = [] if self.times is None or self.is_forgiving else self.times
         for index in np.flatnonzero(np.diff(times) < 0)[:1].tolist():
@@ -347,38 +371,44 @@ class FilterRequest(FilterSeries):
         return self
 
     def check_covariates(self, count: int) -> None:
-        """Columns that are known ahead have values for all rows and those of `ahead`."""
+        """Check that each column of `known` has a value for every row and every row of `ahead`.
+
+        Args:
+            count: number of observations.
+        """
         if self.known is None:
             return
         if self.input is not None or self.system is not None or self.mode != "recurrent":
-            raise FieldError("known", "known goes with neither `input`, `system` nor attention mode", "no_known")
+            raise FieldError(
+                "known", "known is not supported together with `input` or `system`, or in attention mode", "no_known"
+            )
         lengths = {name: len(column) for name, column in self.known.items()}
         for name, length in lengths.items():
             field = f"known.{name}"
             if name in (self.values or ()):
-                raise FieldError(field, f"{field} is a column of values, too: give it in one of them", "duplicate")
+                raise FieldError(field, f"{field} is also a column of values; remove it from one of them", "duplicate")
             if not count + self.rows_ahead <= length <= count + MAX_AHEAD:
-                needed = f"a value for each observation and each row of `ahead`, {count + self.rows_ahead} at least"
+                needed = f"at least {count + self.rows_ahead} values, one for each observation and each row of `ahead`,"
                 raise FieldError(
-                    field, f"{field} must have {needed} and {count + MAX_AHEAD} at most", "length_mismatch"
+                    field, f"{field} must have {needed} and at most {count + MAX_AHEAD}", "length_mismatch"
                 )
         if len(set(lengths.values())) > 1:
-            raise FieldError("known", "columns of known must have the same number of values", "length_mismatch")
+            raise FieldError("known", "all columns of known must have the same number of values", "length_mismatch")
 
     def check_series(self) -> Self:
-        """With `series`, fields of one series are in each of them."""
+        """Check that with `series` no field of a single series is at the top level."""
         for name in FilterSeries.model_fields:
             if name not in SHARED_FIELDS and getattr(self, name) is not None:
-                raise FieldError(name, f"{name} belongs in each of series", "of_each_series")
+                raise FieldError(name, f"{name} belongs in each item of series", "of_each_series")
         if isinstance(self.return_state, str):
-            message = "return_state names the session of one series: give it in each of series"
+            message = "return_state names a session, which holds one series; set it in each item of series"
             raise FieldError("return_state", message, "of_each_series")
         return self
 
     def check_form(self) -> int:
-        """Either rows or columns of equal length. Returns the number of observations."""
+        """Check that there are either rows or columns of equal length, and return the number of observations."""
         if (self.observations is None) == (self.values is None):
-            message = "either observations or values, or series, must be given"
+            message = "give one of observations, values and series"
             raise FieldError("observations", message, "rows_or_columns")
         if self.values is None:
             return len(self.observations or ())
@@ -387,11 +417,11 @@ class FilterRequest(FilterSeries):
         for name, length in counts.items():
             if length != count or not length:
                 field = f"values.{name}"
-                expected = "at least one value" if not length else f"as many values as the other columns, {count}"
+                expected = "at least one value" if not length else f"as many values as the other columns ({count})"
                 raise FieldError(field, f"{field} must have {expected}", "length_mismatch")
         if self.stream or self.samples:
             field = "stream" if self.stream else "samples"
-            raise FieldError(field, f"{field} needs observations instead of values", "rows_only")
+            raise FieldError(field, f"{field} requires observations instead of values", "rows_only")
         return count
 
 
@@ -404,7 +434,7 @@ def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "
     if system is None:
         return
     if model is not None:
-        raise FieldError("system", "system replaces model: give one of them", "model_and_system")
+        raise FieldError("system", "system replaces the model; remove system or model", "model_and_system")
     if mode != "recurrent":
-        message = 'mode must be "recurrent" with a system: attention needs a bundle'
+        message = 'mode must be "recurrent" with a system, because attention needs a bundle'
         raise FieldError("mode", message, "no_such_mode")

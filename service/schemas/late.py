@@ -1,4 +1,4 @@
-"""Late rows of a stream."""
+"""Options for late rows of a stream."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rfa.service.schemas.base import FieldError, Request
 
 
 class LateRequest(Request):
-    """Late rows of a stream, taken exactly: from then on the numbers are those of the rows in the order of time."""
+    """Options for late rows. From a late row on, the results equal those of the rows in the order of time."""
 
     window: Annotated[float, Field(gt=0, le=LARGEST_HORIZON)] | Annotated[str, Field(max_length=32)] = Field(
-        description='how far a row may be before the newest time: in units of the times, or such as "5min" for times '
-        "in seconds; at most 512 rows"
+        description="how much earlier than the newest time a row may be, in units of the times, or as a duration "
+        'such as "5min" for times in seconds; at most 512 rows are kept'
     )
 
     @model_validator(mode="after")
     def check_window(self) -> Self:
-        """The window is a time."""
+        """Check that the window is a duration."""
         _ = self.length
         return self
 
@@ -37,7 +37,7 @@ class LateRequest(Request):
 Late = Annotated[
     LateRequest | None,
     Field(
-        description="take late rows of a stream; their steps have `late` and `recomputed`. An exact repeat of a row of "
-        "the window is refused; a state has the window. null: late rows are refused"
+        description="accept late rows of a stream; their steps have `late` and `recomputed`. An exact repeat of a "
+        "row in the window is rejected. A state includes the window. null rejects late rows"
     ),
 ]

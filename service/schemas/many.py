@@ -1,4 +1,4 @@
-"""Replies to `series` of /filter: each series has the same reply as alone."""
+"""Replies to `series` of /filter. Each series has the same reply as in a request of its own."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ class ManySummary(Reply):
 
     model: Annotated[str, says("the model that answered")]
     count: Annotated[int, says("number of series")]
-    failed: Annotated[int, says("series with an error")]
-    observations: Annotated[int, says("processed observations of all series")]
+    failed: Annotated[int, says("number of series with an error")]
+    observations: Annotated[int, says("number of processed observations of all series")]
     timings: Annotated[FilterTimings, says("durations of the whole request")]
 
 
 @dataclass
 class FilterManyReply(ManySummary):
-    """Reply to `series`: the reply of each, or its error."""
+    """Reply to `series`, with the reply or the error of each."""
 
     series: Annotated[
         dict[str, FilterReply | FilterColumns | ErrorReply],
-        says("by name, in the order in which they were finished: steps, columns or an error"),
+        says("steps, columns or an error by name of the series, in the order of completion"),
     ]
 
 
 @dataclass
 class SeriesSteps(FilterReply):
-    """A line of a stream of several series: one with observations."""
+    """A line of a stream of several series, for a series with `observations`."""
 
     series: Name
 
 
 @dataclass
 class SeriesColumns(FilterColumns):
-    """A line of a stream of several series: one with values."""
+    """A line of a stream of several series, for a series with `values`."""
 
     series: Name
 
 
 @dataclass
 class SeriesError(Reply):
-    """A line of a stream of several series: one with an error; the others continue."""
+    """A line of a stream of several series, for a series with an error. The other series continue."""
 
     series: Name
-    error: Annotated[ErrorBody, says("the error, and the field that caused it")]
+    error: Annotated[ErrorBody, says("error, with the field that caused it")]
 
 
 @dataclass

@@ -15,33 +15,38 @@ MAX_MERGED = 8
 
 
 class MergeRequest(Request):
-    """States of several streams of one filter that observe the same system."""
+    """States of several streams that observe the same system with the same filter."""
 
-    model: ModelName | None = Field(default=None, description="null: the server's first filter bundle")
+    model: ModelName | None = Field(
+        default=None, description="name of the model; null selects the server's first filter bundle"
+    )
     system: System = None
     states: list[StateReference] = Field(
         min_length=2,
         max_length=MAX_MERGED,
         fail_fast=True,
-        description="each a `state` of a reply, `session:NAME` or `session:NAME@STEP`; they do not change",
+        description="states to merge: the `state` of a reply, `session:NAME` or `session:NAME@STEP`. They do not "
+        "change",
     )
     method: MergeMethod = Field(
         default="covariance_intersection",
-        description="`precision`: for states that are independent given `prior`. `covariance_intersection`: never "
-        "overconfident, whatever they have in common",
+        description="`precision` is for states that are independent given `prior`. `covariance_intersection` is "
+        "never overconfident, whatever the states have in common",
     )
     prior: StateReference | None = Field(
-        default=None, description="with `precision`: the common earlier state of all of them, which is counted once"
+        default=None, description="with `precision`, the common earlier state, which is then counted once"
     )
-    t: Time | None = Field(default=None, description="time of the merged state; null: the latest time of the states")
+    t: Time | None = Field(
+        default=None, description="time of the merged state; null uses the latest time of the states"
+    )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
     return_state: ReturnState = True
 
     @model_validator(mode="after")
     def check_prior(self) -> Self:
-        """Only the precision method has a prior."""
+        """Check that a prior is only given with the precision method."""
         check_system(self.system, self.model)
         if self.prior is not None and self.method != "precision":
-            raise FieldError("prior", 'prior is of method "precision" only', "needs_precision")
+            raise FieldError("prior", 'prior requires method "precision"', "needs_precision")
         return self

@@ -1,4 +1,6 @@
-"""Requests and replies of the OpenAI routes: OpenAI's fields, and some of our own. Other fields are refused."""
+"""Requests and replies of the OpenAI routes, with OpenAI's fields and a few additional ones. Unknown fields are
+errors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from rfa.service.schemas.text_requests import DECODE, LatentNoise, ReturnLatents
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
-LONGEST_MODEL_NAME = 256  # long enough for names of other servers, which are unknown here, not malformed
+LONGEST_MODEL_NAME = (
+    256  # long enough for model names of other servers, so that these are reported as unknown, not as malformed
+)
 
 PromptText = Annotated[str, Field(max_length=2_000_000)]
 PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
@@ -33,13 +37,13 @@ Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True
 
 
 class StreamOptions(Request):
-    """Additional parts of a stream."""
+    """Options for additional parts of a stream."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="send a last chunk with the usage and no choices"
+        default=False, description="send a last chunk with the usage and without choices"
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="with include_usage: also send the usage so far in every chunk"
+        default=False, description="with include_usage, also send the usage so far in every chunk"
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
@@ -57,93 +61,109 @@ class CompletionRequest(SamplingFields):
     )
 
     model: str | None = Field(
-        default=None, max_length=LONGEST_MODEL_NAME, description="null: the server's first language model"
+        default=None,
+        max_length=LONGEST_MODEL_NAME,
+        description="name of the model; null selects the server's first language model",
     )
     prompt: Annotated[Prompts | None, ONE_OF_PROMPTS] = Field(
-        description="texts or lists of token ids; null: the empty text"
+        description="texts or lists of token ids; null is the empty text"
     )
     max_tokens: Annotated[int, NullIs(16)] = Field(
-        default=16, ge=0, le=1_000_000, description="maximum number of generated tokens; 0 only reads the prompt"
+        default=16,
+        ge=0,
+        le=1_000_000,
+        description="maximum number of generated tokens; with 0 the prompt is read and nothing is generated",
     )
-    temperature: Annotated[float, NullIs(1.0)] = Field(default=1.0, ge=0, le=100, description="0 is greedy")
+    temperature: Annotated[float, NullIs(1.0)] = Field(
+        default=1.0, ge=0, le=100, description="sampling temperature; 0 is greedy"
+    )
     top_p: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, gt=0, le=1, description="sample from the smallest set with this probability"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens whose probabilities sum to at least this",
     )
     n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices per prompt")
-    best_of: int | None = Field(default=None, ge=1, le=16, description="must equal n: all choices are returned")
+    best_of: int | None = Field(default=None, ge=1, le=16, description="must equal n, because all choices are returned")
     stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
-        default=None, description="the text ends before the first of these"
+        default=None, description="strings that end the text"
     )
-    seed: Seed | None = Field(default=None, description="of every prompt; null: random, each choice has its own")
+    seed: Seed | None = Field(
+        default=None, description="random seed of every prompt; null chooses one at random for each choice"
+    )
     logprobs: int | None = Field(
-        default=None, ge=0, le=5, description="return each token and this number of alternatives"
+        default=None, ge=0, le=5, description="return each token with this number of alternatives"
     )
     return_tokens_as_token_ids: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="name tokens `token_id:ID` in logprobs"
+        default=False, description="write tokens as `token_id:ID` in logprobs"
     )
     echo: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="put the prompt before the text, and its tokens into logprobs"
+        default=False, description="prepend the prompt to the text, and its tokens to logprobs"
     )
     prompt_logprobs: int | None = Field(
         default=None,
         ge=0,
         le=20,
-        description="return each token of the prompt and this number of alternatives; not with stream",
+        description="return each token of the prompt with this number of alternatives; not with stream",
     )
-    stream: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="send the text in pieces, as it is generated"
-    )
-    stream_options: StreamOptions | None = Field(default=None, description="only with `stream`")
+    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the text as it is generated")
+    stream_options: StreamOptions | None = Field(default=None, description="options of the stream; requires `stream`")
     user: str | None = Field(default=None, max_length=512, description="ignored")
-    suffix: Annotated[Any, Only(None, "", reason="the models read from left to right and cannot fill in")] = Field(
+    suffix: Annotated[Any, Only(None, "", reason="the models read from left to right and cannot insert text")] = Field(
         default=None, description=NEUTRAL
     )
 
     top_k: int | None = Field(
-        default=None, ge=-1, le=1_000_000, description="sample from the k most probable tokens; null, 0 and -1: all"
+        default=None,
+        ge=-1,
+        le=1_000_000,
+        description="sample from the k most probable tokens; null, 0 and -1 disable the filter",
     )
     truncate_prompt_tokens: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="use only the last tokens of each prompt"
+        default=None, ge=1, le=1_000_000, description="keep only this number of tokens at the end of each prompt"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
     latent_noise: LatentNoise = 0.0
     return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description='end the texts after this time, with ended_by "deadline"'
+        default=None, ge=1, le=3_600_000, description='milliseconds after which the texts end with ended_by "deadline"'
     )
     state: InitialState = None
     return_state: Annotated[ReturnState, NullIs(False)] = False
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Refuse invalid and unsupported combinations of fields."""
+        """Reject unsupported values and fields that exclude each other."""
         if self.best_of is not None and self.best_of != self.n:
-            raise FieldError("best_of", "best_of must be null or equal to n: every choice is returned", "not_supported")
+            raise FieldError(
+                "best_of", "best_of must be null or equal to n, because every choice is returned", "not_supported"
+            )
         if self.stream_options is not None and not self.stream:
-            raise FieldError("stream_options", "stream_options needs stream: true", "needs_stream")
+            raise FieldError("stream_options", "stream_options requires stream: true", "needs_stream")
         if self.prompt_logprobs is not None and self.stream:
-            raise FieldError("prompt_logprobs", "prompt_logprobs needs stream: false", "not_supported")
+            raise FieldError("prompt_logprobs", "prompt_logprobs requires stream: false", "not_supported")
         check_state_use(self, "", [] if is_one_prompt(self.prompt) else ["prompt"])
         return self
 
 
 def is_one_prompt(prompts: Any) -> bool:
-    """Whether these `Prompts` are one text or list of tokens, not several."""
+    """Return whether these `Prompts` are a single text or list of tokens."""
     return not isinstance(prompts, list) or isinstance(prompts[0], int)
 
 
 @dataclass
 class CompletionLogprobs(Reply):
-    """The tokens of a choice or chunk; every list has one entry per token."""
+    """Tokens of a choice or chunk. Every list has one entry per token."""
 
-    tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` if its bytes are incomplete characters")]
+    tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt")]
     top_logprobs: Annotated[
-        Many[dict[str, float] | None], says("the most probable tokens, and this one; null as token_logprobs")
+        Many[dict[str, float] | None],
+        says("the most probable tokens and this token; null where token_logprobs is null"),
     ]
     text_offset: Annotated[Many[int], says("index of the token's first character in the text")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
-    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null as token_logprobs")]
+    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null where token_logprobs is null")]
 
 
 @dataclass
@@ -151,13 +171,13 @@ class PromptLogprob(Reply):
     """A token at a position of the prompt."""
 
     logprob: Annotated[float, says(LOGPROB)]
-    rank: Annotated[int, says("1 for the most probable token")]
-    decoded_token: Annotated[str, says("the token's own characters")]
+    rank: Annotated[int, says("rank of the token; 1 is the most probable")]
+    decoded_token: Annotated[str, says("characters of the token alone")]
 
 
-Index = Annotated[int, says("i * n + j for choice j of prompt i")]
+Index = Annotated[int, says("index of the choice, i * n + j for choice j of prompt i")]
 Logprobs = Annotated[CompletionLogprobs | None, says("log probabilities of the tokens; null unless requested")]
-ChoiceSeed = Annotated[int, says("repeats this choice for the same request")]
+ChoiceSeed = Annotated[int, says("seed of this choice; the same request with it returns the same text")]
 
 
 @dataclass
@@ -165,28 +185,33 @@ class CompletionChoice(Reply):
     """One continuation."""
 
     index: Index
-    text: Annotated[str, says("the new text")]
+    text: Annotated[str, says("generated text")]
     logprobs: Logprobs
-    finish_reason: Annotated[Literal["stop", "length"], says("OpenAI's reasons")]
+    finish_reason: Annotated[Literal["stop", "length"], says("reason for the end, in OpenAI's terms")]
     ended_by: Annotated[FinishReason, says("reason for the end")]
     seed: ChoiceSeed
     latents: Latents
     prompt_logprobs: Annotated[
         Many[dict[str, PromptLogprob] | None] | None,
-        says("by token of the prompt: it and its alternatives by id, null for the first; null unless requested"),
+        says(
+            "for each token of the prompt, that token and its alternatives by id; null for the first token, "
+            "and unless requested"
+        ),
     ]
     state: State
 
 
 @dataclass
 class CompletionChunkChoice(Reply):
-    """The next piece of one continuation."""
+    """The next part of one continuation."""
 
     index: Index
-    text: Annotated[str, says("the next piece of the text")]
+    text: Annotated[str, says("next part of the text")]
     logprobs: Logprobs
-    finish_reason: Annotated[Literal["stop", "length"] | None, says("OpenAI's reasons, in the last piece")]
-    ended_by: Annotated[FinishReason | None, says("reason for the end, in the last piece")]
+    finish_reason: Annotated[
+        Literal["stop", "length"] | None, says("reason for the end in OpenAI's terms, only in the last chunk")
+    ]
+    ended_by: Annotated[FinishReason | None, says("reason for the end, only in the last chunk")]
     seed: ChoiceSeed
     latents: Latents
     state: State
@@ -194,10 +219,10 @@ class CompletionChunkChoice(Reply):
 
 @dataclass
 class CompletionUsage(Reply):
-    """Numbers of tokens. A prompt counts once for all its choices."""
+    """Token counts. A prompt counts once for all its choices."""
 
-    prompt_tokens: Annotated[int, says("tokens of the prompts")]
-    completion_tokens: Annotated[int, says("generated tokens of all choices")]
+    prompt_tokens: Annotated[int, says("number of prompt tokens")]
+    completion_tokens: Annotated[int, says("number of generated tokens of all choices")]
     total_tokens: Annotated[int, says("sum of both")]
 
 
@@ -207,9 +232,9 @@ class CompletionHead(Reply):
 
     id: Annotated[str, says("id of the request")]
     object: Annotated[Literal["text_completion"], says("constant")]
-    created: Annotated[int, says("seconds since 1970")]
+    created: Annotated[int, says("time of the reply in seconds since 1970")]
     model: Annotated[str, says("the model that answered")]
-    system_fingerprint: Annotated[str, says("version of the server and the bundle, with which results may change")]
+    system_fingerprint: Annotated[str, says("version of the server and the bundle; results may change with it")]
 
 
 @dataclass
@@ -224,7 +249,7 @@ class Completion(CompletionHead):
 class CompletionChunk(CompletionHead):
     """One chunk of the stream."""
 
-    choices: Annotated[list[CompletionChunkChoice], says("one; none in the chunk with the usage")]
+    choices: Annotated[list[CompletionChunkChoice], says("one choice; none in the chunk with the usage")]
     usage: Annotated[CompletionUsage | None, says("null unless requested by `stream_options`")]
 
 
@@ -232,17 +257,17 @@ class CompletionChunk(CompletionHead):
 class ModelCard(Reply):
     """A language model of this server."""
 
-    id: Annotated[str, says("name in requests")]
+    id: Annotated[str, says("name of the model in requests")]
     object: Annotated[Literal["model"], says("constant")]
     created: Annotated[int, says("always 0")]
-    owned_by: Annotated[str, says("always the name of this software")]
+    owned_by: Annotated[str, says("name of this software")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
-    modes: Annotated[tuple[Mode, ...], says("values of `decode` that it supports, the default last")]
+    modes: Annotated[tuple[Mode, ...], says("supported values of `decode`, the default last")]
 
 
 @dataclass
 class ModelList(Reply):
-    """The language models of this server; /info also lists the filters."""
+    """The language models of this server. /info also lists the filters."""
 
     object: Annotated[Literal["list"], says("constant")]
-    data: Annotated[list[ModelCard], says("in the order of /info")]
+    data: Annotated[list[ModelCard], says("models in the order of /info")]

@@ -15,7 +15,7 @@ from rfa.runtime.blocks import Blocks
 
 @dataclass(frozen=True)
 class Json:
-    """Annotation with the type of a value in JSON; by default a list of its items."""
+    """Annotation with the type of a value in JSON. The default is a list of its items."""
 
     kind: Any = None
 
@@ -31,4 +31,4 @@ Item = TypeVar("Item")
 Many = Annotated[Sequence[Item] | Blocks, Json()]
 Rows = Annotated[np.ndarray, Json(list[list[float]])]
 Probability = Annotated[float, Field(ge=0, le=1)]
-State = Annotated[str | None, Field(description="the state after this, a sealed token or `session:NAME@STEP`")]
+State = Annotated[str | None, Field(description="state after the last step: a sealed token or `session:NAME@STEP`")]

@@ -22,13 +22,13 @@ UNSCORED = "; null for the first token of a text without `state`"
 
 
 class TokenAlarmRequest(Request):
-    """Which tokens are alarms: those with a tail probability of at most the rate."""
+    """Alarm options for tokens. A token is an alarm if its tail probability is at most the rate."""
 
-    rate: float = Field(gt=0, le=LARGEST_RATE, description="share of the tokens of usual texts that are alarms")
+    rate: float = Field(gt=0, le=LARGEST_RATE, description="share of the tokens of ordinary texts that are alarms")
 
 
 class ScoreRequest(Request):
-    """Texts whose tokens are scored; nothing is generated."""
+    """Texts to score. Nothing is generated."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -37,40 +37,42 @@ class ScoreRequest(Request):
     )
 
     inputs: Annotated[Prompts, ONE_OF_PROMPTS] = Field(description="texts or lists of token ids")
-    model: ModelName | None = Field(default=None, description="null: the server's first language model")
+    model: ModelName | None = Field(
+        default=None, description="name of the model; null selects the server's first language model"
+    )
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
         default=0, ge=0, le=20, description="return the n most probable tokens at each position"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
-    alarm: TokenAlarmRequest | None = Field(default=None, description="mark tokens as alarms; null: none")
+    alarm: TokenAlarmRequest | None = Field(default=None, description="mark tokens as alarms; null disables alarms")
     stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the scores as they are computed")
     state: InitialState = None
     return_state: ReturnState = False
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
-        """A state belongs to one text in recurrent mode."""
+        """Check that a state is used with one text in recurrent mode."""
         check_state_use(self, "", [] if is_one_prompt(self.inputs) else ["inputs"])
         return self
 
 
 @dataclass
 class ScoredTokens(Reply):
-    """Tokens of a text; every list has one entry per token."""
+    """Tokens of a text. Every list has one entry per token."""
 
     index: Annotated[int, says("position of the text in `inputs`")]
     first: Annotated[int, says("position of the first of these tokens in the text")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
-    tokens: Annotated[Many[str], says("text of the token; `bytes:\\x..` if its bytes are incomplete characters")]
+    tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     logprobs: Annotated[Many[float | None], says(LOGPROB + UNSCORED)]
-    ranks: Annotated[Many[int | None], says("1 for the most probable token" + UNSCORED)]
-    entropies: Annotated[Many[float | None], says("entropy of the model's distribution in nats" + UNSCORED)]
+    ranks: Annotated[Many[int | None], says("rank of the token; 1 is the most probable" + UNSCORED)]
+    entropies: Annotated[Many[float | None], says("entropy of the predicted distribution in nats" + UNSCORED)]
     confidences: Annotated[Many[float | None], says(CONFIDENCE + UNSCORED)]
     tails: Annotated[
         Many[float | None],
         says(
-            "calibrated probability of a token that is at most as probable as this one; with the bundle's table of "
-            "tails, the share of its held-out tokens that were" + UNSCORED
+            "calibrated probability of a token that is at most as probable as this one. With the bundle's tail "
+            "table, it is the share of such tokens in the held-out texts" + UNSCORED
         ),
     ]
     alarms: Annotated[Many[bool | None] | None, says("whether a token is an alarm; null unless requested")]
@@ -86,7 +88,7 @@ class ScoreSum(Reply):
     index: Annotated[int, says("position of the text in `inputs`")]
     log_likelihood: Annotated[float, says("sum of the log probabilities")]
     scored_tokens: Annotated[int, says("number of tokens with a score")]
-    scored_bytes: Annotated[int, says("bytes of those tokens")]
+    scored_bytes: Annotated[int, says("number of bytes in the tokens with a score")]
     alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
     state: State
 
@@ -97,7 +99,7 @@ class ScoredText(ScoredTokens):
 
     log_likelihood: Annotated[float, says("sum of the log probabilities")]
     scored_tokens: Annotated[int, says("number of tokens with a score")]
-    scored_bytes: Annotated[int, says("bytes of those tokens")]
+    scored_bytes: Annotated[int, says("number of bytes in the tokens with a score")]
     alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
     state: State
 
@@ -106,13 +108,13 @@ class ScoredText(ScoredTokens):
 class ScoreReply(Reply):
     """The scores of all texts."""
 
-    model: Annotated[str, says("the model that scored")]
-    scores: Annotated[list[ScoredText], says("by text, in the order of `inputs`")]
+    model: Annotated[str, says("name of the model that computed the scores")]
+    scores: Annotated[list[ScoredText], says("scores of each text, in the order of `inputs`")]
 
 
 @dataclass
 class ScoredPiece(ScoredTokens):
-    """The next tokens of a text, a line of the stream."""
+    """The next tokens of a text, as a line of the stream."""
 
 
 @dataclass
@@ -120,5 +122,5 @@ class ScoreDone(Reply):
     """The last line of the stream."""
 
     done: Annotated[Literal[True], says("constant")]
-    model: Annotated[str, says("the model that scored")]
-    scores: Annotated[list[ScoreSum], says("by text, in the order of `inputs`")]
+    model: Annotated[str, says("name of the model that computed the scores")]
+    scores: Annotated[list[ScoreSum], says("sums over each text, in the order of `inputs`")]

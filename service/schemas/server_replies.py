@@ -16,14 +16,16 @@ Kind = Literal["lm", "filter", "series"]
 
 @dataclass
 class Health(Reply):
-    """The process is alive."""
+    """Reply of a live process."""
 
     status: Annotated[Literal["alive"], says("constant")]
 
 
 @dataclass
 class Ready(Reply):
-    """Bundles are loaded and reproduced their golden outputs, and the engine makes progress."""
+    """Reply of a ready server: the bundles are loaded, they have reproduced their golden outputs, and the engine makes
+    progress.
+    """
 
     status: Annotated[Literal["ready"], says("constant")]
     models: Annotated[list[str], says("names of the served models")]
@@ -31,19 +33,21 @@ class Ready(Reply):
 
 @dataclass(frozen=True)
 class GpuKernels(Reply):
-    """Origin of the kernels that a language model launched on a GPU while loading."""
+    """Origin of the GPU kernels that a language model launched while it was loaded."""
 
-    stored: Annotated[tuple[str, ...], says("compiled at export and loaded from the bundle")]
-    compiled: Annotated[tuple[str, ...], says("compiled by Triton on this machine")]
-    reason: Annotated[str | None, says("why the bundle's kernels were not used, such as another GPU or driver")]
+    stored: Annotated[tuple[str, ...], says("kernels that were compiled at export and loaded from the bundle")]
+    compiled: Annotated[tuple[str, ...], says("kernels that Triton compiled on this machine")]
+    reason: Annotated[str | None, says("why the kernels of the bundle were not used, such as another GPU or driver")]
 
 
 @dataclass(frozen=True)
 class LongSeries(Reply):
-    """Where a filter computes long pieces of a series, on a server with a GPU; everything else runs on the CPU."""
+    """Device that computes long pieces of a series, on a server with a GPU. The CPU computes everything else."""
 
-    device: Annotated[str, says("cuda or cpu")]
-    tokens: Annotated[int | None, says("rows × columns from which a piece runs on the GPU; null on a CPU")]
+    device: Annotated[str, says("`cuda` or `cpu`")]
+    tokens: Annotated[
+        int | None, says("smallest number of rows × columns of a piece that runs on the GPU; null on a CPU")
+    ]
     reason: Annotated[str | None, says("why long series run on the CPU; null on a GPU")]
 
 
@@ -51,14 +55,19 @@ class LongSeries(Reply):
 class ModelInfo(Reply):
     """A served bundle."""
 
-    name: Annotated[str, says("name in requests")]
-    kind: Annotated[Kind, says("lm generates text, filter estimates states, series does so for any columns")]
+    name: Annotated[str, says("name of the model in requests")]
+    kind: Annotated[
+        Kind,
+        says(
+            "`lm` generates text, `filter` estimates states, and `series` estimates the states of any number of columns"
+        ),
+    ]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
-    golden_values: Annotated[int, says("golden output values that the bundle reproduced when it was loaded")]
-    runtime: Annotated[str, says("onnx, compiled or torch")]
+    golden_values: Annotated[int, says("number of golden output values that the bundle reproduced when it was loaded")]
+    runtime: Annotated[str, says("runtime of the model: onnx, compiled or torch")]
     modes: Annotated[tuple[Mode, ...], says("supported values of `decode` or `mode`, the default last")]
     config: Annotated[Mapping[str, Any], says("configuration of the model")]
-    metrics: Annotated[Mapping[str, Any], says("measured on held-out data at export")]
+    metrics: Annotated[Mapping[str, Any], says("metrics on held-out data, measured at export")]
     calibration: Annotated[Mapping[str, Any], says("method and data of the calibration")]
     ece_rows: Annotated[int, says("tokens with which the stated calibration error was checked; 0: not checked")] = 0
     kernels: Annotated[

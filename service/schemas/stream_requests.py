@@ -35,7 +35,7 @@ from rfa.service.schemas.late import Late
 
 
 class FilterStreamRequest(Request):
-    """First frame of a live stream: what to return for each observation."""
+    """The first frame of a live stream. It selects what to return for each observation."""
 
     model: FilterModel = None
     system: System = None
@@ -43,7 +43,7 @@ class FilterStreamRequest(Request):
         default=1,
         ge=1,
         le=MOST_COMPONENTS,
-        description="columns of an observation, for models of any number",
+        description="columns of an observation, for models that accept any number of columns",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -54,23 +54,30 @@ class FilterStreamRequest(Request):
     fields: StepFields = None
     passes: PassesChoice = None
     tz: Zone = "UTC"
-    seed: Seed | None = Field(default=None, description="null: the state's seed, or random; the reply has it")
+    seed: Seed | None = Field(
+        default=None,
+        description="random seed; null uses the seed of the state, or chooses one at random; the reply reports it",
+    )
     known: list[ColumnName] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
-        description=f"names of {COVARIATES}; frames then have `known`",
+        description=f"names of {COVARIATES}; later frames then have `known`",
     )
     state: InitialState = None
     return_state: ReturnState = False
-    state_every: int | None = Field(default=None, ge=1, le=1_000_000, description="also return the state every n steps")
+    state_every: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="return the state after every n-th step"
+    )
 
     @model_validator(mode="after")
     def check_model(self) -> Self:
-        """A system replaces a model."""
+        """Check that `system` and `model` are not both given, and that the names in `known` are unique."""
         check_system(self.system, self.model)
         if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
-            raise FieldError("known", "known must name each column once, and does not go with `system`", "no_known")
+            raise FieldError(
+                "known", "known must name each column once, and is not supported with `system`", "no_known"
+            )
         return self
 
 
@@ -78,17 +85,19 @@ class StreamObservation(Request):
     """A frame with one observation."""
 
     t: Time | None = Field(
-        default=None, description="not before the previous time, or in the window of `late`; null: the step's index"
+        default=None,
+        description="time of the observation, not before the previous time or inside the window of `late`; null "
+        "uses the index of the step",
     )
-    y: Observation | None = Field(description="null only predicts; a null component is missing")
-    noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null is 1")
+    y: Observation | None = Field(description="observation; null only predicts, and a null component is missing")
+    noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null means 1")
     input: Input | None = Field(default=None, description=INPUT)
     bias: Input | None = Field(default=None, description=BIAS)
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         max_length=MOST_COVARIATES,
-        description="of each column of the first frame's `known` the value at this time and at each `horizon`; what is "
-        "left out or null is unknown",
+        description="value of each column of the first frame's `known`, at this time and at each `horizon`; values "
+        "that are null or left out are unknown",
     )
 
 
@@ -99,7 +108,7 @@ class StreamClose(Request):
 
     @model_validator(mode="after")
     def check_close(self) -> Self:
-        """Only true is allowed."""
+        """Check that `close` is true."""
         if not self.close:
             raise FieldError("close", "close must be true", "literal_error")
         return self

@@ -1,4 +1,4 @@
-"""Malformed rows of a request with `stream`: each is refused alone."""
+"""Rejection of single malformed rows in a request with `stream`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def refuse_rows(document: Any, kinds: Mapping[str, Any]) -> tuple[Any, dict[int, InvalidInput]]:
-    """The document without its malformed rows, and their errors by position; no errors if it is not a stream of rows.
+    """Return the document without its malformed rows, and their errors by position.
 
-    A refused row keeps its place: null, and the time 0 in place of an invalid one.
+    A rejected row becomes null and keeps its position, and an invalid time becomes 0. There are no errors if the
+    document is not a stream of rows.
 
     Args:
         kinds: types of the fields that have a value for each row.
     """
     if type(document) is not dict or document.get("stream") is not True:
         return document, {}
-    if document.get("smooth") or document.get("mode") == "attention":  # these need every row
+    if document.get("smooth") or document.get("mode") == "attention":  # smoothing and attention need every row
         return document, {}
     columns = {name: document[name] for name in kinds if type(document.get(name)) is list}
     if "observations" not in columns:

@@ -1,4 +1,4 @@
-"""A system in a request; `rfa.runtime.filters.system` interprets it and refuses what cannot be filtered."""
+"""A system in a request. `rfa.runtime.filters.system` builds it and rejects systems that cannot be filtered."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MOST_STATES)]
 Matrix = Annotated[list[Row], Field(min_length=1, max_length=max(MOST_STATES, MOST_COMPONENTS))]
-Square = Annotated[Number | Matrix, OneOf("a number (times the identity), or a matrix: a list of its rows")]
+Square = Annotated[Number | Matrix, OneOf("a number (times the identity matrix), or a matrix as a list of rows")]
 
 
 class CalendarRequest(Request):
-    """Offset of the measurements by time of the week, linear between nodes of a day. Times are seconds since 1970."""
+    """Offset of the measurements by time of the week, interpolated linearly between the nodes of a day. Times are
+    seconds since 1970.
+    """
 
-    zone: str = Field(max_length=64, description="time zone of the days, such as Europe/Berlin")
-    slots: int = Field(ge=1, le=MOST_SLOTS, description="evenly spaced nodes of a day, from midnight on")
+    zone: str = Field(max_length=64, description="time zone that defines the days, such as Europe/Berlin")
+    slots: int = Field(ge=1, le=MOST_SLOTS, description="number of evenly spaced nodes of a day, starting at midnight")
     holidays: list[Annotated[str, Field(max_length=10)]] = Field(
-        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 with the eighth pattern"
+        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 that use the eighth pattern"
     )
     pattern: list[
         Annotated[
@@ -34,12 +36,12 @@ class CalendarRequest(Request):
     ] = Field(
         min_length=1,
         max_length=MOST_COLUMNS,
-        description="values [P, days, slots]; days are Monday to Sunday and, optionally, an eighth for holidays",
+        description="values [P, days, slots]; the days are Monday to Sunday, optionally followed by one for holidays",
     )
 
 
 class SystemRequest(Request):
-    """A linear system: matrices A, Q, C, R or F, dt, Q, C, R, or a preset with its parameters.
+    """A linear system, given by A, Q, C, R, by F, dt, Q, C, R, or by a preset and its parameters.
 
     dx = A x dt + dw with E[dw dw^T] = Q dt; y = C x + offset + e with E[e e^T] = R.
     """
@@ -53,75 +55,84 @@ class SystemRequest(Request):
         }
     )
 
-    A: Matrix | None = Field(default=None, description="drift [n, n] per unit of time; stable or undamped")
-    F: Matrix | None = Field(default=None, description="instead of A: transition [n, n] over `dt`")
+    A: Matrix | None = Field(
+        default=None, description="drift matrix [n, n] per unit of time; must be stable or undamped"
+    )
+    F: Matrix | None = Field(default=None, description="transition matrix [n, n] over `dt`, as an alternative to A")
     dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(default=None, description="time step of F and Q")
     Q: Square | None = Field(
-        default=None, description="process noise [n, n]: covariance per unit of time with A, over `dt` with F"
+        default=None, description="covariance of the process noise [n, n], per unit of time with A and over `dt` with F"
     )
-    C: Matrix | None = Field(default=None, description="observation [P, n]; null: the identity")
-    H: Matrix | None = Field(default=None, description="alias of C")
+    C: Matrix | None = Field(default=None, description="observation matrix [P, n]; the default is the identity")
+    H: Matrix | None = Field(default=None, description="alternative name of C")
     R: Square | None = Field(default=None, description="covariance of the measurement noise [P, P]")
     preset: Literal["level", "trend", "constant_velocity", "constant_acceleration", "oscillator", "seasonal"] | None = (
         Field(
             default=None,
-            description="instead of matrices: `level` is a random walk; `trend` is a level with a slope; "
-            "`constant_velocity` and `constant_acceleration` have noise in their last derivative; `oscillator` has a "
-            "`period`; `seasonal` is a level with the harmonics of a `period`",
+            description="preset instead of matrices. `level` is a random walk; `trend` is a level with a slope; "
+            "`constant_velocity` and `constant_acceleration` have noise in their highest derivative; "
+            "`oscillator` has a `period`; `seasonal` is a level plus harmonics of a `period`",
         )
     )
     dimensions: int = Field(
-        default=1, ge=1, le=MOST_COMPONENTS, description="of a preset: number of independent copies, each observed"
+        default=1,
+        ge=1,
+        le=MOST_COMPONENTS,
+        description="number of independent copies of a preset, each of them observed",
     )
     process_noise: NotNegative | None = Field(
         default=None,
-        description="of a preset: variance of its noise per unit of time; for motion, of the last derivative",
+        description="variance per unit of time of a preset's process noise; for motion models, of the highest "
+        "derivative",
     )
     measurement_noise: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="of a preset: variance of a measurement"
+        default=None, description="variance of a preset's measurement noise"
     )
     slope_noise: NotNegative | None = Field(
-        default=None, description="of `trend`: variance of the slope's noise per unit of time"
+        default=None, description="for `trend`, variance per unit of time of the slope's noise"
     )
     season_noise: NotNegative | None = Field(
-        default=None, description="of `seasonal`: process noise of each phase; null is 0, a constant season"
+        default=None, description="for `seasonal`, process noise of each phase; null means 0, a constant season"
     )
     period: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="of `oscillator` and `seasonal`, in units of time"
+        default=None, description="for `oscillator` and `seasonal`, the period in units of time"
     )
     harmonics: Annotated[int, Field(ge=1, le=MOST_STATES // 2)] | None = Field(
-        default=None, description="of `seasonal`: number of harmonics; null is 3"
+        default=None, description="for `seasonal`, number of harmonics; null means 3"
     )
     damping: NotNegative | None = Field(
         default=None,
-        description="of `oscillator`, and of the slope of `trend`: rate of decay per unit of time; null is 0",
+        description="for `oscillator` and the slope of `trend`, decay rate per unit of time; null means 0",
     )
-    x0: Row | None = Field(default=None, description="mean of the state at the first observation [n]; null is 0")
+    x0: Row | None = Field(default=None, description="mean of the state at the first observation [n]; null means 0")
     P0: Square | None = Field(
         default=None,
-        description="covariance of x0 [n, n]; a number is times the identity. null: the stationary covariance, which "
-        "matrices must have; a preset without one starts diffuse",
+        description="covariance of x0 [n, n], or a number times the identity. The default is the stationary "
+        "covariance, which a system of matrices must then have; a preset without a stationary "
+        "covariance starts diffuse",
     )
-    offset: Row | None = Field(default=None, description="of the measurements [P]; null is 0")
-    bias: Row | None = Field(default=None, description="alias of offset")
+    offset: Row | None = Field(default=None, description="offset of the measurements [P]; null means 0")
+    bias: Row | None = Field(default=None, description="alternative name of offset")
     nu: Annotated[float, Field(gt=2, le=LARGEST)] | None = Field(
-        default=7.0, description="degrees of freedom of the robust weights; null is the Kalman filter"
+        default=7.0, description="degrees of freedom of the robust weights; null selects the Kalman filter"
     )
-    passes: int = Field(default=3, ge=1, le=MOST_PASSES, description="reweighting passes K of an observation")
+    passes: int = Field(
+        default=3, ge=1, le=MOST_PASSES, description="number K of reweighting passes for each observation"
+    )
     contamination: float = Field(
-        default=0.0, ge=0, lt=1, description="share of outliers that the log-likelihood allows for"
+        default=0.0, ge=0, lt=1, description="share of outliers that the log likelihood assumes"
     )
     outlier_scale: float = Field(default=10.0, gt=1, le=1e6, description="scale of the outliers")
     reacquire: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=6,
-        description="number of consistent rejected observations in a row after which the state jumps to them; null: "
-        "never",
+        description="number of consecutive rejected but mutually consistent observations after which the state "
+        "jumps to them; null disables this",
     )
 
     calendar: CalendarRequest | None = Field(
-        default=None, description="offset of the measurements by time of the week; null: none"
+        default=None, description="offset of the measurements by time of the week; null means none"
     )
 
     def document(self) -> dict[str, Any]:
-        """The given fields, for `rfa.runtime.filters.system`."""
+        """Return the given fields for `rfa.runtime.filters.system`."""
         return self.model_dump(exclude_unset=True)

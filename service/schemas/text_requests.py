@@ -16,8 +16,8 @@ from rfa.service.schemas.sampling import NEUTRAL, SamplingFields
 
 MAX_SAMPLES = 16
 DECODE = (
-    "`recurrent`: filter slots in constant memory; `attention`: exact attention over a growing cache; null: "
-    "`recurrent` if the model supports it (`modes` of /info and /v1/models)"
+    "`recurrent` uses filter slots in constant memory; `attention` uses exact attention over a growing cache. null "
+    "selects `recurrent` if the model supports it (see `modes` in /info and /v1/models)"
 )
 
 StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
@@ -26,45 +26,58 @@ LatentNoise = Annotated[
     Field(
         ge=0,
         le=10,
-        description="scale of the last layer's latent sample, drawn for each token; 0 uses its mean, for which "
-        "confidence is calibrated",
+        description="scale of the last layer's latent sample, which is drawn for each token. 0 uses the mean, for "
+        "which the confidence is calibrated",
     ),
 ]
 ReturnLatents = Annotated[
-    bool, NullIs(False), Field(description="return the last layer's latent of each generated token: sample or mean")
+    bool,
+    NullIs(False),
+    Field(description="return the last layer's latent of each generated token, as a sample or the mean"),
 ]
 
 
 class GenerateParameters(SamplingFields):
-    """How to continue the prompt; TGI's names and meanings where TGI has them."""
+    """Options for the continuation. Names and meanings follow Text Generation Inference (TGI) where it has the
+    option.
+    """
 
     max_new_tokens: Annotated[int, NullIs(100)] = Field(
         default=100, ge=1, le=1_000_000, description="maximum number of generated tokens"
     )
-    temperature: float | None = Field(default=None, ge=0, le=100, description="0 is greedy; null is 1")
+    temperature: float | None = Field(
+        default=None, ge=0, le=100, description="sampling temperature; 0 is greedy, and null means 1"
+    )
     top_k: int | None = Field(default=None, ge=1, le=1_000_000, description="sample from the k most probable tokens")
-    top_p: float | None = Field(default=None, gt=0, le=1, description="sample from the smallest set with this share")
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens whose probabilities sum to at least this",
+    )
     do_sample: bool | None = Field(
         default=None,
-        description="false is greedy; null samples if temperature or a filter is given",
+        description="false is greedy; null samples if temperature or a filter is set",
     )
     seed: Seed | None = Field(default=None, description=SEED)
     stop: list[StopSequence] = Field(
-        default_factory=list, max_length=16, fail_fast=True, description="the text ends before the first of these"
+        default_factory=list, max_length=16, fail_fast=True, description="strings that end the text"
     )
     details: bool = Field(default=True, description="return tokens, confidence and timings")
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
-        default=0, ge=0, le=32, description="return the n most probable tokens at each position"
+        default=0, ge=0, le=32, description="number of most probable tokens to return at each position"
     )
     return_full_text: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="put the prompt before generated_text"
+        default=False, description="prepend the prompt to generated_text"
     )
-    truncate: int | None = Field(default=None, ge=1, le=1_000_000, description="use only the last n prompt tokens")
-    # Fields of TGI that its clients send with these values.
+    truncate: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="keep only this number of tokens at the end of the prompt"
+    )
+    # Fields that clients of TGI send with these values.
     return_tokens_as_token_ids: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     best_of: Annotated[Any, Only(None, 1)] = Field(default=None, description=NEUTRAL)
     decoder_input_details: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="return the prompt's tokens in `prefill` of the details; not with stream"
+        default=False, description="return the prompt's tokens as `prefill` of the details; not with stream"
     )
     watermark: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     grammar: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
@@ -74,7 +87,10 @@ class GenerateParameters(SamplingFields):
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="number of independent continuations")
     return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description='end the text after this time, with finish_reason "deadline"'
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description='milliseconds after which the text ends with finish_reason "deadline"',
     )
 
 
@@ -94,10 +110,15 @@ class GenerateRequest(Request):
 
     inputs: str = Field(
         max_length=2_000_000,
-        description="prompt of up to `max_prompt_tokens` of /info; longer ones need parameters.truncate",
+        description="prompt of up to `max_prompt_tokens` tokens (see /info); a longer prompt requires "
+        "parameters.truncate",
     )
-    model: ModelName | None = Field(default=None, description="null: the server's first language model")
-    parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="how to continue it")
+    model: ModelName | None = Field(
+        default=None, description="name of the model; null selects the server's first language model"
+    )
+    parameters: GenerateParameters = Field(
+        default_factory=GenerateParameters, description="options for the continuation"
+    )
     stream: bool = Field(default=False, description="send each token as a server-sent event")
     state: InitialState = None
     return_state: ReturnState = False
@@ -105,48 +126,48 @@ class GenerateRequest(Request):
     @model_validator(mode="before")
     @classmethod
     def check_places(cls, document: Any) -> Any:
-        """Errors say where a misplaced field belongs; other servers place some fields differently."""
+        """Reject misplaced fields and say where they belong. Other servers place some fields differently."""
         outer = document if type(document) is dict else {}
         inner = outer.get("parameters")
         parameters, own = GenerateParameters.model_fields.keys(), cls.model_fields.keys()
         for name in outer:
             if name in parameters - own:
-                raise FieldError(name, f"{name} belongs in parameters.", "extra_forbidden")
+                raise FieldError(name, f"{name} belongs inside parameters", "extra_forbidden")
         for name in inner if type(inner) is dict else ():
             if name in own - parameters:
                 path = f"parameters.{name}"
-                raise FieldError(path, f"{path}: {name} must be at the top level, not in it.", "extra_forbidden")
+                raise FieldError(path, f"{path}: {name} belongs at the top level", "extra_forbidden")
         return document
 
     @model_validator(mode="after")
     def check_combinations(self) -> GenerateRequest:
-        """Refuse combinations of fields that exclude each other."""
+        """Reject fields that exclude each other."""
         check_state_use(self, "parameters.")
         details = "parameters.decoder_input_details"
         if self.parameters.decoder_input_details and self.stream:
-            raise FieldError(details, f"{details} needs stream: false", "not_supported")
+            raise FieldError(details, f"{details} requires stream: false", "not_supported")
         if self.parameters.decoder_input_details and not self.parameters.details:
             raise FieldError(details, f"{details} requires parameters.details to be true", "needs_details")
         return self
 
 
 def check_state_use(request: Any, prefix: str, lists: Sequence[str] = ()) -> None:
-    """Refuse a state where there is not one continuation in recurrent mode.
+    """Reject a state unless the request has one continuation in recurrent mode.
 
     Args:
-        request: has `state` and `return_state`, and `decode` and maybe `n` under `prefix`.
-        lists: fields that have several texts.
+        request: a request with `state` and `return_state`, and with `decode` and optionally `n` under `prefix`.
+        lists: fields that hold several texts.
 
     Raises:
-        FieldError: `no_state`.
+        FieldError: With the code `no_state`.
     """
     options = request.parameters if prefix else request
     if request.state is None and request.return_state is False:
         return
     if options.decode == "attention":
-        raise FieldError(f"{prefix}decode", f'{prefix}decode must be "recurrent" with a state', "no_state")
+        raise FieldError(f"{prefix}decode", f'{prefix}decode must be "recurrent" to use a state', "no_state")
     stores_state = request.return_state is not False or (request.state or "").startswith(SESSION_PREFIX)
     if stores_state and getattr(options, "n", 1) > 1:
-        raise FieldError(f"{prefix}n", f"{prefix}n must be 1 where the state is kept", "no_state")
+        raise FieldError(f"{prefix}n", f"{prefix}n must be 1 to return or store the state", "no_state")
     for name in lists:
-        raise FieldError(name, f"{name} must be one text or list of token ids with a state", "no_state")
+        raise FieldError(name, f"{name} must be one text or one list of token ids to use a state", "no_state")

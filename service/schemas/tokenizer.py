@@ -1,4 +1,4 @@
-"""Requests and replies of /tokenize, /detokenize and /tokenizer_info: those of vLLM."""
+"""Requests and replies of /tokenize, /detokenize and /tokenizer_info, as in vLLM."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from rfa.service.schemas.sampling import TokenId
 from rfa.service.schemas.text_replies import TOKEN_ID
 
 Model = Annotated[
-    str | None, Field(max_length=LONGEST_MODEL_NAME, description="null: the server's first language model")
+    str | None,
+    Field(
+        max_length=LONGEST_MODEL_NAME, description="name of the model; null selects the server's first language model"
+    ),
 ]
 
 
 class TokenizeRequest(Request):
     """A text to tokenise."""
 
-    prompt: PromptText = Field(description="the text")
+    prompt: PromptText = Field(description="text to tokenise")
     model: Model = None
-    add_special_tokens: bool | None = Field(default=None, description="ignored: prompts get no special tokens")
+    add_special_tokens: bool | None = Field(default=None, description="ignored, because prompts get no special tokens")
     return_token_strs: Annotated[bool, NullIs(False)] = Field(
         default=False, description="return the text of each token"
     )
 
 
 class DetokenizeRequest(Request):
-    """Tokens to join."""
+    """Token ids to decode."""
 
     tokens: list[TokenId] = Field(max_length=1_000_000, fail_fast=True, description="token ids")
     model: Model = None
@@ -42,31 +45,32 @@ class TokenizeReply(Reply):
     """The tokens of a text."""
 
     count: Annotated[int, says("number of tokens")]
-    max_model_len: Annotated[int, says("largest number of tokens of a prompt on this server")]
+    max_model_len: Annotated[int, says("maximum number of prompt tokens on this server")]
     tokens: Annotated[Many[int], says(TOKEN_ID)]
     token_strs: Annotated[
-        Many[str] | None, says("texts of the tokens; `bytes:\\x..` if incomplete; null unless requested")
+        Many[str] | None,
+        says("texts of the tokens, with `bytes:\\x..` for incomplete characters; null unless requested"),
     ]
 
 
 @dataclass
 class DetokenizeReply(Reply):
-    """The text of tokens."""
+    """The text of the given tokens."""
 
-    prompt: Annotated[str, says("the text without special tokens; broken characters are replaced")]
+    prompt: Annotated[str, says("text without special tokens; invalid bytes are replaced")]
 
 
 @dataclass
 class TokenizerInfo(Reply):
     """The tokenizer of a model."""
 
-    tokenizer_class: Annotated[str, says("class in transformers that reads the bundle's tokenizer.json")]
+    tokenizer_class: Annotated[str, says("transformers class that reads the tokenizer.json of the bundle")]
     model: Annotated[str, says("name of the model")]
-    vocab_size: Annotated[int, says("number of tokens")]
-    eos_token: Annotated[str | None, says("the token that ends a text")]
-    bos_token: Annotated[str | None, says("the same: it stands between texts")]
-    pad_token: Annotated[str | None, says("the same; prompts are never padded")]
+    vocab_size: Annotated[int, says("number of tokens in the vocabulary")]
+    eos_token: Annotated[str | None, says("token that ends a text")]
+    bos_token: Annotated[str | None, says("same as eos_token, which separates texts")]
+    pad_token: Annotated[str | None, says("same as eos_token; prompts are never padded")]
     eos_token_id: Annotated[int | None, says(TOKEN_ID)]
-    add_bos_token: Annotated[bool, says("constant: prompts get no special tokens")]
-    chat_template: Annotated[str | None, says("a plain one: a base model is not trained on dialogues")]
-    model_max_length: Annotated[int, says("largest number of tokens of a prompt on this server")]
+    add_bos_token: Annotated[bool, says("always false, because prompts get no special tokens")]
+    chat_template: Annotated[str | None, says("plain chat template; a base model is not trained on dialogues")]
+    model_max_length: Annotated[int, says("maximum number of prompt tokens on this server")]

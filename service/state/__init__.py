@@ -1,1 +1,1 @@
-"""Named sessions stored by the server."""
+"""Named sessions that the server stores."""

@@ -1,4 +1,4 @@
-"""Loads and stores the states of requests: `app.state.keeper`."""
+"""Loads and stores the states of requests, as `app.state.keeper`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class StateKeeper:
     """Opens the `state` of a request, and stores the state of its reply.
 
     Args:
-        tokens: Seals and opens state tokens.
-        sessions: Stores named sessions. None rejects them.
+        tokens: seals and opens state tokens.
+        sessions: stores named sessions. None rejects them.
     """
 
     def __init__(self, tokens: Tokens, sessions: SessionStore | None = None) -> None:
@@ -31,20 +31,20 @@ class StateKeeper:
         self._sessions = sessions
 
     async def load(self, reference: str, scope: StateScope, max_bytes: int) -> Opened:
-        """Return the state behind a request's `state`: a sealed token, `session:NAME` or `session:NAME@STEP`.
+        """Return the state behind the `state` field of a request.
 
         Args:
-            reference: Any text of the client.
-            scope: Tenant and bundle.
-            max_bytes: Largest payload of a state of this bundle.
+            reference: a sealed token, `session:NAME` or `session:NAME@STEP`. It may be any text from the client.
+            scope: tenant and bundle.
+            max_bytes: largest payload of a state of this bundle.
 
         Raises:
-            InvalidRequest: Invalid or expired token (`state_invalid`, always with the same message); malformed session
-                name (`session_name`); sessions are off (`sessions_off`).
-            NotFound: There is no such session, or it has expired (`session_not_found`).
-            Conflict: The session is at another step (`session_moved`), or its record cannot be opened
+            InvalidRequest: If the token is invalid or expired (`state_invalid`, always with the same message), the
+                session name is malformed (`session_name`), or sessions are off (`sessions_off`).
+            NotFound: If the session does not exist or has expired (`session_not_found`).
+            Conflict: If the session is at another step (`session_moved`), or its record cannot be opened
                 (`session_unreadable`).
-            NotReady: The session store does not answer.
+            NotReady: If the session store does not answer.
         """
         if not SessionReference.is_one(reference):
             return self._tokens.open(reference, scope, max_bytes)
@@ -55,10 +55,10 @@ class StateKeeper:
         return opened
 
     async def check_new(self, session: SessionName, scope: StateScope) -> None:
-        """Fail early if a request cannot create `session`. `save` checks again.
+        """Fail early if a request cannot create `session`. `save` checks it again.
 
         Raises:
-            InvalidRequest, Conflict, Overloaded, NotReady: As `save` would.
+            InvalidRequest, Conflict, Overloaded, NotReady: Under the same conditions as `save`.
         """
         await self._store("return_state").check_new(SessionAddress(scope, session))
 
@@ -68,20 +68,21 @@ class StateKeeper:
         """Store a state and return its reference, the `state` of the reply.
 
         Args:
-            session: Where to store it. None returns a token.
-            expected: Step at which the session was loaded. None creates the session.
+            session: where to store the state. None returns a token.
+            expected: step at which the session was loaded. None creates the session.
 
         Raises:
-            Conflict: Another request changed it first (`session_moved`), or it exists (`session_exists`).
-            NotFound: The session expired in the meantime (`session_not_found`).
-            InvalidRequest: Sessions are off (`sessions_off`).
-            Overloaded: The session store is full (`sessions_full`).
-            NotReady: The session store does not answer.
+            Conflict: If another request changed the session first (`session_moved`), or it already exists
+                (`session_exists`).
+            NotFound: If the session expired in the meantime (`session_not_found`).
+            InvalidRequest: If sessions are off (`sessions_off`).
+            Overloaded: If the session store is full (`sessions_full`).
+            NotReady: If the session store does not answer.
         """
         state = Opened(payload, step)
         if session is None:
             if expected is not None:
-                raise ValueError("only a session has an expected step")
+                raise ValueError("an expected step requires a session")
             return self._tokens.seal(state, scope)
         address = SessionAddress(scope, session)
         if expected is None:
@@ -98,8 +99,8 @@ class StateKeeper:
     def _store(self, param: str) -> SessionStore:
         if self._sessions is None:
             raise InvalidRequest(
-                f"{param}: named sessions are off on this server; RFA_SESSIONS=memory (one process) or"
-                " RFA_SESSIONS=redis://HOST switches them on. A state token works without.",
+                f"{param}: named sessions are disabled on this server; RFA_SESSIONS=memory (for one process) or "
+                "RFA_SESSIONS=redis://HOST enables them. State tokens work without this setting.",
                 param=param,
                 code="sessions_off",
             )
@@ -109,14 +110,14 @@ class StateKeeper:
 def make_keeper(settings: Settings) -> StateKeeper:
     """Return the keeper for these settings.
 
-    Without configured keys the process uses a random one, and its tokens end with it.
+    Without configured keys, the process uses a random key, and its tokens become invalid when it ends.
 
     Raises:
-        ValueError: A key has a wrong size, is weak or repeated, or processes would not share sessions.
+        ValueError: If a key is weak, repeated or of the wrong size, or if processes would not share sessions.
     """
     keys = configured_keys(settings)
     if not keys:
-        logger.info("no state keys are set: state tokens end with this process")
+        logger.info("no state keys are set, so state tokens become invalid when this process ends")
     sealer = Sealer(StateKeys(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state.state_audience)
     return StateKeeper(Tokens(sealer, settings.state.state_seconds), _open_store(settings, sealer))
 
@@ -127,12 +128,12 @@ def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
         return None
     if state.sessions == "memory":
         if settings.models.processes > 1:
-            raise ValueError("sessions=memory is one process's memory: set processes to 1, or sessions to a Redis URL")
+            raise ValueError("processes do not share sessions=memory; set processes to 1, or sessions to a Redis URL")
         return MemorySessions(state.session_seconds, state.max_sessions, state.max_session_bytes)
     try:
         from rfa.service.state.redis_sessions import RedisSessions
     except ModuleNotFoundError:
-        raise ValueError("sessions in Redis need its client: pip install 'rfa-server[redis]'") from None
+        raise ValueError("sessions in Redis need its client; pip install 'rfa-server[redis]'") from None
     password = _read_password(state.sessions_password_file)
     return RedisSessions(state.sessions, sealer, state.state_audience, state.session_seconds, password=password)
 
@@ -146,5 +147,5 @@ def _read_password(path: Path | None) -> str | None:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ValueError(f"sessions_password_file {str(path)!r} cannot be read: {reason}") from None
     if not password:
-        raise ValueError(f"sessions_password_file {str(path)!r} has no password")
+        raise ValueError(f"sessions_password_file {str(path)!r} contains no password")
     return password

@@ -14,7 +14,7 @@ from rfa.service.state.sessions import SessionAddress, exists, moved, not_found,
 
 # Memory of a session in addition to its payload, measured on CPython 3.11 just after the table has doubled.
 ENTRY_BYTES = 384
-# Expired sessions that one call removes.
+# Maximum number of expired sessions that one call removes.
 _MAX_REMOVED = 100
 
 
@@ -31,16 +31,17 @@ class _Entry:
 
 
 class MemorySessions:
-    """A table of sessions, the longest unused first. If it is full, new sessions are rejected.
+    """A table of sessions, ordered by last use. If it is full, new sessions are rejected.
 
-    With API keys a tenant may use only as much as is still free (Choudhury and Hahne's dynamic threshold): half of the
-    table if it is alone, a third if another uses as much. So one tenant cannot fill it.
+    With API keys, a tenant may use only as much memory as is still free (Choudhury and Hahne's dynamic threshold). That
+    is half of the table if it is the only tenant, and a third if another tenant uses as much. One tenant therefore
+    cannot fill the table.
 
     Args:
-        seconds: Lifetime of an unused session.
-        max_sessions: Maximum number of sessions.
-        max_bytes: Maximum memory, counting `ENTRY_BYTES` and the payload of each.
-        clock: Returns monotonic seconds.
+        seconds: lifetime of an unused session.
+        max_sessions: maximum number of sessions.
+        max_bytes: maximum memory for `ENTRY_BYTES` and the payload of each session.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -56,23 +57,23 @@ class MemorySessions:
         self._tenant_bytes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Number of sessions, including expired ones that are not removed yet."""
+        """Return the number of sessions, including expired ones that are not yet removed."""
         return len(self._entries)
 
     @property
     def bytes_held(self) -> int:
-        """Computed memory of the sessions."""
+        """Computed memory of the sessions in bytes."""
         return self._bytes
 
-    # No method awaits between check and change, so each is atomic on the event loop.
+    # No method awaits between check and change, so each method is atomic on the event loop.
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the session's state. `max_bytes` is for data from outside."""
+        """Return the session's state. `max_bytes` is ignored, because this memory is trusted."""
         entry = self._live(_key(address))
         return Opened(entry.payload, entry.step)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise the errors of `create` for an empty payload."""
+        """Raise the errors that `create` raises for an empty payload."""
         self._check_new(address, ENTRY_BYTES)
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
@@ -119,13 +120,13 @@ class MemorySessions:
             raise self._full()
 
     def _full(self) -> Overloaded:
-        # The longest unused session expires next.
+        # The session that has been unused longest expires next.
         oldest = next(iter(self._entries.values()), None)
         wait = max(1, math.ceil(oldest.expires - self._clock())) if oldest else self._seconds
         return store_full(retry_after_seconds=wait)
 
     def _remove_expired(self) -> None:
-        # Every write moves a session to the end with the same lifetime, so that the first expires first.
+        # Every write moves a session to the end with the same lifetime, so the first session expires first.
         now = self._clock()
         for _ in range(_MAX_REMOVED):
             key = next(iter(self._entries), None)

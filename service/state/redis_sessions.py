@@ -3,10 +3,10 @@
     key   = rfa:session: and 64 hex digits, the digest of audience, tenant, bundle, kind and name
     value = step (u64) and payload, sealed with the server's keys for this session
 
-Redis sees neither states nor names. Whoever can write to it can delete sessions or restore older records, but cannot
-forge a record or move it to another session. Redis counts the time to live. Compare-and-set is WATCH, GET, MULTI, SET,
-EXEC, without scripts. Set `maxmemory-policy noeviction`: a full store then rejects new sessions instead of losing live
-ones.
+Redis sees neither states nor names. Anyone who can write to it can delete sessions or restore older records, but cannot
+forge a record or move it to another session. Redis counts the time to live. Compare-and-set uses WATCH, GET, MULTI, SET
+and EXEC, without scripts. Set `maxmemory-policy noeviction`: a full store then rejects new sessions instead of dropping
+live ones.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ logger = logging.getLogger("rfa.state")
 
 
 class RedisSessions:
-    """Sessions in one Redis, over a bounded pool of connections that reconnect.
+    """Sessions in one Redis server, over a bounded pool of connections that reconnect.
 
     Args:
         url: `redis://` or `rediss://`.
-        sealer: Seals the records.
-        audience: Part of every key.
-        seconds: Lifetime of an unused session.
-        connections: Pool size.
-        timeout_seconds: Longest wait for a connection and for each answer.
-        password: Password of Redis, if the URL has none.
+        sealer: seals the records.
+        audience: part of every key.
+        seconds: lifetime of an unused session.
+        connections: pool size.
+        timeout_seconds: maximum time to wait for a connection and for each answer.
+        password: password of Redis, if the URL has none.
 
     Raises:
-        ValueError: The URL is malformed.
+        ValueError: If the URL is malformed.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RedisSessions:
             timeout=timeout_seconds,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
-            # Retry on a new connection, because Redis may have restarted.
+            # Retry on a new connection, because Redis may have been restarted.
             retry=Retry(NoBackoff(), 1),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
@@ -102,7 +102,7 @@ class RedisSessions:
         key, record = self._key(address), self._seal(state, address)
         async with _reporting_outages():
             stored = await self._redis.set(key, record, nx=True, px=self._milliseconds)
-            # The first try may have succeeded without an answer.
+            # The first attempt may have succeeded without an answer.
             if not stored and await self._redis.get(key) != record:
                 raise exists()
 
@@ -113,8 +113,8 @@ class RedisSessions:
             for _ in range(_ATTEMPTS):
                 if await self._compare_and_set(key, record, address, expected):
                     return
-                # Another writer interfered, or the connection broke after the write. Seals are unique, so our own
-                # record means that the write succeeded.
+                # Another writer interfered, or the connection broke after the write. Seals are unique, so finding our
+                # own record means that the write succeeded.
                 if await self._redis.get(key) == record:
                     return
         raise unavailable()
@@ -124,7 +124,7 @@ class RedisSessions:
         await self._redis.aclose()
 
     async def _compare_and_set(self, key: str, record: bytes, address: SessionAddress, expected: int) -> bool:
-        """Return whether the record was written. False if the transaction was rejected."""
+        """Return whether the record was written. It is not if the transaction was rejected."""
         async with self._redis.pipeline(transaction=True) as transaction:
             await transaction.watch(key)
             found = self._open(await transaction.get(key), address)
@@ -148,7 +148,7 @@ class RedisSessions:
         if record is None:
             raise not_found()
         if isinstance(record, str):
-            raise TypeError("a Redis URL with decode_responses cannot carry sealed bytes")
+            raise TypeError("the Redis URL must not set decode_responses, because sealed records are bytes")
         try:
             plaintext = self._sealer.open(record, address.scope, _purpose(address))
         except SealBroken as reason:
@@ -167,7 +167,7 @@ async def _reporting_outages() -> AsyncIterator[None]:
     try:
         yield
     except OutOfMemoryError:
-        logger.error("Redis is out of memory: no session can be stored")
+        logger.error("Redis is out of memory; no session can be stored")
         raise store_full(_FULL_RETRY_SECONDS) from None
     except (RedisError, OSError, TimeoutError) as error:
         logger.warning("Redis does not answer: %s", type(error).__name__)

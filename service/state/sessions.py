@@ -1,7 +1,7 @@
-"""Named sessions: states stored on the server, updated by compare-and-set on their step.
+"""Named sessions: states that the server stores and updates by compare-and-set on their step.
 
-A store never drops a live session for a new one, never replaces a lost one with a fresh state, and accepts exactly one
-of several writers that continue from the same step.
+A store never drops a live session for a new one, and never replaces a lost one with a fresh state. If several writers
+continue from the same step, it accepts exactly one of them.
 """
 
 from __future__ import annotations
@@ -22,29 +22,43 @@ class SessionAddress:
     name: SessionName
 
     def digest(self, audience: str) -> bytes:
-        """Return 32 bytes, unique to this address and audience."""
+        """Return a digest of 32 bytes that is unique to this address and audience."""
         texts = (audience, self.scope.tenant, self.scope.model, self.scope.kind, self.name.value)
         fields = [text.encode() for text in texts]
         return hashlib.sha256(b"".join(len(field).to_bytes(4, "little") + field for field in fields)).digest()
 
 
 class SessionStore(Protocol):
-    """Storage of named sessions. Every method may raise `NotReady` if it does not answer."""
+    """Storage of named sessions. Every method may raise `NotReady` if the storage does not answer."""
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the session's state. Raises `NotFound`, or `Conflict` if its record cannot be opened."""
+        """Return the session's state.
+
+        Raises:
+            NotFound: If there is no such session.
+            Conflict: If its record cannot be opened.
+        """
         ...
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise the errors of `create`."""
+        """Raise the errors that `create` would raise."""
         ...
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
-        """Store a new session. Raises `Conflict` if it exists, `Overloaded` if the store is full."""
+        """Store a new session.
+
+        Raises:
+            Conflict: If the session already exists.
+            Overloaded: If the store is full.
+        """
         ...
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
-        """Overwrite the session if it is at step `expected`. Raises `NotFound`, `Conflict`, `Overloaded`."""
+        """Overwrite the session if it is at step `expected`.
+
+        Raises:
+            NotFound, Conflict, Overloaded
+        """
         ...
 
     async def aclose(self) -> None:
@@ -53,42 +67,42 @@ class SessionStore(Protocol):
 
 
 def not_found() -> NotFound:
-    """Error for a session that never existed, has expired, or belongs to another tenant."""
-    return NotFound("state: there is no such session, or it has expired.", param="state", code="session_not_found")
+    """Return the error for a session that never existed, has expired, or belongs to another tenant."""
+    return NotFound("state: this session does not exist or has expired.", param="state", code="session_not_found")
 
 
 def exists() -> Conflict:
-    """Error for a session that exists already."""
+    """Return the error for a session that already exists."""
     return Conflict(
-        "return_state: this session exists already; continue it with state, or choose another name.",
+        "return_state: this session already exists; continue it with state, or choose another name.",
         param="return_state",
         code="session_exists",
     )
 
 
 def moved(expected: int, found: int) -> Conflict:
-    """Error for a session at another step."""
+    """Return the error for a session at another step."""
     return Conflict(
-        f"state: this request continues from step {expected}, the session is at step {found}.",
+        f"state: this request continues from step {expected}, but the session is at step {found}.",
         param="state",
         code="session_moved",
     )
 
 
 def unreadable() -> Conflict:
-    """Error for a session sealed with a retired key, or altered."""
+    """Return the error for a session that was altered or sealed with a retired key."""
     return Conflict(
-        "state: the stored session cannot be opened; its key was retired or its record altered.",
+        "state: the stored session cannot be opened, because its key was retired or its record altered.",
         param="state",
         code="session_unreadable",
     )
 
 
 def store_full(retry_after_seconds: int) -> Overloaded:
-    """Error for a full store."""
+    """Return the error for a full store."""
     return Overloaded("The session store is full.", retry_after_seconds=retry_after_seconds, code="sessions_full")
 
 
 def unavailable() -> NotReady:
-    """Error for a store that does not answer. It is unknown whether a write succeeded."""
+    """Return the error for a store that does not answer. It is then unknown whether a write succeeded."""
     return NotReady("The session store does not answer.", code="sessions_unavailable")

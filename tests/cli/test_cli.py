@@ -403,7 +403,7 @@ def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:
     days = "".join(f"2024-01-{day + 1:02},{day % 7}\n" for day in range(30))
     (tmp_path / "daily.csv").write_text("date,sold\n" + days)
     code, _, err = rfa("filter", tmp_path / "daily.csv", "--bundle", "auto", "--alarm", "1/day")
-    assert code == 1 and "--alarm is more than half of the rows of daily.csv, which are 86,400 s apart" in err
+    assert code == 1 and "--alarm exceeds half of the rows of daily.csv, which are 86,400 s apart" in err
     code, _, err = rfa("filter", tmp_path / "daily.csv", "--bundle", "auto", "--alarm", "3/week")
     assert code == 0 and "alarms of" in err
 

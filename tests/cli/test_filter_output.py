@@ -112,7 +112,7 @@ def test_numbers_have_the_digits_that_matter(tmp_path: Path) -> None:
                 assert float(row["anomaly"]) == pytest.approx(float(exact["anomaly"]), rel=10.0**-digits)
         assert len(rows[30]["temp_c_smooth_mean"]) <= 4 + digits < len(full[30]["temp_c_smooth_mean"])
     code, _, err = rfa("forecast", path, "--digits", "few")
-    assert code == 1 and "--digits takes full or a number from 1 to 15, got 'few'" in err
+    assert code == 1 and "--digits must be full or a number from 1 to 15, got 'few'" in err
 
 
 def test_no_digits_are_cut_where_there_is_no_width() -> None:
@@ -160,7 +160,7 @@ def test_columns_called_like_a_result_keep_their_names(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "nothing there.csv"
     for option, target, reported in (
-        ("--out", tmp_path / "no" / "x.csv", "there is no folder"),
+        ("--out", tmp_path / "no" / "x.csv", "does not exist"),
         ("--out", tmp_path, "must end in"),
         ("--plot", tmp_path / "x.gif", "must end in"),
         ("--out", tmp_path / "x.txt", ".parquet"),
@@ -169,7 +169,7 @@ def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) 
         assert code != 0 and reported in err and option in err, err
     if os.geteuid() != 0:  # who may do anything may write anywhere
         (tmp_path / "locked").mkdir(mode=0o500)
-        assert "may not be written" in rfa("filter", path, "--out", tmp_path / "locked" / "x.csv")[2]
+        assert "no permission to write" in rfa("filter", path, "--out", tmp_path / "locked" / "x.csv")[2]
     own = readings(tmp_path / "room.csv")
     assert "is the file to filter" in rfa("filter", own, "--out", own)[2]
     (tmp_path / "loop.csv").symlink_to("loop.csv")
@@ -189,7 +189,7 @@ def test_a_system_is_a_file(tmp_path: Path) -> None:
     path, system = readings(tmp_path / "room.csv"), tmp_path / "level.json"
     system.write_text('{"preset": "level", "process_noise": 1e-4, "measurement_noise": 0.01}')
     assert rfa_json("filter", path, "--system", system)["model"].startswith("system:")
-    assert "give one of them" in rfa("filter", path, "--system", system, "--bundle", "linear")[2]
+    assert "remove one of them" in rfa("filter", path, "--system", system, "--bundle", "linear")[2]
     system.write_text('{"series": {"temp_c": {"preset": "level", "process_noise": 1, "measurement_noise": -1}}}')
     assert "level.json: system.measurement_noise must be above 0" in rfa("filter", path, "--system", system)[2]
 
@@ -265,7 +265,7 @@ def test_what_cannot_be_drawn_is_said_before_the_file_is_filtered(
     count = MAX_PANELS // 2 + 1
     path.write_text("t,host,a,b\n" + "".join(f"{k},h{host},1,2\n" for host in range(count) for k in range(3)))
     code, _, err = rfa("filter", path, "--by", "host", "--plot", picture, "--bundle", "oscillator")
-    assert code == 1 and f"a picture has up to {MAX_PANELS} columns, these are {2 * count}" in err
+    assert code == 1 and f"a picture shows up to {MAX_PANELS} columns, but there are {2 * count}" in err
     assert not picture.exists() and "failed" not in err
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "rfa.cli.plot"))]:
         monkeypatch.delitem(sys.modules, name)

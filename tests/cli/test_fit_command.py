@@ -63,14 +63,14 @@ def test_models_of_many_series_are_fitted_stopped_gone_on_with_and_used(tmp_path
     (tmp_path / "index.csv").write_text("value\n" + "\n".join("12345") + "\n")
     (tmp_path / "one.json").write_text(json.dumps(document["series"]["a"]))
     code, _, err = rfa("filter", tmp_path / "index.csv", "--system", tmp_path / "one.json")
-    assert code == 1 and "has a calendar, and the times of the file are no dates" in err
+    assert code == 1 and "has a calendar, but the times of the file are not dates" in err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--out", "models.csv"), "--out must end in .json, got"),
-        (("--out", "no/models.json"), "there is no folder"),
+        (("--out", "no/models.json"), "does not exist"),
         (("--out", "models.json", "--tz", "Mars"), "Mars"),
         (("--out", "models.json", "--holiday", "Christmas"), "holidays must be dates"),
     ],

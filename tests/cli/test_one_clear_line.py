@@ -116,7 +116,7 @@ def test_steps_are_of_what_is_trained(tmp_path: Path) -> None:
     _, line = failure(
         "train", "filter", "--data", "simulate:oscillator", "--config", "linear", "--steps", 9, "--out", tmp_path
     )
-    assert line == "rfa: --steps applies to deep filters only, not to family linear; remove it"
+    assert line == "rfa: --steps applies only to deep filters, but the family is linear; remove it"
 
 
 def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        "rfa: this command needs torch: pip install 'rfa-server[train]'; `make test` sets up everything\n"
+        "rfa: this command needs torch; install it with pip install 'rfa-server[train]', or set up everything with `make test`\n"
     )
 
 
@@ -150,7 +150,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
     ("family", "gpu", "reported"),
     [
         ("language", "sm_9a", "--gpu accepts the architectures sm_80, sm_86, sm_89, sm_90, each once"),
-        ("linear", "sm_80", "--gpu is for language models"),
+        ("linear", "sm_80", "--gpu is only for language models"),
     ],
 )
 def test_kernels_that_nobody_can_compile(tmp_path: Path, family: str, gpu: str, reported: str) -> None:

@@ -44,7 +44,7 @@ def test_rows_out_of_order_are_counted(source: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(filter_stream, "PART_ROWS", 300)
     out = source.with_name("out.parquet")
     code, _, err = rfa("filter", source, *OPTIONS, "--out", out)
-    assert code == 0 and "305 rows, 5 rows without estimates: out of order, or a cell is missing" in err
+    assert code == 0 and "305 rows, 5 rows without estimates, because they are out of order or a cell is missing" in err
     assert parquet.read_table(out)["x_mean"].null_count == 5
 
 
@@ -59,12 +59,12 @@ def test_a_file_without_rows(source: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--stream", "--by", "room", "--time", "t"), "--stream needs --out"),
-        (("--stream", "--time", "t", "--out", "o.parquet"), "--stream needs --by"),
-        (("--stream", "--by", "room", "--out", "o.parquet"), "--stream needs --time"),
+        (("--stream", "--by", "room", "--time", "t"), "--stream requires --out"),
+        (("--stream", "--time", "t", "--out", "o.parquet"), "--stream requires --by"),
+        (("--stream", "--by", "room", "--out", "o.parquet"), "--stream requires --time"),
         ((*OPTIONS, "--out", "o.csv"), "--out must end in .parquet"),
-        ((*OPTIONS, "--out", "o.parquet", "--smooth"), "--stream does not go with --smooth"),
-        ((*OPTIONS, "--out", "o.parquet", "--every", "1h"), "--stream does not go with --known, --from"),
+        ((*OPTIONS, "--out", "o.parquet", "--smooth"), "--stream does not support --smooth"),
+        ((*OPTIONS, "--out", "o.parquet", "--every", "1h"), "--stream does not support --known, --from"),
         ((*OPTIONS, "--out", "o.parquet", "--column", "y"), "no column is called 'y'"),
     ],
 )
@@ -80,4 +80,4 @@ def test_another_file_is_no_parquet_file(source: Path) -> None:
     text = source.with_name("in.csv")
     text.write_text("room,t,x\na,0,1\n")
     code, _, err = rfa("filter", text, *OPTIONS, "--out", source.with_name("out.parquet"))
-    assert code == 1 and "in.csv: no Parquet file" in err
+    assert code == 1 and "in.csv is not a Parquet file" in err

@@ -77,7 +77,7 @@ def test_the_command_names_lines_and_places(bundle: Path, tmp_path: Path) -> Non
     assert (3, 3, 7777) in [(one["line"], one["place"], one["event"]) for one in document["found"]]
     assert all(one["line"] != 1 and one["tail"] <= 0.001 for one in document["found"])
     shown = CliRunner().invoke(app, command).output
-    assert "line 3, place 3: event 7777, probability" in shown and "of 3 sequences" in shown
+    assert "line 3, position 3: event 7777, probability" in shown and "of 3 sequences" in shown
     file.write_text("5 x\n")
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1 and "line 1: 'x' is not an event" in result.output

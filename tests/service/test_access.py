@@ -324,7 +324,7 @@ class TestKeySettings:
         [
             ("hunter2-hunter2", "15 characters; at least 16"),
             (f"{KEY},hunter2", "key 2 has 7 characters"),
-            (f"{KEY},{KEY}", "key 2 occurs twice"),
+            (f"{KEY},{KEY}", "key 2 is a duplicate"),
             ("hunter2 with some spaces", "printable ASCII"),
             ("hunter2-hünter2-hunter2", "printable ASCII"),
             ("hunter2-hunter2-hunter2\x7f", "printable ASCII"),

@@ -114,7 +114,7 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
         with pytest.raises(ValueError, match="device") as error:
             Settings(bundles=(), device=name)
         said = (
-            "device (RFA_DEVICE): must be auto, cpu, cuda, or cuda:1 and the like, GPUs of NVIDIA being counted from 0"
+            "device (RFA_DEVICE): must be auto, cpu, cuda or a numbered NVIDIA GPU such as cuda:1 (the first is cuda:0)"
         )
         assert explain(error.value) == said
 

@@ -61,7 +61,7 @@ async def test_the_second_start_compiles_nothing(
 ) -> None:
     with caplog.at_level(logging.INFO, "rfa.server"):
         await precompile.ensure_compiled(settings)
-    assert "all 2 kernels compiled" in caplog.text and len(markers(cache)) == 1
+    assert "compiled all 2 kernels" in caplog.text and len(markers(cache)) == 1
     monkeypatch.setattr(precompile, "PROGRAM", ("/no/such/program",))
     await precompile.ensure_compiled(settings)
 

@@ -253,7 +253,7 @@ async def test_one_that_hangs_is_not_waited_for(
         server.members[2].answer = None
         before, now = await reload(server, "b")
         assert now == before and server.outcomes() == {"aborted": 1}
-        check_none(server, before, caplog, "server process 2 did not load them within 0.05 s")
+        check_none(server, before, caplog, "server process 2 did not load the bundles within 0.05 s")
 
 
 async def test_one_that_comes_to_serve_in_the_middle_is_prepared_like_the_others(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def test_without_a_quota_the_affinity_says(tmp_path: Path, own: str, files: dict
 def test_a_misspelt_name_is_refused_with_the_one_that_was_meant(name: str, meant: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         check_names({"PATH": "/bin", name: "hunter2"})
-    assert f"{name} is set" in str(refused.value) and f"did you mean {meant}?" in str(refused.value)
+    message = str(refused.value)
+    assert f"environment variable {name} is not" in message and f"did you mean {meant}?" in message
     assert "hunter2" not in str(refused.value)
 
 
@@ -103,7 +104,7 @@ def test_a_retired_name_is_refused_with_the_setting_that_replaces_it(name: str) 
 def test_an_invalid_value_of_sessions_is_refused_with_the_valid_ones(value: str) -> None:
     with pytest.raises(ValueError, match="sessions") as error:
         Settings(bundles=(), sessions=value)
-    said = "sessions (RFA_SESSIONS): must be off, memory, or a Redis as redis://host:6379/0 or rediss://…"
+    said = "sessions (RFA_SESSIONS): must be off, memory or the URL of a Redis server, such as redis://host:6379/0 or rediss://host:6379/0"
     assert explain(error.value) == said
 
 

@@ -1,4 +1,4 @@
-"""Filter requests, one observation at a time."""
+"""Jobs of filter requests, which advance one observation at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rfa.service.engine.job import Job
 from rfa.service.errors import NotReady, RowErrorReply, as_service_error
 from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
-# Refused rows, one after the other, that end a stream.
+# Number of rejected rows in a row that ends a stream.
 MOST_REFUSED = 100
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """A stream's state, and its number of observations."""
+    """The packed state of a stream, and its number of observations."""
 
     payload: bytes
     count: int
@@ -36,7 +36,7 @@ class PackedState:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A finished or interrupted sequence; its steps were emitted before."""
+    """A finished or interrupted sequence. Its steps were emitted before."""
 
     smoothed: list[Any] | None
     log_likelihood: float
@@ -77,7 +77,7 @@ class RecurrentJob(Job):
 
     @property
     def rows(self) -> int:
-        """Cost of the next observation, so that an expensive one has its own quantum."""
+        """Cost of the next observation. It gives an expensive observation a quantum of its own."""
         if self.is_behind:
             t: float | None = self._late_window.next_row.t
         else:
@@ -91,7 +91,7 @@ class RecurrentJob(Job):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether each answer is sent immediately."""
+        """Whether each step is sent immediately."""
         raise NotImplementedError
 
     @property
@@ -101,36 +101,36 @@ class RecurrentJob(Job):
 
     @property
     def next_time(self) -> float | None:
-        """Time of the next observation; None if it has none yet or is refused."""
+        """Time of the next observation, or None if it has no time yet or is rejected."""
         raise NotImplementedError
 
     @property
     def row_index(self) -> int:
-        """Position of the next observation among those of this request or stream."""
+        """Position of the next observation in this request or stream."""
         raise NotImplementedError
 
     def check_next(self) -> bool:
-        """Whether a valid observation is next; a stream first answers the refused ones before it."""
+        """Return whether a valid observation is next. A stream first answers the rejected observations before it."""
         return self.has_next
 
     @property
     def field_name(self) -> str:
-        """The request's field with the next observation."""
+        """The field of the request that holds the next observation."""
         raise NotImplementedError
 
     def next_row(self) -> Row:
-        """The next observation, or one to filter again after a late one; `accept` advances."""
+        """Return the next observation, or one to filter again after a late one. `accept` advances the job."""
         if self.window is None:
             return self.observation_row()
         row = self.window.next_row
         return row._replace(slot=self.ensure_pool_slot(), readout=self.readout, seed=self.seed)
 
     def observation_row(self) -> Row:
-        """The next observation."""
+        """Return the next observation."""
         raise NotImplementedError
 
     def accept(self, stepped: Stepped) -> None:
-        """Record the result of `next_row`, and answer if it is the next observation."""
+        """Record the result of `next_row`, and send it if it belongs to the next observation."""
         if self.window is None or self.window.is_counted:
             self.log_likelihood += stepped.log_likelihood
             self._sums += stepped.tally
@@ -143,7 +143,7 @@ class RecurrentJob(Job):
             self._answer_late()
 
     def reject(self, error: InvalidInput) -> None:
-        """Leave out `next_row`, whose numbers are not finite; only a stream goes on without it."""
+        """Leave out `next_row`, whose numbers are not finite. Only a stream continues without it."""
         if not self.is_streamed:
             self.fail(error)
         elif self.window is None:
@@ -157,14 +157,16 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def refuse(self, error: InvalidInput) -> None:
-        """Answer the next observation of a stream with an error. Too many in a row end the stream."""
+        """Send an error for the next observation of a stream. Too many in a row end the stream."""
         raise NotImplementedError
 
     # Late rows.
 
     @property
     def is_behind(self) -> bool:
-        """Whether observations are filtered again after a late one; until then the state is an earlier one."""
+        """Whether observations are being filtered again after a late one. The state is an earlier one until this
+        ends.
+        """
         return self.window is not None and self.window.is_behind
 
     @property
@@ -176,7 +178,7 @@ class RecurrentJob(Job):
         """Add an observation to the window.
 
         Raises:
-            InvalidInput: see `LateWindow.add`.
+            InvalidInput: See `LateWindow.add`.
         """
         snapshot = self._late_window.add(row, param=param)
         if snapshot is not None:
@@ -208,30 +210,30 @@ class RecurrentJob(Job):
         answer = window.take_answer()
         if answer is None:
             return
-        self.recomputed -= 1  # the observation itself
+        self.recomputed -= 1  # does not count the observation itself
         if isinstance(answer, InvalidInput):
             self.refuse(answer)
         else:
             self.answer(answer)
 
     def answer_refused(self, error: InvalidInput, t: float | None) -> bool:
-        """Send the error of the next observation. Returns whether there were too many in a row."""
+        """Send the error of the next observation. Return whether there were too many in a row."""
         self.emit(RowErrorReply(as_service_error(error).payload().error, self.row_index, t))
         self.refused += 1
         self._refused_in_a_row += 1
         return self._refused_in_a_row >= MOST_REFUSED
 
     def checks(self) -> ForecastChecks:
-        """Checks of the forecasts so far."""
+        """Return checks of the forecasts so far."""
         model, horizon = self.filtering.model, self.readout.horizon
         return summarise(self._sums, model.levels, model.observation_size, horizon, is_fresh=self._is_fresh)
 
     def finish_if_done(self) -> None:
-        """Finish if no more observations will come."""
+        """Finish the job if no more observations will come."""
         raise NotImplementedError
 
     def ensure_pool_slot(self) -> PoolSlot:
-        """The pool slot, with the state from its first use."""
+        """Return the pool slot of this job. The first call reserves it and writes the state into it."""
         if self.pool_slot is None:
             self.pool_slot = self.filtering.pool.acquire()
             self.filtering.model.put(self.filtering.pool, self.pool_slot, self._first_state())
@@ -239,19 +241,19 @@ class RecurrentJob(Job):
         return self.pool_slot
 
     def pack(self) -> PackedState:
-        """The current state, packed, with the window of late rows; on the job's worker."""
+        """Return the current state, packed, with the window of late rows. Call this on the job's worker."""
         state, model = self.current_state(), self.filtering.model
         window = b"" if self.window is None else self.window.pack(model)
         return PackedState(model.pack(state) + window, state.count)
 
     def current_state(self) -> Any:
-        """The current state; on the job's worker."""
+        """Return the current state. Call this on the job's worker."""
         if self.pool_slot is None:
             return self._first_state()
         return self.filtering.model.get(self.filtering.pool, self.pool_slot, self.seed)
 
     def typical_lag(self) -> float:
-        """The stream's usual time step; 0 without one, or if no horizon needs it."""
+        """Return the usual time step of the stream, or 0 if it has none or no horizon needs it."""
         return float(self.current_state().step) if self.readout.horizon else 0.0
 
     def _first_state(self) -> Any:
@@ -260,7 +262,7 @@ class RecurrentJob(Job):
         return replace(self._resumed, seed=self.seed)
 
     def _tensor(self, name: str) -> Any:
-        """A tensor of the state; None before the first observation."""
+        """Return a tensor of the state, or None before the first observation."""
         if self.pool_slot is not None:
             return self.filtering.pool.arrays[name][self.pool_slot.row]
         state = self._resumed
@@ -273,7 +275,7 @@ class RecurrentJob(Job):
 
 
 class FilterJob(RecurrentJob):
-    """A recurrent filter request. Without streaming, an event has columns of many observations."""
+    """A recurrent filter request. Without streaming, an event has the columns of many observations."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
         super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
@@ -287,7 +289,7 @@ class FilterJob(RecurrentJob):
 
     @property
     def filtered(self) -> int:
-        """Number of observations filtered so far."""
+        """Number of observations that were filtered so far."""
         return self.position
 
     @property
@@ -345,13 +347,15 @@ class FilterJob(RecurrentJob):
 
     def answer(self, step: FilterStep) -> None:
         self._refused_in_a_row = 0
-        if not isinstance(step, LateStep):  # which is out of order
+        if not isinstance(step, LateStep):  # a late step is out of order
             self.incidents.add_step(step, self.options.observations[self.position])
         self.position += 1
         self.emit(step)
 
     def next_piece(self, most: int) -> Piece:
-        """The next observations, with the cost of at most `most` plain ones; `accept_piece` advances."""
+        """Return the next observations, which cost at most as much as `most` plain ones. `accept_piece` advances the
+        job.
+        """
         options, model = self.options, self.filtering.model
         most = min(most, model.piece_rows_of(options))
         series = Piece(
@@ -361,7 +365,7 @@ class FilterJob(RecurrentJob):
         return model.cut(self.filtering.pool, series.part(slice(self.position, self.position + most)), most)
 
     def accept_piece(self, steps: Steps) -> None:
-        """Record the answers to the next observations."""
+        """Record the results of the next observations."""
         if len(steps):
             self.log_likelihood, self._sums = steps.add_to(self.log_likelihood, self._sums)
             rows = slice(self.position, self.position + len(steps))
@@ -379,12 +383,12 @@ class FilterJob(RecurrentJob):
                 self.emit(self.no_steps())
             self._finish_with("deadline")
         elif self.interrupted and self.is_streamed and self.position:
-            self._finish_with("cancelled")  # its steps were sent; the state continues after them
+            self._finish_with("cancelled")  # its steps were sent, and the state continues after them
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
 
     def no_steps(self) -> Steps:
-        """Outputs without observations."""
+        """Return outputs without observations."""
         return self.filtering.model.no_steps(self.readout)
 
     def _finish_with(self, reason: FilterFinishReason) -> None:
@@ -406,5 +410,5 @@ class FilterJob(RecurrentJob):
 
 
 def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:
-    """The forecast of the rows to come."""
+    """Return the forecast of the rows ahead."""
     return model.ahead(state, options.levels, options.ahead, options.readout, options.covariates_ahead)

@@ -1,9 +1,9 @@
-"""Many series in one request: one job of the scheduler, with one part per series.
+"""Requests with many series. They form one job for the scheduler, with one part per series.
 
-A part is the job that its series would be alone, but it never enters the scheduler. The request has one place in the
-queue and one time slice at a time, however many series it has. In a time slice several threads filter parts; the
-kernels release the interpreter lock, so the threads use several cores. A part holds a pool slot while a thread filters
-it, and its reply is sent as a whole when it has ended.
+A part is the job that its series would be in a request of its own, but it never enters the scheduler. However many
+series it has, the request has one place in the queue and one time slice at a time. In a time slice, several threads
+filter parts. They use several cores, because the kernels release the interpreter lock. A part has a pool slot while a
+thread filters it, and its reply is sent as a whole when it has ended.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from rfa.service.errors import NotReady, ServiceError
 from rfa.service.metrics import Metrics
 from rfa.service.schemas.filter_replies import FilterTimings
 
-# An ended series counts in the reader's buffer as one event per this many bytes.
+# In the reader's buffer, a finished series counts as one event per this many bytes.
 EVENT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Part:
-    """A series of a request.
+    """One series of a request.
 
     Attributes:
         index: position in the request, from 0.
         model: name of its filter.
-        numbers: estimated numbers of its reply.
-        waiting_bytes: memory until it ends.
+        numbers: estimated number of numbers in its reply.
+        waiting_bytes: memory until the series ends.
         ended_bytes: memory from its end until it is encoded.
     """
 
@@ -49,13 +49,13 @@ class Part:
 
     @property
     def weight(self) -> int:
-        """In the reader's buffer."""
+        """Number of events that the series counts as in the reader's buffer."""
         return 1 + self.ended_bytes // EVENT_BYTES
 
 
 @dataclass(frozen=True)
 class SeriesEnd:
-    """A series that has ended; without outputs if it failed."""
+    """A series that has ended. It has no outputs if it failed."""
 
     part: Part
     outputs: Sequence[Any]
@@ -63,7 +63,7 @@ class SeriesEnd:
 
 
 class SeriesWorker:
-    """What one thread filters, and its time slice, which ends at a processor time of the thread."""
+    """The series that one thread filters, and its time slice, which ends at a processor time of the thread."""
 
     def __init__(self, job: ManyJob) -> None:
         self.part: Part | None = None
@@ -78,11 +78,11 @@ class SeriesWorker:
 
 
 class ManyJob(Job):
-    """A request of many series. Its events are `SeriesEnd`, in the order in which the series end.
+    """A request with many series. Its events are `SeriesEnd`, in the order in which the series end.
 
     Args:
-        parts: at least one.
-        threads: largest number of threads that filter it.
+        parts: the series, at least one.
+        threads: maximum number of threads that filter it.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ManyJob(Job):
     def weight(self, event: Any) -> int:
         return event.part.weight if isinstance(event, SeriesEnd) else 1
 
-    # On the threads of a time slice.
+    # The following methods run on the threads of a time slice.
 
     @property
     def has_waiting(self) -> bool:
@@ -153,10 +153,10 @@ class ManyJob(Job):
 
 
 class ManyStage:
-    """Advances a request of many series by one time slice, on several threads.
+    """Advances a request with many series by one time slice, on several threads.
 
     Args:
-        threads: besides the calling worker.
+        threads: number of threads in addition to the calling worker.
     """
 
     max_rows = 1
@@ -183,7 +183,7 @@ class ManyStage:
                 job.finish(self.observe_end(job))
 
     def observe_end(self, job: ManyJob) -> FilterTimings:
-        """Count a finished request."""
+        """Count a finished request, and return its timings."""
         return observe_end(job, self._metrics, job.model_name)
 
     def close(self) -> None:

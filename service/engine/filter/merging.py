@@ -1,4 +1,4 @@
-"""Merges of states, one quantum each."""
+"""Merges of states, each of which takes one quantum."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MergeJob(Job):
 
 
 class MergeStage:
-    """Merges states of one filter."""
+    """Merges the states of one filter."""
 
     max_rows = 1
 

@@ -25,11 +25,11 @@ class SequenceJob(Job):
 
     @property
     def filtered(self) -> int:
-        """Number of observations answered so far."""
+        """Number of observations that were filtered so far."""
         return self.steps
 
     def no_steps(self) -> Steps:
-        """Outputs without observations."""
+        """Return outputs without observations."""
         requested, model = self.options, self.sequences.model
         return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.readout))
 

@@ -1,11 +1,12 @@
-"""Stages of filter requests.
+"""Stages for filter requests.
 
-A quantum takes one observation of each job, so that requests and live streams share steps. Streamed answers are
-delivered at once. Other series then continue, many observations at a time on a compiled filter, until the quantum's
-time is up or their reader lags. Attention and smoothing need a whole sequence and do not share quanta. A quantum ends
-early if a live stream waits for it.
+A quantum takes one observation of each job, so that requests and live streams share steps. Streamed steps are delivered
+at once. The other series then continue on a compiled filter, many observations at a time, until the quantum's time is
+up or their readers lag. Attention and smoothing need a whole sequence and do not share quanta. A quantum ends early if
+a live stream waits for it.
 
-Each step is an event as soon as it is final, except for smoothing; the scheduler's buffer limits unread ones.
+Except with smoothing, each step becomes an event as soon as it is final. The scheduler's buffer limits the number of
+unread events.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
-# Processor time of the thread: elapsed time would end a quantum after one step whenever other threads run in between.
+# Processor time of the thread. With elapsed time, a quantum would end after one step whenever other threads run in
+# between.
 QUANTUM_SECONDS = 0.005
 ROWS_PER_STEP = 64
-# Observations of a series in one call: fewer would cost more for the call than for the work.
+# Observations of a series in one call. With fewer, the call would cost more than the work.
 MIN_PIECE = 16
 NO_SCORES = np.empty(0)
-# Anomaly scores up to these are counted as well.
+# Levels at which anomaly scores are counted.
 ANOMALY_LEVELS = (0.99, 0.999)
 
 
@@ -67,12 +69,12 @@ class _QuantumCounts:
     scores: list[np.ndarray] = field(default_factory=list)
 
     def add(self, tally: np.ndarray) -> None:
-        """Add a tally without its columns by horizon, which differ by request."""
+        """Add a tally without its columns by horizon, which differ between requests."""
         self.tally += tally[: len(self.tally)]
 
 
 class FilterStage:
-    """Advances recurrent jobs of one filter: streamed ones by one observation, others for the whole quantum."""
+    """Advances the recurrent jobs of one filter: streamed jobs by one observation, others for the whole quantum."""
 
     max_rows = ROWS_PER_STEP
 
@@ -97,14 +99,14 @@ class FilterStage:
                 series = [job for job in active if self._replies_in_columns(job)]
                 self._advance([job for job in active if not self._replies_in_columns(job)], done)
                 for one in series:
-                    if _can_continue(one):  # a deadline may have passed since
+                    if _can_continue(one):  # a deadline may have passed in the meantime
                         self._filter_piece(one, max(MIN_PIECE, self.model.piece_rows // len(series)), done)
                 others = [job for job in active if not job.is_streamed and _can_continue(job)]
                 if not others or time.thread_time() >= until or _must_end(jobs) or self._are_expensive(others):
                     break
                 deliver_early([job for job in active if job.is_streamed and not job.done])
                 active = others
-        finally:  # also if a step failed
+        finally:  # also if a step has failed
             if done.observations:
                 self._observe(done, time.monotonic() - begun)
         for job in jobs:
@@ -112,14 +114,14 @@ class FilterStage:
                 job.finish_if_done()
 
     def _are_expensive(self, jobs: Sequence[RecurrentJob]) -> bool:
-        """Whether the next observations of all jobs cost more than one quantum."""
+        """Return whether the next observations of all jobs cost more than one quantum."""
         return len(jobs) > 1 and sum(job.rows for job in jobs) > self.max_rows
 
     def _replies_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
         return isinstance(job, FilterJob) and not job.is_streamed and self.model.piece_rows > 1
 
     def observe_end(self, job: Job) -> FilterTimings:
-        """Count a finished request."""
+        """Count a finished request, and return its timings."""
         return observe_end(job, self._metrics, self.model.label)
 
     def warn(
@@ -132,13 +134,13 @@ class FilterStage:
         followed: int = 0,
         names: Sequence[str] = (),
     ) -> list[FilterWarning]:
-        """Warnings of a reply, counted."""
+        """Return the warnings of a reply, and count them."""
         return warn(
             checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole, followed=followed, names=names
         )
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _QuantumCounts) -> None:
-        """One observation of each job; only a job with non-finite numbers fails."""
+        """Filter one observation of each job. If its numbers are not finite, only that job fails."""
         if not jobs:
             return
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
@@ -155,7 +157,7 @@ class FilterStage:
                 done.scores.append(np.array([stepped.step.anomaly]))
 
     def _filter_piece(self, job: FilterJob, most: int, done: _QuantumCounts) -> None:
-        """The next observations of a series, up to one with non-finite numbers."""
+        """Filter the next observations of a series, up to one whose numbers are not finite."""
         piece = job.next_piece(most)
         steps = self.model.follow(self.pool, piece)
         job.accept_piece(steps)
@@ -190,12 +192,12 @@ def _can_continue(job: RecurrentJob) -> bool:
 
 
 def _must_end(jobs: Sequence[RecurrentJob]) -> bool:
-    """Whether a live stream waits for the end of the quantum: one of these jobs, or another."""
+    """Return whether a live stream, one of these jobs or another, waits for the end of the quantum."""
     return jobs[0].should_yield or any(job.is_stream and job.has_next and not job.done for job in jobs)
 
 
 class SequenceStage:
-    """Attention and smoothing: a piece of one sequence per quantum."""
+    """Advances attention and smoothing jobs, by a piece of one sequence per quantum."""
 
     max_rows = 1
 
@@ -288,7 +290,7 @@ class _ForecastCounters:
 
 
 def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
-    """Count a finished request; a series of many is not one."""
+    """Count a finished request, and return its timings. One of many series does not count as a request."""
     now = time.monotonic()
     started = job.started or now
     if job.time_slice is None:
@@ -310,7 +312,7 @@ def warn(
     followed: int,
     names: Sequence[str] = (),
 ) -> list[FilterWarning]:
-    """Warnings of a reply, counted."""
+    """Return the warnings of a reply, and count them."""
     found = diagnose(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed, names=names)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()
@@ -318,7 +320,7 @@ def warn(
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether every number in a reply is finite, as JSON requires."""
+    """Return whether every number in a reply is finite, as JSON requires."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, np.ndarray):

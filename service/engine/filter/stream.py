@@ -22,17 +22,17 @@ from rfa.service.schemas.filter_replies import EndReason
 
 @dataclass(frozen=True)
 class FilterStreamOptions:
-    """Outputs of a live stream.
+    """Options for the outputs of a live stream.
 
     Attributes:
         alarm: rule for alarms.
-        passes: K, of the robust weight; None is the model's default.
-        range, weights, utc_offsets: see `ReadoutOptions`.
-        state: unpacked state to continue from; None starts a new one.
-        state_every: return the state with every n-th step; 0 never.
-        late: window of late rows; None refuses them.
-        wants_state: return the state at the end.
-        utc_offsets: of local time.
+        passes: number K of reweighting passes. None selects the model's default.
+        range, weights: see `ReadoutOptions`.
+        state: unpacked state to continue from. None starts a new stream.
+        state_every: return the state with every n-th step. 0 disables this.
+        late: window for late rows. None rejects late rows.
+        wants_state: whether to return the state at the end.
+        utc_offsets: UTC offsets of local time, see `ReadoutOptions`.
     """
 
     levels: tuple[float, ...]
@@ -51,12 +51,12 @@ class FilterStreamOptions:
 
     @property
     def readout(self) -> ReadoutOptions:
-        """Options of the outputs."""
+        """Options for the outputs of each step."""
         return ReadoutOptions("recurrent", self.alarm, self.passes, self.range, self.weights, self.utc_offsets)
 
 
 class Observed(NamedTuple):
-    """One validated observation; `t` None is the number of observations before it."""
+    """One validated observation. If `t` is None, its time is the number of observations before it."""
 
     t: float | None
     y: list[float | None] | None
@@ -65,7 +65,7 @@ class Observed(NamedTuple):
 
 
 class StreamStep(NamedTuple):
-    """The answer to one observation: a step, or why it is refused. Warnings come with the state."""
+    """The reply to one observation: a step, or the reason why it was rejected. The state comes with warnings."""
 
     step: Any
     state: PackedState | None
@@ -74,7 +74,7 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """The last event of a stream without error, about its own steps."""
+    """The last event of a stream that ends without an error. It describes the steps of this stream."""
 
     steps: int
     log_likelihood: float
@@ -86,13 +86,13 @@ class StreamEnd:
 
 
 class StreamJob(RecurrentJob):
-    """A live stream; observations are answered in order.
+    """A live stream. Observations are answered in order.
 
     The event loop calls `push`, `close`, `leave` and `replies`.
 
     Args:
-        limit: unanswered observations at which `is_full` holds.
-        answer_bytes: memory of an observation until its answer is sent.
+        limit: number of unanswered observations at which `is_full` becomes True.
+        answer_bytes: memory of an observation until its reply is sent.
     """
 
     is_stream = True
@@ -108,9 +108,9 @@ class StreamJob(RecurrentJob):
         self._refusal: ServiceError | None = None
         self._steps = 0
         self._listener: Callable[[Sequence[Any]], bool] | None = None
-        self._is_awaited = False  # `replies` waits for the inbox
+        self._is_awaited = False  # whether `replies` waits for the inbox
 
-    # On the event loop.
+    # The following methods run on the event loop.
 
     @property
     def is_full(self) -> bool:
@@ -119,32 +119,32 @@ class StreamJob(RecurrentJob):
 
     @property
     def unanswered(self) -> int:
-        """Observations without a delivered answer."""
+        """Number of observations without a delivered reply."""
         return len(self._pending) + self._backlog
 
     def push(self, observed: Observed | RefusedRow) -> None:
-        """Queue an observation, or one to refuse in its turn."""
+        """Queue an observation, or a rejected one to answer in its turn."""
         self._pending.append(observed)
         if len(self._pending) == 1:
             self._wake()
 
     def close(self, refusal: ServiceError | None = None, reason: EndReason = "close") -> None:
-        """End after the queued observations, with an error if one is given."""
+        """End the stream after the queued observations, with an error if one is given."""
         self._refusal = refusal
         self._closing = reason
         self._wake()
 
     def leave(self) -> None:
-        """The client has disconnected."""
+        """End the stream because the client has disconnected."""
         self.cancel()
         self.deliver([ClientGone()])
 
     async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
-        """The next answers, 1 to `most`, or the end.
+        """Return the next replies, at least one and at most `most`, or the end of the stream.
 
         Raises:
-            ServiceError: instead of the end, if the job failed or a frame was too large.
-            ClientGone: the client disconnected.
+            ServiceError: Instead of the end, if the job failed or a frame was too large.
+            ClientGone: If the client disconnected.
         """
         while not self._inbox:
             self._arrival.clear()
@@ -160,19 +160,19 @@ class StreamJob(RecurrentJob):
             self.consumed(len(ready))
             return ready
         if isinstance(self._inbox[0], Exception):
-            raise self._inbox.popleft()  # unnamed: no reference cycle of frame and error
+            raise self._inbox.popleft()  # unnamed, to avoid a reference cycle of frame and error
         end: StreamEnd = self._inbox.popleft().result
         return end
 
     def listen(self, take: Callable[[Sequence[Any]], bool] | None) -> None:
-        """Register a callback `take` for events that arrive while `replies` is waiting.
+        """Register a callback for events that arrive while `replies` is waiting.
 
-        It must consume all of them or none.
+        `take` must consume all of the events or none.
         """
         self._listener = take
 
     def consumed(self, count: int) -> None:
-        """Count delivered answers."""
+        """Count delivered replies."""
         if self._scheduler is not None:
             self._scheduler.consumed(self, count)
 
@@ -185,7 +185,7 @@ class StreamJob(RecurrentJob):
         if self._scheduler is not None:
             self._scheduler.resume(self)
 
-    # On a worker thread, or on the event loop.
+    # The following methods run on a worker thread or on the event loop.
 
     @property
     def runs_on_loop(self) -> bool:
@@ -240,7 +240,7 @@ class StreamJob(RecurrentJob):
 
     def observation_row(self) -> Row:
         observed = self._pending[0]
-        assert isinstance(observed, Observed) and observed.t is not None  # by `check_next`
+        assert isinstance(observed, Observed) and observed.t is not None  # ensured by `check_next`
         return Row(
             self.ensure_pool_slot(), observed.t, observed.y, observed.noise, self.readout, self.seed, observed.input
         )

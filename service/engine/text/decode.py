@@ -24,7 +24,7 @@ from rfa.service.schemas.text_replies import FinishReason, Token
 
 @dataclass(eq=False)
 class DecodeStage:
-    """One decode step for every unfinished continuation of a batch of requests."""
+    """Advances every unfinished continuation of a batch of requests by one decode step."""
 
     model: Language
     mode: Mode
@@ -46,7 +46,7 @@ class DecodeStage:
             first += count
 
     def finish(self, job: GenerateJob, last: TokenEvent | None) -> None:
-        """Finish and count a request."""
+        """Finish a request and count it."""
         generation = job.generation(last)
         name, timings = self.model.name, generation.timings
         for text in generation.texts:
@@ -60,17 +60,19 @@ class DecodeStage:
         self.drift.offer(job)
 
     def count_prefix(self, tokens: int, restored: int) -> None:
-        """Count a prompt and how much of it the prefix cache had."""
+        """Count the tokens of a prompt, and those that the prefix cache had."""
         self.metrics.prefix_cache_queries.labels(self.model.name).inc(tokens)
         self.metrics.prefix_cache_hits.labels(self.model.name).inc(restored)
 
     def non_finite_error(self) -> EngineFailure:
-        """The error of a request with non-finite outputs, counted."""
+        """Count a request with outputs that are not finite, and return its error."""
         self.metrics.corrupted_requests.labels(self.model.name).inc()
-        return EngineFailure("The model gave a value that is not finite for this request.", code="non_finite_output")
+        return EngineFailure(
+            "The model returned a value that is not finite for this request.", code="non_finite_output"
+        )
 
     def _steps(self, rows: Sequence[_Row]) -> list[_Step]:
-        """A step of each row, of the model where its output did not come with a state."""
+        """Return a step for each row. The model computes it unless the output came with a state."""
         read = [row for row in rows if row[1].ready is None]
         for _, stream in read:
             stream.read_deferred(self.model)
@@ -143,10 +145,10 @@ class DecodeStage:
                 confidence=float(self.model.confidence(self.mode)(drawn.calibrated)),
             ),
             top_tokens=None if top is None else TopTokens(top.tokens, top.log_probabilities, vocabulary),
-            # A copy: the original is a view of the batch.
+            # Copied, because the original is a view of the batch.
             latent=None if drawn.latent is None else drawn.latent.copy(),
         )
-        # A streamed reply does not repeat details at its end.
+        # A streamed reply does not repeat the details at its end.
         stream.events.append(replace(event, top_tokens=None, latent=None) if options.is_streamed else event)
         step.advance.commit()
         stream.pending = token
@@ -169,7 +171,7 @@ _Row = tuple[GenerateJob, TextSequence]
 
 @dataclass(frozen=True)
 class _Deferred:
-    """The advance of a continuation whose pending token is read later."""
+    """A continuation that advances now, but reads its pending token later."""
 
     stream: TextSequence
 
@@ -181,18 +183,18 @@ class _Deferred:
 
 
 class _Step(NamedTuple):
-    """One row of a step: its context update and token."""
+    """One row of a step, with its context update and token."""
 
     advance: Advance
     drawn: DrawnToken
 
     def is_finite(self) -> bool:
-        """Whether all outputs and the context are finite."""
+        """Return whether all outputs and the context are finite."""
         return self.drawn.is_finite and self.advance.is_finite()
 
 
 def _choice(options: GenerateOptions, stream: TextSequence) -> Choice:
-    """Sampling options of a continuation's next token, with its random number."""
+    """Return the sampling options of a continuation's next token, with its random number."""
     temperature, uniform = None, 0.0
     if options.is_sampled:
         temperature = options.temperature

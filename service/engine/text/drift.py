@@ -1,11 +1,12 @@
 """Compares the two decoding modes on texts that the server generates.
 
-The same weights run as slots of constant size, which approximate attention over all tokens. One of every n texts is
-decoded again in both modes without noise. At each generated token
+With the same weights, slots of constant size approximate attention over all tokens. One of every n texts is decoded
+again in both modes without noise. At each generated token,
 
-    KL(p ‖ q) = Σ p log(p / q)        p of the mode that generated, q of the other; and whether the top tokens agree
+    KL(p ‖ q) = Σ p log(p / q)        p from the mode that generated the text, q from the other
 
-are added to counters. A separate thread processes one text at a time, with at most a share `DUTY` of a core.
+and whether the top tokens agree are added to counters. A separate thread processes one text at a time, and uses at most
+the share `DUTY` of a core.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from rfa.service.metrics import Metrics
 
 logger = logging.getLogger("rfa.engine")
 
-# Longest prompt, and tokens of a text.
+# Maximum length of a prompt, and of a text, in tokens.
 MAX_PROMPT: Final = 448
 MAX_TOKENS: Final = 64
 PIECE: Final = 64
-# Share of a core.
+# Maximum share of a core.
 DUTY: Final = 0.1
 CLOSE_SECONDS: Final = 10
 
 
 @dataclass(frozen=True)
 class DriftSample:
-    """A generated text: `prompt` without its last token, and `tokens` from there, the input of each step.
+    """A generated text. `prompt` lacks its last token; `tokens` begins with that token and has the input of each step.
 
-    It was generated in `mode` and is compared with `other`.
+    The text was generated in `mode` and is compared with `other`.
     """
 
     model: Language
@@ -54,7 +55,7 @@ class DriftSample:
 
 @dataclass
 class DriftTally:
-    """Number of compared tokens, sum of their KL in nats, and number with the same top token."""
+    """Number of compared tokens, sum of their KL divergences in nats, and number of tokens with the same top token."""
 
     tokens: int = 0
     nats: float = 0.0
@@ -62,7 +63,7 @@ class DriftTally:
 
 
 class DriftMeter:
-    """Compares every `every`-th text; 0 disables it."""
+    """Compares every `every`-th text. 0 disables the comparison."""
 
     def __init__(self, every: int, metrics: Metrics) -> None:
         self._every = every
@@ -73,7 +74,7 @@ class DriftMeter:
         self._closing = threading.Event()
 
     def offer(self, job: GenerateJob) -> None:
-        """Consider a finished text; called on a worker."""
+        """Consider a finished text. Call this on a worker."""
         if not self._every:
             return
         with self._lock:
@@ -82,18 +83,18 @@ class DriftMeter:
                 return
             sample = drift_sample(job)
             if sample is None:
-                return  # the next suitable text is used
+                return  # the next suitable text is used instead
             self._texts = 0
             thread = threading.Thread(target=self._work, args=(sample,), name="rfa-drift", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # no thread is available; the request itself succeeds
-                logger.warning("the drift of a text could not be measured: %s", error)
+                logger.warning("could not measure the drift of a text: %s", error)
             else:
                 self._thread = thread
 
     def close(self) -> None:
-        """Stop the comparison in progress."""
+        """Stop the comparison that is in progress."""
         self._closing.set()
         with self._lock:
             thread = self._thread
@@ -112,7 +113,7 @@ class DriftMeter:
             else:
                 return
         except Exception:
-            logger.warning("the drift of a text could not be measured", exc_info=True)
+            logger.warning("could not measure the drift of a text", exc_info=True)
             return
         finally:
             steps.close()
@@ -123,8 +124,11 @@ class DriftMeter:
 
 
 def drift_sample(job: GenerateJob) -> DriftSample | None:
-    """The sample of a text; None if the model has one mode, nothing was generated, the prompt is too long, or the text
-    continued a state."""
+    """Return the sample of a text.
+
+    Returns None if the model has only one mode, nothing was generated, the prompt is too long, or the text continued a
+    state.
+    """
     others = [mode for mode in job.model.modes if mode != job.mode]
     if not others or not job.streams or job.options.resumed is not None or job.model.runtime == "torch":
         return None
@@ -136,16 +140,16 @@ def drift_sample(job: GenerateJob) -> DriftSample | None:
 
 
 def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
-    """Decode the text in both modes, a piece or token at a time; closing releases the contexts.
+    """Decode the text in both modes, one piece or token at a time. Closing the generator releases the contexts.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: If a number is not finite.
     """
     model = sample.model
     contexts: list[Context] = []
     try:
         for mode in (sample.mode, sample.other):
-            contexts.append(model.start(mode))  # noqa: PERF401 - each is released, also if the next fails
+            contexts.append(model.start(mode))  # noqa: PERF401 - each is released, even if the next one fails
         for first in range(0, len(sample.prompt), PIECE):
             for context in contexts:
                 (advance,) = model.prefill([context], [sample.prompt[first : first + PIECE]])
@@ -166,7 +170,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
 
 
 def _log_probabilities(model: Language, context: Context, token: int) -> NDArray[np.float64]:
-    """Log probabilities of the next token, without noise; advances the context."""
+    """Return the log probabilities of the next token without noise, and advance the context."""
     output, advance = model.peek(context, token)
     advance.commit()
     normaliser = row_scores(output.logits, np.zeros(1, np.int64), np.float32(1))[0, 0]

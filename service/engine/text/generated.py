@@ -17,7 +17,7 @@ from rfa.service.schemas.text_replies import FinishReason, GenerateTimings, Toke
 
 
 class TopTokens(Blocks):
-    """The most probable tokens at a position, as arrays: records would take ten times the memory."""
+    """The most probable tokens at a position, stored as arrays. Objects would need ten times the memory."""
 
     __slots__ = ("_ids", "_logprobs", "_vocabulary")
 
@@ -41,7 +41,7 @@ class TopTokens(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token of one continuation."""
+    """One token of a continuation."""
 
     index: int
     sample: int
@@ -51,7 +51,7 @@ class TokenEvent:
 
 
 def latents_of(events: Sequence[TokenEvent]) -> Blocks:
-    """The latents of tokens, encoded one by one."""
+    """Return the latents of tokens, which are encoded one by one."""
     return Long(events, attrgetter("latent"), PIECE_NUMBERS)
 
 
@@ -66,11 +66,11 @@ class FinishedText:
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished request; `last` is the final token, which was not emitted."""
+    """A finished request. `last` is the final token, which was not emitted."""
 
     last: TokenEvent | None
     texts: list[FinishedText]
     input_length: int
     timings: GenerateTimings
     state: LanguageState | None = None
-    position: int = 0  # tokens in the state
+    position: int = 0  # number of tokens in the state

@@ -1,4 +1,4 @@
-"""A generate request: its prompt, context and continuations."""
+"""A generation request with its prompt, context and continuations."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TextSequence:
     pending: int
     text: TextStream
     adjusted: AdjustedLogits | None = None
-    earlier: int = 0  # tokens sampled by previous requests
-    ready: StepOutput | None = None  # of the model after the pending token, from a state
+    earlier: int = 0  # number of tokens that previous requests sampled
+    ready: StepOutput | None = None  # output of the model after the pending token, taken from a state
     unread: int | None = None  # the token before the pending one, if its output was `ready`
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -45,11 +45,11 @@ class TextSequence:
 
     @property
     def draws(self) -> int:
-        """Tokens sampled so far: the counter of the next draw."""
+        """Number of tokens sampled so far, which is the counter for the next draw."""
         return self.earlier + len(self.events)
 
     def defer(self) -> None:
-        """The next token was drawn from `ready`: the pending one is read later."""
+        """Note that the next token was drawn from `ready`, so that the pending token is read later."""
         self.ready, self.unread = None, self.pending
 
     def read_deferred(self, model: Language) -> None:
@@ -59,19 +59,19 @@ class TextSequence:
             self.unread = None
 
     def end(self, reason: FinishReason) -> str:
-        """End; returns the text that was held back."""
+        """End the continuation and return the text that was held back."""
         self.finish_reason = reason
         self.tail = self.text.held
         return self.text.flush()
 
 
 class GenerateJob(Job):
-    """A generate request.
+    """A generation request.
 
     Args:
-        reader: of its prompt, if it has begun.
-        lease: memory of its attention contexts.
-        capacity: leased tokens of each context.
+        reader: reader of its prompt, if reading has begun.
+        lease: memory lease for its attention contexts.
+        capacity: number of leased tokens of each context.
     """
 
     def __init__(
@@ -93,26 +93,26 @@ class GenerateJob(Job):
         self.prompt: list[int] = []
         self.prefilled = 0
         self.score_parts: list[TokenScores] = []
-        self.prefix_keys: dict[int, bytes] = {}  # of the states of the prompt that may be stored
+        self.prefix_keys: dict[int, bytes] = {}  # keys of the states of the prompt that may be stored
         self.context: Any = None
-        self._forks: list[Any] = []  # of the context, until all are made
+        self._forks: list[Any] = []  # forks of the context, until all are made
         self.streams: list[TextSequence] = []
         self.decode_started: float | None = None
         self.last_token_at: float | None = None
 
     @property
     def rows(self) -> int:
-        """Sequences in this job's next quantum."""
+        """Number of sequences in this job's next quantum."""
         return len(self.live) if self.streams else 1
 
     @property
     def runs_next(self) -> bool:
-        """Prompts are read one after another: alternating would delay all of them."""
+        """Prompts are read one after another, because alternating would delay all of them."""
         return not self.streams
 
     @property
     def token_count(self) -> int:
-        """Tokens read and generated so far."""
+        """Number of tokens read and generated so far."""
         return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
 
     @property
@@ -123,29 +123,31 @@ class GenerateJob(Job):
 
     @property
     def scored_prompt(self) -> ScoredPrompt:
-        """The tokens of this request's prompt, and the scores of those that were read."""
+        """The tokens of this request's prompt, with the scores of those that were read."""
         resumed = self.options.resumed is not None
         scores = TokenScores.joined(self.score_parts) if self.score_parts else None
         return ScoredPrompt(self.prompt[resumed:], scores, self.model.vocabulary, not resumed, self._is_text)
 
     @property
     def _is_text(self) -> bool:
-        """Whether the tokens are those of a text; an empty one has another token in its place."""
+        """Whether the tokens represent the text of the prompt. For an empty text, another token takes their place."""
         return isinstance(self.options.prompt, str) and self.options.prompt != ""
 
     def scored_piece(self, scores: TokenScores | None, first: int) -> ScoredPrompt:
-        """The tokens of some emitted scores, from position `first` on; without scores, a first token alone."""
+        """Return the tokens of emitted scores, from position `first` on. Without scores, return the first token
+        alone.
+        """
         own, has_first = self.prompt[self.options.resumed is not None :], first == 0 and self.options.resumed is None
         end = first + has_first + (0 if scores is None else len(scores.tokens))
         return ScoredPrompt(own[first:end], scores, self.model.vocabulary, has_first, self._is_text)
 
     @property
     def live(self) -> list[TextSequence]:
-        """Unfinished continuations."""
+        """The unfinished continuations."""
         return [stream for stream in self.streams if stream.finish_reason is None]
 
     def shrink_capacity(self, tokens: int) -> None:
-        """Reduce the leased tokens of each attention context."""
+        """Reduce the number of leased tokens of each attention context."""
         if self._lease is not None and self._capacity > tokens:
             self._lease.shrink(cache_bytes(self.model.cache_bytes, self._capacity - tokens, self.options.samples))
             self._capacity = tokens
@@ -182,13 +184,13 @@ class GenerateJob(Job):
             stage.finish(self, None)
 
     def _ready(self, resumed: LanguageState | None) -> StepOutput | None:
-        """The output that came with a state, where it is that of the first step."""
+        """Return the output that came with a state, if it belongs to the first step."""
         if resumed is None or not resumed.output or self.options.latent_noise > 0:
             return None
         return unpack_output(resumed.output, len(self.model.vocabulary), self.model.latent_shape)
 
     def _adjusted_logits(self) -> AdjustedLogits | None:
-        """The changes of the logits of a continuation; None if the request asks for none."""
+        """Return the changes to the logits of a continuation, or None if the request has none."""
         vocabulary, options = self.model.vocabulary, self.options
         end = vocabulary.end_of_text
         ends = (*options.stop_tokens, *([] if end is None or options.ignores_eos else [end]))
@@ -196,7 +198,7 @@ class GenerateJob(Job):
         return None if rules.are_neutral else AdjustedLogits(rules, len(vocabulary), self.prompt)
 
     def add_scores(self, scores: TokenScores) -> None:
-        """Keep or send the next scores of the prompt."""
+        """Store or send the next scores of the prompt."""
         if self.options.emits_scores:
             self.emit(scores)
         else:
@@ -209,7 +211,7 @@ class GenerateJob(Job):
                 context.release()
 
     def generation(self, last: TokenEvent | None) -> Generation:
-        """The result; unfinished continuations end with "deadline" or "cancelled"."""
+        """Return the result. Unfinished continuations end with "deadline" or "cancelled"."""
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.prompt_text if self.options.return_full_text else ""
         texts = [
@@ -220,13 +222,13 @@ class GenerateJob(Job):
             )
             for stream in self.streams
         ] or [FinishedText(prefix, early, [])] * self.options.samples
-        # 0 if the deadline passed before the prompt was tokenised.
+        # This is 0 if the deadline passed before the prompt was tokenised.
         input_length = max(0, len(self.prompt) - (self.options.resumed is not None))
         state, position = self._state()
         return Generation(last, texts, input_length, self._timings(), state, position)
 
     def _state(self) -> tuple[LanguageState | None, int]:
-        """State of the first continuation, if requested, or if the server interrupted it."""
+        """Return the state of the first continuation, if it was requested or the server interrupted it."""
         needs_state = self.options.returns_state or (self.interrupted and self.options.samples == 1)
         if not (needs_state and self.streams and self.mode == "recurrent"):
             return None, 0
@@ -244,7 +246,7 @@ class GenerateJob(Job):
         return state, stream.context.position
 
     def _output(self, stream: TextSequence) -> bytes:
-        """The output after the pending token, which a state takes along; a GPU's draws do not leave it."""
+        """Return the packed output after the pending token for a state, or b"" on a GPU, where outputs stay."""
         if self.model.runtime == "torch":
             return b""
         output = stream.ready or self.model.peek(stream.context, stream.pending)[0]

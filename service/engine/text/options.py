@@ -1,4 +1,4 @@
-"""Options of a generation, and limits of prompts."""
+"""Options of a generation, and limits on prompts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
 
 NUMBERS_PER_SCORE = 7
-LONG_PROMPT = 1_000  # characters; longer prompts have a stage of their own, so that shorter ones do not wait
+LONG_PROMPT = 1_000  # in characters; longer prompts have a stage of their own, so that shorter ones do not wait
 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names of the request's fields in errors; `whole` for the size of the reply, `prefix` before other fields.
+    """Names of request fields for errors. `whole` names the field that determines the reply size, and `prefix` precedes
+    other fields.
 
     `truncate` is empty where a prompt cannot be shortened.
     """
@@ -29,7 +30,7 @@ class FieldNames:
     prefix: str = "parameters."
 
     def of_item(self, position: int) -> FieldNames:
-        """For one of several prompts."""
+        """Return the names for one of several prompts."""
         return replace(self, prompt=f"{self.prompt}[{position}]")
 
 
@@ -38,13 +39,14 @@ class GenerateOptions:
     """Options of a generation.
 
     Args:
-        prompt: text, or tokens of the model's vocabulary.
-        mode: None is the model's default.
+        prompt: a text, or tokens of the model's vocabulary.
+        mode: decoding mode. None selects the model's default.
         stop_tokens: tokens that end the text.
-        ignores_eos: whether the end-of-text token does not.
-        scored_top: number of the most probable tokens to return at each token of the prompt; None does not score it.
-        emits_scores: whether the scores are events, not part of the result.
-        tenant: whose prompt it is.
+        ignores_eos: whether the text continues after the end-of-text token.
+        scored_top: number of most probable tokens to return for each token of the prompt. None does not score the
+            prompt.
+        emits_scores: whether the scores are sent as events instead of being part of the result.
+        tenant: owner of the prompt.
     """
 
     prompt: str | tuple[int, ...]
@@ -78,7 +80,7 @@ class GenerateOptions:
 
     @property
     def token_ids(self) -> dict[str, Sequence[int]]:
-        """Tokens that the request names, by the field."""
+        """Tokens that the request names, by field."""
         prompt = () if isinstance(self.prompt, str) else self.prompt
         return {
             self.names.prompt: prompt,
@@ -89,8 +91,8 @@ class GenerateOptions:
 
 @dataclass(frozen=True)
 class PromptLimits:
-    """Largest number of tokens: of a prompt, and of a prompt with its continuation in attention mode; and of numbers
-    in a reply.
+    """Maximum number of tokens of a prompt, of a prompt with its continuation in attention mode, and of numbers in a
+    reply.
     """
 
     prompt_tokens: int
@@ -98,18 +100,18 @@ class PromptLimits:
     reply_numbers: int = 1 << 62
 
     def max_prompt_tokens(self, options: GenerateOptions) -> int:
-        """Tokens to read from the end of a prompt: `truncate`, or one more than the limit."""
+        """Return the number of tokens to read from the end of a prompt: `truncate`, or one more than the limit."""
         most = self.prompt_tokens + 1
         return most if options.truncate is None else min(options.truncate, most)
 
     def check_size(self, options: GenerateOptions, longest_token: int) -> None:
-        """Refuse a prompt that must exceed the limit, before tokenising it.
+        """Reject a prompt that must exceed the limit, before tokenising it.
 
         Args:
-            longest_token: bytes of the model's longest token.
+            longest_token: number of bytes of the model's longest token.
 
         Raises:
-            InvalidRequest: `prompt_too_long`.
+            InvalidRequest: If the prompt is too long (`prompt_too_long`).
         """
         prompt = options.prompt
         least = len(prompt) if not isinstance(prompt, str) else -(-len(prompt.encode()) // longest_token)
@@ -119,21 +121,21 @@ class PromptLimits:
             raise self.too_long(options.names)
 
     def check_scores(self, options: GenerateOptions, tokens: int) -> None:
-        """Refuse a prompt of so many tokens before it is scored.
+        """Reject a prompt with this number of tokens before it is scored, if the scores exceed the limit.
 
         Raises:
-            InvalidRequest: `reply_too_large`.
+            InvalidRequest: If the reply would be too large (`reply_too_large`).
         """
         numbers = tokens * options.samples * (NUMBERS_PER_SCORE + 2 * (options.scored_top or 0))
         if options.scored_top is not None and numbers > self.reply_numbers:
             prompt = options.names.prompt
             message = (
-                f"{prompt} asks for about {numbers} numbers of scores; this server sends at most {self.reply_numbers}."
+                f"{prompt} requests about {numbers} numbers of scores; this server sends at most {self.reply_numbers}."
             )
             raise InvalidRequest(message, param=prompt, code="reply_too_large")
 
     def too_long(self, names: FieldNames) -> InvalidRequest:
-        """The error of a prompt that is too long."""
-        remedy = f"; {names.truncate} keeps the last ones" if names.truncate else ""
+        """Return the error for a prompt that is too long."""
+        remedy = f"; {names.truncate} keeps the last tokens" if names.truncate else ""
         message = f"{names.prompt} must not have more than {self.prompt_tokens} tokens{remedy}."
         return InvalidRequest(message, param=names.prompt, code="prompt_too_long")

@@ -1,6 +1,6 @@
 """Tokenises and reads prompts in pieces.
 
-The last token of a prompt is the input of the first decode step, so that all sampled logits come from the same graph,
+The last token of a prompt is the input of the first decode step. All sampled logits therefore come from the same graph,
 with its latent noise, and a continuation is always a context and a pending token.
 """
 
@@ -19,12 +19,12 @@ from rfa.service.engine.text.prefix_cache import PrefixCache
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.errors import InvalidRequest, NotReady
 
-# Tokens of a prompt that is scored step by step, per quantum.
+# Number of tokens per quantum of a prompt that is scored step by step.
 STEPPED_TOKENS = 8
 
 
 class PrefillStage:
-    """Tokenises and reads prompts, a piece of each per quantum, in batches."""
+    """Tokenises and reads prompts in batches, by one piece of each prompt per quantum."""
 
     def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage, cache: PrefixCache) -> None:
         self.max_rows = model.prefill_rows
@@ -35,7 +35,7 @@ class PrefillStage:
 
     def run(self, jobs: Sequence[GenerateJob]) -> None:
         pieces: dict[GenerateJob, Sequence[int]] = {}
-        # After a failed batch the jobs come again one by one; some may have advanced already.
+        # After a failed batch the jobs are retried one by one, and some may already have advanced.
         for job in (job for job in jobs if not job.done and not job.streams):
             with _own_failure(job):
                 piece = self._next_piece(job)
@@ -53,7 +53,9 @@ class PrefillStage:
                     job.begin_decoding(self._decode)
 
     def _next_piece(self, job: GenerateJob) -> Sequence[int] | None:
-        """The next piece of the prompt, empty at its end; None while it is not tokenised."""
+        """Return the next piece of the prompt. It is empty at the end, and None while the prompt is not yet
+        tokenised.
+        """
         if not job.prompt:
             self._tokenize_piece(job)
         if job.interrupted:
@@ -68,7 +70,7 @@ class PrefillStage:
         return STEPPED_TOKENS if job.options.scored_top is not None and is_slow else self._model.prefill_tokens
 
     def _score(self, job: GenerateJob, piece: Sequence[int]) -> None:
-        """Read a piece, and score the tokens after each of its tokens."""
+        """Read a piece, and score the tokens that follow each of its tokens."""
         if not piece:
             return
         logits, is_finite = self._model.logits_of(job.context, piece)
@@ -91,7 +93,7 @@ class PrefillStage:
                 self._cache.store(job.prefix_keys, job.prefilled, job.context)
 
     def _tokenize_piece(self, job: GenerateJob) -> None:
-        """Tokenise a piece of the prompt; the last one creates the context."""
+        """Tokenise a piece of the prompt. The last piece creates the context."""
         tokens = self._read_tokens(job)
         if tokens is None:
             return
@@ -99,7 +101,7 @@ class PrefillStage:
         job.context = job.model.unpack(resumed.context) if resumed else self._restore(job) or self._start(job)
 
     def _read_tokens(self, job: GenerateJob) -> Sequence[int] | None:
-        """The tokens of the prompt as sent; None while there is more to tokenise."""
+        """Return the tokens of the prompt as sent, or None while there is more to tokenise."""
         options, prompt = job.options, job.options.prompt
         if not isinstance(prompt, str):
             return prompt
@@ -117,7 +119,7 @@ class PrefillStage:
         return job.reader.tokens
 
     def _restore(self, job: GenerateJob) -> Context | None:
-        """The context after the longest beginning of the prompt that was read lately."""
+        """Return the context after the longest beginning of the prompt that was read recently."""
         if job.mode != "recurrent" or job.options.scored_top is not None:
             return None
         job.prefix_keys = self._cache.keys(job.options, job.prompt)
@@ -130,13 +132,13 @@ class PrefillStage:
 
     def _start(self, job: GenerateJob) -> Context:
         new, samples, names = job.options.max_new_tokens, job.options.samples, job.options.names
-        # The last token of the prompt belongs to each continuation.
+        # The last token of the prompt is part of each continuation.
         capacity, common = len(job.prompt) + new, len(job.prompt) - 1
         all_tokens = capacity + (samples - 1) * new
         if job.mode == "attention" and not job.model.fits(capacity, samples, common):
             raise InvalidRequest(
-                f"{names.prompt} and {names.max_new_tokens} of all continuations together, {all_tokens} tokens, "
-                'ask for more than all the memory that this server has for decode "attention".',
+                f"{names.prompt} and {names.max_new_tokens} of all continuations request {all_tokens} tokens "
+                'together, which exceeds the memory that this server has for decode "attention".',
                 param=names.max_new_tokens,
                 code="context_too_long",
             )
@@ -144,7 +146,7 @@ class PrefillStage:
         return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
-        """The whole prompt, with the pending token of a state; checks its limits."""
+        """Check the limits, and return the whole prompt, with the pending token of a state."""
         options, names = job.options, job.options.names
         tokens = list(read) if options.truncate is None else list(read[-options.truncate :])
         if options.resumed is not None:
@@ -170,7 +172,7 @@ class PrefillStage:
 
 @contextmanager
 def _own_failure(job: GenerateJob) -> Iterator[None]:
-    """An exception ends only this job."""
+    """Let an exception end only this job."""
     try:
         yield
     except Exception as error:

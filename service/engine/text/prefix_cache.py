@@ -1,10 +1,12 @@
-"""States of prompts that were read lately, so that a prompt with the same beginning is read from there.
+"""States of recently read prompts. A prompt with the same beginning is read from there on.
 
-A state after the first tokens of a prompt depends on them alone. It is stored every `EVERY` tokens, at the border of a
-piece, and at the end of the prompt; the end is used only by the same prompt. So a prompt is cut into the same pieces
-with the cache as without, and its text has the same bits. The tokens of long texts are stored, too.
+A state after the first tokens of a prompt depends only on those tokens. States are stored every `EVERY` tokens, at the
+border of a piece, and at the end of the prompt. Only the same prompt uses the state at the end. A prompt is therefore
+cut into the same pieces with and without the cache, and its text has the same bits. The tokens of long texts are stored
+as well.
 
-A client (by its key) never uses the entries of another. The entries used last are kept, up to a number of bytes.
+A client, identified by its key, never uses the entries of another client. The most recently used entries are kept, up
+to a number of bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from rfa.runtime.text.contexts import Context
 from rfa.runtime.text.language import Language
 from rfa.service.engine.text.options import GenerateOptions
 
-# Tokens between two stored states: 8 ms of reading, at most, are repeated.
+# Number of tokens between two stored states. At most 8 ms of reading is repeated.
 EVERY: Final = 256
-# Shorter prompts and texts are read in as little time as they are found.
+# Reading a shorter prompt or text takes no longer than finding it.
 SHORTEST_PROMPT: Final = 64
 SHORTEST_TEXT: Final = 2_048
 ENTRY_BYTES: Final = 400
@@ -32,7 +34,7 @@ _TOKEN: Final = np.dtype("<u4")
 
 
 class EntryCache:
-    """Bytes by key, the last used ones up to a total size. Thread-safe."""
+    """Bytes by key. The most recently used entries are kept, up to a total size. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -42,18 +44,18 @@ class EntryCache:
 
     @property
     def size(self) -> int:
-        """Bytes in use."""
+        """Number of bytes in use."""
         return self._size
 
     def get(self, key: bytes) -> bytes | None:
-        """The entry, which becomes the last used one."""
+        """Return an entry, which becomes the most recently used one."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
             return self._entries.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Store an entry, and drop those that were not used for longest."""
+        """Store an entry, and drop the least recently used entries."""
         size = len(value) + ENTRY_BYTES
         if size > self._limit:
             return
@@ -76,11 +78,11 @@ class FoundPrefix:
 
 
 class PrefixCache:
-    """The entries of one model.
+    """The cache entries of one model.
 
     Args:
-        entries: shared by all models.
-        digest: of the model's bundle.
+        entries: entries of all models.
+        digest: digest of the model's bundle.
     """
 
     def __init__(self, entries: EntryCache, model: Language, digest: str) -> None:
@@ -88,7 +90,9 @@ class PrefixCache:
         self._every = -(-EVERY // model.prefill_tokens) * model.prefill_tokens
 
     def keys(self, options: GenerateOptions, prompt: Sequence[int]) -> dict[int, bytes]:
-        """The keys of the places of a prompt where a state may be stored, by tokens before it, in order."""
+        """Return the keys of the positions of a prompt at which a state may be stored, by the number of tokens before,
+        in order.
+        """
         last = len(prompt) - 1
         if last < SHORTEST_PROMPT:
             return {}
@@ -97,14 +101,14 @@ class PrefixCache:
             end = min(start + self._every, last)
             digest.update(data[start * _TOKEN.itemsize : end * _TOKEN.itemsize])
             found[end] = digest.digest()
-        # The end may be a border of another prompt, which is cut in the same way up to there.
+        # The end may be a border in another prompt, which is cut in the same way up to there.
         if last % self._every:
             digest.update(b"end")
             found[last] = digest.digest()
         return found
 
     def find(self, keys: dict[int, bytes]) -> FoundPrefix | None:
-        """The longest stored beginning."""
+        """Return the longest stored beginning."""
         for tokens, key in reversed(keys.items()):
             context = self._entries.get(key)
             if context is not None:
@@ -112,13 +116,13 @@ class PrefixCache:
         return None
 
     def store(self, keys: dict[int, bytes], tokens: int, context: Context) -> None:
-        """Store the state after so many tokens, if it is one of the places."""
+        """Store the state after this number of tokens, if a state may be stored there."""
         key = keys.get(tokens)
         if key is not None and self._entries.get(key) is None:
             self._entries.put(key, self._model.pack(context))
 
     def tokens_of(self, options: GenerateOptions, text: str, most: int) -> list[int] | None:
-        """The stored last `most` tokens of a text."""
+        """Return the stored last `most` tokens of a text."""
         if len(text) < SHORTEST_TEXT:
             return None
         found = self._entries.get(self._text_key(options, text, most))

@@ -1,7 +1,7 @@
-"""Tokenises a prompt piecewise from its end; the tokens are those of the whole text.
+"""Tokenises a prompt piece by piece from its end. The tokens equal those of the whole text.
 
-A tokeniser takes 1 s and 150 bytes per token for 1.9 MB. So it gets at most `LONGEST_PIECE` characters at a time,
-other work runs in between, and it stops once enough tokens are read.
+A tokeniser needs 1 s for 1.9 MB of text, and 150 bytes per token. It therefore gets at most `LONGEST_PIECE` characters
+at a time, with other work in between, and stops once enough tokens are read.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.errors import InvalidRequest
 
-USUAL_PIECE: Final = 2_048  # characters: about a millisecond
-LONGEST_PIECE: Final = 8_192  # without a better place to cut; 20 ms at worst
+USUAL_PIECE: Final = 2_048  # characters, which take about a millisecond
+LONGEST_PIECE: Final = 8_192  # used if there is no better place to cut; takes 20 ms at worst
 
 
 class PromptReader:
     """Reads the last tokens of a prompt.
 
     Args:
-        most: tokens from the end; one more than the limit shows whether it is exceeded.
+        most: number of tokens to read from the end. One more than the limit shows whether the limit is exceeded.
     """
 
     def __init__(self, vocabulary: Vocabulary, text: str, most: int) -> None:
@@ -43,7 +43,7 @@ class PromptReader:
             param: name of the field in errors.
 
         Raises:
-            InvalidRequest: it cannot be cut (`word_too_long`).
+            InvalidRequest: If the text cannot be cut (`word_too_long`).
         """
         begin = self._begin(param)
         piece = self._vocabulary.encode(self._text[begin : self._end])
@@ -53,7 +53,7 @@ class PromptReader:
 
     @property
     def at_most(self) -> int:
-        """Upper bound of its tokens: one per unread byte."""
+        """Upper bound on the number of tokens, with one token per unread byte."""
         return min(self._count + len(self._text[: self._end].encode()), self._most)
 
     @property
@@ -63,7 +63,7 @@ class PromptReader:
         return found[max(0, len(found) - self._most) :]
 
     def _begin(self, param: str) -> int:
-        """Start of the next piece."""
+        """Return the start of the next piece."""
         end = self._end
         if end <= USUAL_PIECE:
             return 0
@@ -72,7 +72,7 @@ class PromptReader:
         place = cuts.first(self._text, usual, end) or cuts.last(self._text, max(1, earliest), usual)
         if place is None and earliest > 0:
             raise InvalidRequest(
-                f"{param} must not have {LONGEST_PIECE} characters in a row that form one word.",
+                f"{param} must not have a word of {LONGEST_PIECE} or more characters.",
                 param=param,
                 code="word_too_long",
             )
@@ -82,9 +82,9 @@ class PromptReader:
 def attention_capacity(
     vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
 ) -> tuple[PromptReader | None, int]:
-    """The reader of a text prompt, and the largest number of tokens in its attention context.
+    """Return the reader of a text prompt, and the maximum number of tokens in its attention context.
 
-    Short prompts are tokenised immediately: a bound of one token per byte would lease too much memory.
+    Short prompts are tokenised immediately, because a bound of one token per byte would reserve too much memory.
     """
     prompt, reader = options.prompt, None
     count = len(prompt)
@@ -93,6 +93,6 @@ def attention_capacity(
         if len(prompt) <= USUAL_PIECE:
             reader.read(options.names.prompt)
         count = reader.at_most
-    # One more: the pending token of a state, or the end-of-text token of an empty prompt.
+    # One more token: the pending token of a state, or the end-of-text token of an empty prompt.
     capacity = min(count, options.truncate or count) + 1 + options.max_new_tokens
     return reader, min(capacity, limits.attention_tokens)

@@ -14,10 +14,10 @@ class ScoredPrompt:
     """The scored tokens of a prompt.
 
     Args:
-        tokens: the whole prompt.
-        scores: of its tokens in order, as far as they were read; None for none.
-        has_first: whether the first token has no score, because nothing was before it.
-        is_text: whether special tokens were written in the text.
+        tokens: tokens of the whole prompt.
+        scores: scores of its tokens in order, as far as they were read. None if there are none.
+        has_first: whether the first token has no score, because it has no context.
+        is_text: whether special tokens are part of the text.
     """
 
     tokens: Sequence[int]
@@ -31,11 +31,11 @@ class ScoredPrompt:
         return min(len(self.tokens), scored + self.has_first)
 
     def row(self, position: int) -> int | None:
-        """The row of a token in `scores`; None for the first."""
+        """Return the row of a token in `scores`, or None for the first token."""
         return position - self.has_first if position >= self.has_first else None
 
     def bytes_of(self, position: int) -> bytes:
-        """The bytes of a token in the prompt's text."""
+        """Return the bytes of a token in the prompt's text."""
         token = self.tokens[position]
         if self.is_text and self.vocabulary.is_special(token):
             return self.vocabulary.label(token).encode()
@@ -43,5 +43,5 @@ class ScoredPrompt:
 
     @property
     def text(self) -> str:
-        """The text of all tokens, broken characters replaced."""
+        """The text of all tokens. Invalid bytes are replaced."""
         return b"".join(map(self.bytes_of, range(len(self.tokens)))).decode(errors="replace")

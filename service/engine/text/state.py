@@ -1,10 +1,11 @@
-"""State of a continuation, on which later requests depend besides their own parameters.
+"""State of a continuation. A later request depends only on this state and its own parameters.
 
     version u8 | flags u8 = 0 | tail bytes u16 | seed u64 | generated u64 | pending u32 | undecoded length u8, bytes 3
     | output bytes u32 | tail, UTF-8 | output after the pending token | context of the model
 
-Little-endian, no padding. With the output, the next token is drawn without a step of the model. A continuation keeps
-the seed and the counter of draws, so that a text in two requests equals the text of one, bit for bit.
+The layout is little-endian without padding. With the output, the next token can be drawn without a step of the model. A
+continuation keeps the seed and the counter of draws, so that a text in two requests equals the text of one, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from rfa.runtime.errors import invalid_state
 
 _VERSION = 2
 _HEADER = struct.Struct("<BBHQQIB3sI")
-LONGEST_TAIL_BYTES = 4 * 256  # of the longest stop sequence, in UTF-8
+LONGEST_TAIL_BYTES = 4 * 256  # length of the longest stop sequence in UTF-8
 
 
 @dataclass(frozen=True)
 class LanguageState:
-    """One continuation between two requests.
+    """A continuation between two requests.
 
     Attributes:
-        seed: of the draws so far.
-        generated: tokens sampled so far; the counter of the next draw.
+        seed: seed of the draws so far.
+        generated: number of tokens sampled so far, which is the counter for the next draw.
         pending: the last token, which the model has not read.
         undecoded: up to 3 bytes of an incomplete character at the end.
         tail: emitted text that may begin a stop sequence.
-        context: packed by the model.
-        output: of the model after the pending token (`pack_output`); empty if it is not known.
+        context: packed context of the model.
+        output: packed output of the model after the pending token (`pack_output`). Empty if it is not known.
     """
 
     seed: int
@@ -42,7 +43,7 @@ class LanguageState:
     output: bytes = b""
 
     def pack(self) -> bytes:
-        """The layout above."""
+        """Return the state in the layout above."""
         tail = self.tail.encode()
         left = len(self.undecoded), self.undecoded, len(self.output)
         header = _HEADER.pack(_VERSION, 0, len(tail), self.seed, self.generated, self.pending, *left)
@@ -50,10 +51,10 @@ class LanguageState:
 
     @classmethod
     def unpack(cls, payload: bytes, vocabulary_size: int) -> LanguageState:
-        """Inverse of `pack`.
+        """Return the state in a payload that `pack` made.
 
         Raises:
-            InvalidInput: the bytes are not a state (`state_invalid`).
+            InvalidInput: If the bytes are not a state (`state_invalid`).
         """
         if len(payload) < _HEADER.size:
             raise invalid_state()
@@ -73,5 +74,7 @@ class LanguageState:
 
 
 def largest_state(context_bytes: int, output_bytes: int) -> int:
-    """Bytes of the largest state of a model whose packed contexts and outputs have at most so many."""
+    """Return the size in bytes of the largest state of a model whose packed contexts and outputs have at most these
+    sizes.
+    """
     return _HEADER.size + LONGEST_TAIL_BYTES + output_bytes + context_bytes

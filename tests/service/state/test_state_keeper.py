@@ -113,4 +113,4 @@ except ValueError as error:
     print(error)
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert result.stdout.strip() == "sessions in Redis need its client: pip install 'rfa-server[redis]'", result.stderr
+    assert result.stdout.strip() == "sessions in Redis need its client; pip install 'rfa-server[redis]'", result.stderr
