@@ -1,1 +1,3 @@
-"""What `import rfa` offers to people with data: frames and arrays filtered, forecast, watched; and live streams."""
+"""The Python interface for data: functions that filter, forecast and check frames, arrays and files, and live
+streams.
+"""

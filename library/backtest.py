@@ -1,7 +1,7 @@
-"""`rfa.backtest`: what the alarms and forecasts of a filter would have been, over recorded series.
+"""`rfa.backtest`: the alarms and forecasts that a filter would have made on recorded series.
 
-Strictly causal: each row is judged by the rows before it, so a longer series has the same alarms at its beginning.
-With labelled windows, detections are scored after the probation of NAB (`rfa.library.nab`).
+The evaluation is causal. Each row is judged by the rows before it, so extending a series does not change its earlier
+alarms. With labelled windows, detections are scored after the probation of NAB (`rfa.library.nab`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class WindowScores:
-    """Alarms against labelled windows, after the probation.
+    """Scores of the alarms against labelled windows, after the probation.
 
     Attributes:
-        windows, found: how many have rows, and have an alarm.
-        empty: how many have no row after the probation.
-        incidents, true_incidents: how many there are, and touch a window.
-        delays: from the beginning of each window that was found to its first alarm, in units of the times.
+        windows, found: number of windows with a row, and of windows with an alarm.
+        empty: number of windows without a row after the probation.
+        incidents, true_incidents: number of incidents, and of incidents that overlap a window.
+        delays: time from the start of each window that was found to its first alarm, in units of the times.
     """
 
     windows: int
@@ -47,33 +47,34 @@ class WindowScores:
 
     @property
     def precision(self) -> float | None:
-        """Share of the incidents that touch a window; None without incidents or windows."""
+        """Share of the incidents that overlap a window, or None without incidents or windows."""
         return self.true_incidents / self.incidents if self.incidents and self.windows else None
 
     @property
     def recall(self) -> float | None:
-        """Share of the windows that have an alarm; None without windows."""
+        """Share of the windows that have an alarm, or None without windows."""
         return self.found / self.windows if self.windows else None
 
     @property
     def delay(self) -> float | None:
-        """Median delay; None if no window was found."""
+        """Median delay, or None if no window was found."""
         return float(np.median(self.delays)) if self.delays else None
 
     def document(self) -> dict[str, Any]:
-        """The figures as JSON types."""
+        """Return the scores as JSON types."""
         shown = {"windows": self.windows, "found": self.found, "empty": self.empty, "incidents": self.incidents}
         return {**shown, "precision": self.precision, "recall": self.recall, "delay": self.delay}
 
 
 @dataclass(frozen=True)
 class SeriesBacktest:
-    """Figures of a series.
+    """Results for one series.
 
     Attributes:
-        alarms: number of alarms; `expected` at the requested rate, of so many `observations`.
-        coverage: share of the values inside their intervals by horizon, "step" for one row ahead, and level.
-        labelled: rows and windows for NAB's score; None without windows.
+        alarms: number of alarms.
+        expected: number of alarms at the requested rate, given the number of `observations`.
+        coverage: share of the values inside their intervals, by horizon ("step" for one row ahead) and level.
+        labelled: rows and windows for NAB's score. None without windows.
     """
 
     name: str
@@ -89,7 +90,7 @@ class SeriesBacktest:
     labelled: Labelled | None
 
     def document(self) -> dict[str, Any]:
-        """The figures as JSON types."""
+        """Return the results as JSON types."""
         found = {name: getattr(self, name) for name in ("name", "rows", "observations", "alarms", "expected")}
         found |= {"incidents": [asdict(one) for one in self.incidents], "coverage": self.coverage}
         return found | ({} if self.scores is None else {"scores": self.scores.document()})
@@ -97,7 +98,9 @@ class SeriesBacktest:
 
 @dataclass(frozen=True)
 class Backtest:
-    """Figures of all series; `series` has those of each, `unmatched` names windows that are of none."""
+    """Results for all series. `series` has the results of each series, and `unmatched` names windows that belong to no
+    series.
+    """
 
     series: tuple[SeriesBacktest, ...]
     unmatched: tuple[str, ...] = ()
@@ -114,7 +117,7 @@ class Backtest:
 
     @property
     def coverage(self) -> dict[str, dict[str, float | None]]:
-        """Shares inside the intervals over all series, by horizon and level."""
+        """Share of the values inside their intervals over all series, by horizon and level."""
         found: dict[str, dict[str, float | None]] = {}
         for lead in self.series[0].coverage if self.series else ():
             counts = [(one.scored.get(lead, 0), one.coverage.get(lead, {})) for one in self.series]
@@ -127,7 +130,7 @@ class Backtest:
 
     @property
     def scores(self) -> WindowScores | None:
-        """Alarms of all series against their windows; None without windows."""
+        """Scores of the alarms of all series against their windows, or None without windows."""
         found = [one.scores for one in self.series if one.scores is not None]
         if not found:
             return None
@@ -142,7 +145,7 @@ class Backtest:
 
     @property
     def nab(self) -> dict[str, float] | None:
-        """NAB's scores by profile, of the alarms as they were raised; None without windows."""
+        """NAB's scores by profile for the alarms as they were raised, or None without windows."""
         pairs = [(one.labelled, one.is_alarm.astype(np.float64)) for one in self.series if one.labelled is not None]
         if not any(series.windows and series.windows[-1][1] >= series.start for series, _ in pairs):
             return None
@@ -155,7 +158,7 @@ class Backtest:
         }
 
     def document(self) -> dict[str, Any]:
-        """All figures as JSON types."""
+        """Return all results as JSON types."""
         scores = self.scores
         return {
             "observations": sum(one.observations for one in self.series),
@@ -182,10 +185,10 @@ class Backtest:
         scores, nab = self.scores, self.nab
         if scores is not None:
             parts.append(f"{scores.found} of {scores.windows} windows found")
-            parts += [f"{scores.empty} windows without a row that counts"] if scores.empty else []
+            parts += [f"{scores.empty} windows without a row that is scored"] if scores.empty else []
             if self.unmatched:
                 more = f" and {len(self.unmatched) - 1} more" if len(self.unmatched) > 1 else ""
-                parts.append(f"of no series: {self.unmatched[0]}{more}")
+                parts.append(f"no series for {self.unmatched[0]}{more}")
             parts += [] if scores.precision is None else [f"precision {scores.precision:.2f}"]
             parts += [] if scores.delay is None else [f"median delay {scores.delay:g}"]
         return "; ".join(parts + ([] if nab is None else [f"NAB {nab['standard']:.1f}"]))
@@ -206,18 +209,20 @@ def backtest(
     levels: Sequence[float] = LEVELS,
     tz: str = "UTC",
 ) -> Backtest:
-    """Alarms, incidents and coverage that a filter would have had over recorded series; each row by those before it.
+    """Return the alarms, incidents and coverage that a filter would have had on recorded series. Each row is judged by
+    the rows before it.
 
     Args:
-        rate: of the alarms, see `rfa.detect`; `alarm` has other fields of the server's `alarm`.
-        windows: when something was wrong: a file with the columns `from` and `to`, and key columns for windows of
-            single series; or pairs of times in seconds since 1970. Both ends belong to the window.
-        horizon: forecasts whose coverage is counted besides that of the next row.
+        rate: alarm rate, see `rfa.detect`.
+        alarm: other fields of the server's `alarm`.
+        windows: times at which something was wrong, as pairs of times in seconds since 1970, or as a file with the
+            columns `from` and `to`, and with key columns for windows of single series. Both ends belong to the window.
+        horizon: horizons whose coverage is reported in addition to that of the next row.
         data, time, columns, by, model, system, levels, tz: see `rfa.filter`.
 
     Raises:
-        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If an argument, column or row is invalid. The message names it and says what to do.
+        FileNotFoundError: If there is no such bundle.
     """
     rule: AlarmRule = {"rate": rate, **(alarm or {})}
     request = OutputOptions.of(levels, horizon, rule, tz=tz)
@@ -244,11 +249,11 @@ def judge(
     name: str, series: Series, is_alarm: Array, incidents: Incidents, checks: ForecastChecks,
     windows: Sequence[tuple[float, float]] | None,
 ) -> SeriesBacktest:  # fmt: skip
-    """The figures of a filtered series.
+    """Return the results for a filtered series.
 
     Args:
-        is_alarm: of each row.
-        windows: first and last time of each, in order and apart; None without labels.
+        is_alarm: whether each row is an alarm.
+        windows: first and last time of each window, in order and without overlap. None without labels.
     """
     coverage, scored = {"step": checks.coverage}, {"step": checks.scored}
     for lead in checks.leads:
@@ -265,7 +270,7 @@ def judge(
 
 
 def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
-    """First and last row of each window that has rows."""
+    """Return the first and last row of each window that has rows."""
     found: list[tuple[int, int]] = []
     for begin, end in windows:
         first, after = np.searchsorted(times, begin), np.searchsorted(times, end, side="right")
@@ -275,7 +280,7 @@ def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple
 
 
 def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: Labelled, count: int) -> WindowScores:
-    """The alarms against `count` windows, of which `rows` has those with rows."""
+    """Score the alarms against `count` windows. `rows` has the windows with rows."""
     alarms = np.flatnonzero(is_alarm)
     alarms = alarms[alarms >= rows.start]
     windows = [(max(first, rows.start), last) for first, last in rows.windows if last >= rows.start]

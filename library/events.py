@@ -1,4 +1,6 @@
-"""Scores of sequences and streams of events, by a model that `rfa train lm` trained on sequences of whole numbers."""
+"""Scores for sequences and streams of events, from a model that `rfa train lm` has trained on sequences of whole
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from rfa.runtime.text.language import Language
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.runtime.text.scores import TokenScores, score_tokens
 
-# Tokens that are read at once.
+# Number of tokens that are read at once.
 PIECE = 1_024
 
 
@@ -25,9 +27,9 @@ class EventScores(NamedTuple):
     """Scores of N events.
 
     Attributes:
-        log_probability: of each event by the model, in nats.
-        tail: calibrated probability of an event that is at most as probable. An event is an alarm at a rate if this is
-            at most the rate.
+        log_probability: log probability of each event under the model, in nats.
+        tail: calibrated probability of an event that is at most as probable. An event is an alarm at a given rate if
+            its `tail` is at most the rate.
     """
 
     log_probability: NDArray[np.float64]
@@ -38,29 +40,29 @@ class EventModel:
     """An event model in this process.
 
     Args:
-        bundle: name of a shipped bundle, or folder.
+        bundle: name of a shipped bundle, or path of a bundle directory.
 
     Raises:
-        ValueError: The bundle is no language model, or has no recurrent mode.
+        ValueError: If the bundle is not a language model, or does not support the recurrent mode.
     """
 
     def __init__(self, bundle: str | Path = "events") -> None:
         opened = open_bundle(find_bundle(str(bundle)))
         if opened.kind != "lm":
-            raise ValueError(f"bundle {opened.name!r} is no language model, which `rfa train lm` makes")
+            raise ValueError(f"bundle {opened.name!r} is not a language model; `rfa train lm` trains one")
         model = load_on_cpu(opened, "auto", 2, 1)
         if "recurrent" not in model.modes or model.vocabulary.end_of_text is None:
-            raise ValueError(f"bundle {opened.name!r} has no recurrent mode with an end of text")
+            raise ValueError(f"bundle {opened.name!r} does not support recurrent mode with an end of text")
         self._model: Language = model
         self._end: int = model.vocabulary.end_of_text
         self._size = len(model.vocabulary)
         self._tokens: dict[int, list[int]] = {}
 
     def score(self, events: Sequence[int], *, is_ended: bool = True) -> EventScores:
-        """The scores of a whole sequence, from its first event on.
+        """Return the scores of a whole sequence, from its first event on.
 
         Args:
-            is_ended: whether the end is scored, too, as an event after the last.
+            is_ended: whether to score the end of the sequence as an event after the last one.
         """
         context = cast(SlotContext, self._model.start("recurrent"))
         try:
@@ -69,13 +71,13 @@ class EventModel:
             context.release()
 
     def update(self, events: Sequence[int], state: bytes | None = None) -> tuple[EventScores, bytes]:
-        """The scores of the next events of a stream, and its state after them.
+        """Return the scores of the next events of a stream, and its state after them.
 
         Args:
-            state: after the events before; None begins a stream.
+            state: state after the earlier events. None begins a stream.
 
         Raises:
-            InvalidInput: These bytes are no state of this model.
+            InvalidInput: If the bytes are not a state of this model.
         """
         if state is None:
             context, pending = cast(SlotContext, self._model.start("recurrent")), self._end
@@ -92,7 +94,7 @@ class EventModel:
             context.release()
 
     def _encode(self, event: int) -> list[int]:
-        """The token of an event; several of one that training did not have."""
+        """Return the token of an event, or several tokens if the event did not occur in the training data."""
         if event not in self._tokens:
             self._tokens[event] = self._model.vocabulary.encode(f" {int(event)}")
         return self._tokens[event]
@@ -109,6 +111,6 @@ class EventModel:
             scores.append(score_tokens(logits, piece, confidence.temperature, 0))
             pending = piece[-1]
         joined, starts = TokenScores.joined(scores), np.cumsum([0, *map(len, parts[:-1])])
-        # The rarest of the tokens of an event that training did not have.
+        # For an event that did not occur in the training data, the rarest of its tokens counts.
         tail = np.minimum.reduceat(confidence.tail(joined.tail), starts)
         return EventScores(np.add.reduceat(joined.log_probability, starts), tail)

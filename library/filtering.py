@@ -1,4 +1,4 @@
-"""`rfa.filter`, `rfa.forecast` and `rfa.detect`: recorded data filtered, forecast, and checked for rare rows."""
+"""`rfa.filter`, `rfa.forecast` and `rfa.detect`: filter recorded data, forecast it, and find rare rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rfa.runtime.uncertainty.interface import Ahead
 from rfa.runtime.uncertainty.mute import Window
 
 Frame = TypeVar("Frame")
-# Share of rows inside the gate, where the filter is right.
+# Share of rows inside the gate if the filter's model is correct.
 OUTLIER: Final = 0.999
 SCORES: Final = ("weight", "nis", "anomaly", "confidence")
 
@@ -54,38 +54,43 @@ def filter(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Frame:
-    """Filter the series in a table; the estimate of a row uses that row and those before it.
+    """Filter the series in a table. The estimate for a row uses that row and the rows before it.
 
     Args:
-        data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields; or the path
-            of a file. Rows may be in any order, and keep it. Folders, patterns such as "data/*.csv" and lists of files
-            give one result with the name of the file in the column `file`.
-        time: the time column; of an array, the times themselves `[N]`. Default: found by name or content, else counted.
-        columns, by: the columns to filter, by default all numeric ones; the columns whose cells label series.
-        model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (untrained;
-            the default without the bundle of "series"), "auto-joint" (scores rows by the correlation of their columns),
-            or the name or folder of a bundle.
-        system: instead of `model`, a linear system by matrices or as a preset (see the guide to systems), or the models
-            of `rfa.fit`, of which each series takes its own.
-        levels, smooth: of the intervals; also estimate each row from all rows.
-        minimum, maximum: of possible values: no estimate or bound lies outside.
-        alarm: a rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
-        tz, time_format: the zone of times that name none, and of the days and weeks that the default model follows; the
-            format of times of text, as in `datetime.strptime`.
-        strict: raise for rows out of order and cells that are no numbers, instead of sorting and skipping them.
-        missing: words and numbers that are missing values; "none" keeps numbers that look like these.
-        known: columns whose future is known, such as prices, promotions and holidays: numbers, yes and no, or words.
-            Only "default" and "series" use them, where they have helped.
+        data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields, or the path
+            of a file. Rows may be in any order, and the result keeps it. Directories, patterns such as "data/*.csv" and
+            lists of files give one result with the name of the file in the column `file`.
+        time: name of the time column. For an array, it may be the times themselves, `[N]`. By default the column is
+            found by its name or content, or else rows are numbered.
+        columns: columns to filter. The default is all numeric columns.
+        by: columns whose cells label series.
+        model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (needs no
+            training; it is the default if the bundle of "series" is missing), "auto-joint" (scores rows by the
+            correlation of their columns), or the name or directory of a bundle.
+        system: a linear system given by matrices or as a preset (see the guide to systems), or the models of `rfa.fit`,
+            from which each series takes its own. It replaces `model`.
+        levels: levels of the intervals.
+        smooth: whether to estimate each row also from all rows.
+        minimum, maximum: smallest and largest possible value. No estimate or bound lies outside.
+        alarm: an alarm rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
+        tz: time zone of times that do not state one, and of the days and weeks that the default model follows.
+        time_format: format of times that are text, as in `datetime.strptime`.
+        strict: whether to raise an error for rows out of order and cells that are not numbers, instead of sorting the
+            rows and skipping the cells.
+        missing: words and numbers that mark missing values. "none" keeps numbers that look like such marks.
+        known: columns whose future values are known, such as prices, promotions and holidays. They may have numbers,
+            yes and no, or words. Only "default" and "series" use them, and only where they have improved the forecasts.
 
     Returns:
-        The same kind of frame (of an array, one with fields) with, for each column x, `x_mean`, `x_std`, `x_low90`,
-        `x_high90` (a pair per level), and with `smooth` `x_smooth_mean`, `x_smooth_std`; for each row `weight`, the
-        share that was used; `nis`; `anomaly`, 1 minus the probability of so unusual a row; `confidence`; `alarm`, if
-        requested; and `outlier`, outside the 0.999 gate of the filter.
+        A frame of the same kind as `data`; for an array, an array with fields. For each column x it has `x_mean`,
+        `x_std`, `x_low90` and `x_high90` (a pair per level), and with `smooth` also `x_smooth_mean` and `x_smooth_std`.
+        For each row it has `weight`, the share of the observation that the update used; `nis`; `anomaly`, which is 1
+        minus the probability of a row at least as unusual; `confidence`; `alarm`, if requested; and `outlier`, whether
+        the row lies outside the 0.999 gate of the filter.
 
     Raises:
-        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If an argument, column or row is invalid. The message names it and says what to do.
+        FileNotFoundError: If there is no such bundle.
     """
     request = OutputOptions.of(levels, (), alarm, limits=(minimum, maximum), tz=tz)
     table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
@@ -129,22 +134,23 @@ def forecast(
     """Forecast the next rows of each series.
 
     Args:
-        horizon: a number of rows such as 24, or a span of time such as "6h" for all rows in it. Rows are the usual step
-            apart; steps of days, weeks or months follow the calendar of `tz`, without weekends if there were none.
-        minimum, maximum: of possible values: no number of the forecast lies outside.
-        weights: whether to return the weights of the models that "default" mixes; other models have none.
-        known: columns whose future is known. Rows at the end that have values in these columns alone are the future:
-            the forecast begins after the last row with another value.
+        horizon: a number of rows such as 24, or a duration such as "6h" for all rows in it. Rows are one usual time
+            step apart. Steps of days, weeks or months follow the calendar of `tz`, and skip weekends if the data have
+            none.
+        minimum, maximum: smallest and largest possible value. No number of the forecast lies outside.
+        weights: whether to return the weights of the models that "default" mixes. Other models have no weights.
+        known: columns whose future values are known. Rows at the end that have values only in these columns are the
+            future. The forecast begins after the last row with another value.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
-        The same kind of frame with a row for each time: the keys; the time as written, or counted in `t`; and for
-        each column x the forecast `x_mean`, `x_std`, `x_median`, `x_low90`, `x_high90` (a pair per level), and with
-        `weights` `x_weight_network`, `x_weight_smoothing` and so on.
+        A frame of the same kind as `data` with one row per forecast time. It has the key columns, and the time in the
+        format of the data, or the row number in `t`. For each column x it has `x_mean`, `x_std`, `x_median`, `x_low90`
+        and `x_high90` (a pair per level), and with `weights` also `x_weight_network`, `x_weight_smoothing` and so on.
 
     Raises:
-        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If an argument, column or row is invalid. The message names it and says what to do.
+        FileNotFoundError: If there is no such bundle.
     """
     request = OutputOptions.of(levels, limits=(minimum, maximum), weights=weights)
     table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
@@ -207,24 +213,26 @@ def detect(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Detection[Frame]:
-    """Find the rows that are as rare on their series as a rate says, given the rows before each.
+    """Find the rows of each series that are as rare as the rate says, given the rows before them.
 
     Args:
-        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day, week or month: "1/day". It
-            holds for series whose behaviour does not change.
-        quiet: for this many rows after an alarm only a much rarer row raises another.
-        direction: "up" above the forecast, "down" below it, or "both".
-        min_deviation: the least distance from the forecast of an alarm.
-        range: lowest and highest value, None for no limit: a value outside is an alarm, however common.
-        rules: what may be an alarm, with a share of the rate each: an unusual "value"; a "stretch" of changed level or
-            spread; a "standstill"; and a "gap" without values, at the row that ends it.
-        mute: maintenance windows in `tz`, whose rows count as missing: "sat 22:00-23:30", "mon-fri 02:00-03:00",
-            "2026-03-01T22:00/2026-03-02T01:00", or two times in seconds since 1970.
+        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
+            "1/day". The rate is accurate for series whose behaviour does not change.
+        quiet: number of rows after an alarm during which only a much rarer row raises another alarm.
+        direction: "up" reports values above the forecast, "down" values below it, and "both" both.
+        min_deviation: minimum deviation of an alarm from the forecast.
+        range: lowest and highest ordinary value, or None for no limit. A value outside is an alarm, however common it
+            is.
+        rules: rules that may raise an alarm; they share the rate equally. "value" reports an unusual value, "stretch" a
+            changed level or spread, "standstill" a value that no longer changes, and "gap" a time without values, at
+            the row that ends it.
+        mute: maintenance windows in `tz`, whose rows count as missing, such as "sat 22:00-23:30", "mon-fri
+            02:00-03:00", "2026-03-01T22:00/2026-03-02T01:00", or a pair of times in seconds since 1970.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing, known: see `rfa.filter`.
 
     Raises:
-        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If an argument, column or row is invalid. The message names it and says what to do.
+        FileNotFoundError: If there is no such bundle.
     """
     alarm: dict[str, Any] = {
         "rate": rate,
@@ -243,7 +251,7 @@ def detect(
 
 
 class _Detected(NamedTuple):
-    """Rows of the alarms of a series, new columns of these, and its tally; and of its incidents a row and columns."""
+    """Alarms of a series as rows and new columns, their counts, and its incidents as rows and columns."""
 
     rows: np.ndarray
     new: New
@@ -274,7 +282,7 @@ def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, ke
 
 
 def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
-    """The detection of all series."""
+    """Return the detection for all series."""
     rows = np.concatenate([one.rows for one in found])
     new = {name: np.concatenate([one.new[name] for one in found]) for name in found[0].new}
     order = np.argsort(rows, kind="stable")
@@ -293,20 +301,21 @@ def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
 
 
 def ends(name: str, level: float) -> tuple[str, str]:
-    """Names of the ends of a column's interval: those of level 0.9 are `x_low90` and `x_high90`."""
+    """Return the names of the bounds of a column's interval. For level 0.9 they are `x_low90` and `x_high90`."""
     share = f"{100 * level:.12g}"
     return f"{name}_low{share}", f"{name}_high{share}"
 
 
 def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prefix the outputs of a row with the column, for columns that are filtered separately."""
+    """Prefix the outputs of a row with the column's name, for columns that are filtered separately."""
     of_row = (*SCORES, "alarm", "outlier")
     return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
-    """Whether a nis `[N]` is rarer than 1 - flag under the filter: chi-square of the components seen `[N]` (Wilson and
-    Hilferty 1931)."""
+    """Return whether each nis `[N]` is rarer than 1 - flag under the filter. The test is chi-square with the number of
+    components seen `[N]`, approximated as in Wilson and Hilferty (1931).
+    """
     spread = 2 / (9 * np.maximum(seen, 1))
     gate: np.ndarray = nis > seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
     return gate
@@ -335,7 +344,7 @@ def _output_columns(series: Series, result: FilteredSequence, request: OutputOpt
 def _expected_columns(
     series: Series, outputs: dict[str, np.ndarray], step: float, rows: np.ndarray, levels: Sequence[float]
 ) -> New:
-    """The forecasts of these rows, with intervals as wide as those one usual step ahead."""
+    """Return the forecasts of these rows, with intervals as wide as those of one usual step ahead."""
     new: dict[str, Column] = {}
     before, is_first = np.maximum(rows - 1, 0), rows == 0
     for a, name in enumerate(series.names):
@@ -352,7 +361,7 @@ def _expected_columns(
 
 
 def _in_row_order(table: Table, found: Mapping[Key, New]) -> New:
-    """The new columns of all rows; NaN or False in rows of no series."""
+    """Return the new columns for all rows, with NaN or False in rows that belong to no series."""
     columns: dict[str, np.ndarray] = {}
     for key, outputs in found.items():
         for name, values in outputs.items():

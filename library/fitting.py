@@ -1,4 +1,4 @@
-"""`rfa.fit`: structural models fitted to recorded data; needs `rfa-server[fit]`, no torch."""
+"""`rfa.fit`: fit structural models to recorded data. It needs `rfa-server[fit]`, but not torch."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def fit(
     strict: bool = False,
     missing: Sequence[str | float] | str | float = (),
 ) -> Models:
-    """Fit level, trend, cycles, seasons and a calendar to every column of every series, as `rfa fit` does.
+    """Fit level, trend, cycles, seasons and a calendar to every column of every series, like the command `rfa fit`.
 
     Args:
-        tz: the time zone of times that name none, and of the days of calendars.
-        country: its holidays get their own pattern: "US", or "DE-BY" for a part of a country.
-        holidays: more such days, "2026-12-24".
-        config: `seasons`, `max_harmonics`, `max_free_modes`, `iterations`, see the guide to training.
-        out: a JSON file for the models. Finished series are saved next to it; after a stop the same call continues.
+        tz: time zone of times that do not state one, and of the days of calendars.
+        country: country whose holidays form a separate day pattern, such as "US", or "DE-BY" for a part of a country.
+        holidays: further holidays, such as "2026-12-24".
+        config: `seasons`, `max_harmonics`, `max_free_modes` and `iterations`. See the guide to training.
+        out: JSON file for the models. Finished series are saved next to it, and the same call continues after a stop.
         data, time, columns, by, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
-        The models by the names of their series: the column, the key, or "key / column" for several columns of many
-        series. `rfa.filter`, `forecast` and `detect` take all of them as `system`, `Stream` takes one. `fits` has the
-        record of each fit, `failed` the reasons of failures.
+        The models by the names of their series, which are the column, the key, or "key / column" for several columns of
+        many series. `rfa.filter`, `forecast` and `detect` take all of them as `system`, and `Stream` takes one. `fits`
+        has the record of each fit, and `failed` the reasons of failures.
 
     Raises:
-        ValueError: If nothing could be fitted, or an argument, column or row is invalid; the message names it and says
+        ValueError: If nothing could be fitted, or an argument, column or row is invalid. The message names it and says
             what to do.
     """
     how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}

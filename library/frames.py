@@ -1,7 +1,7 @@
-"""Input of pandas, polars, Arrow, NumPy or a file as one table, and results of the same kind.
+"""Input from pandas, polars, Arrow, NumPy or a file as one table, and results of the same kind.
 
-The results of a file are pandas frames, or Arrow tables where pandas is not installed. Rows keep their order; labels,
-index and time zones do not change. Only the library of the given frame is imported.
+The results for a file are pandas frames, or Arrow tables if pandas is not installed. The order of the rows, labels,
+index and time zones does not change. Only the library of the given frame is imported.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from rfa.data import Table, load_table
 
-# Names for an array without fields: of its columns, and of given times.
+# Names for an array without fields: the prefix of its columns, and the name of given times.
 ARRAY_NAME: Final = "y"
 CLOCK_NAME: Final = "t"
 
 Column: TypeAlias = "np.ndarray | pa.Array"
 New = Mapping[str, Column]
-# The time columns: two where date and time of day are separate.
+# The time columns. There are two if date and time of day are separate.
 Clock = Mapping[str, Column]
 
 
@@ -30,31 +30,31 @@ class Data(Protocol):
     """Input of one kind.
 
     Attributes:
-        table: the columns, for `rfa.data`; of a file, as it was loaded.
-        time: the time column; None lets the loader find it.
+        table: the columns, for `rfa.data`. For a file, the table as it was loaded.
+        time: name of the time column. None lets the loader find it.
     """
 
     table: pa.Table | Table
     time: str | None
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
-        """The data with more columns; only some rows, if given by their numbers."""
+        """Return the data with additional columns, for all rows or for the given row numbers."""
         ...
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """New rows: the keys of `rows` of the data, and columns."""
+        """Return new rows with the keys of the given rows of the data, and new columns."""
         ...
 
 
 def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
-    """The data as one table.
+    """Return the data as one table.
 
     Args:
-        time: the name of a column; or the times of the rows of an array.
-        by: the key columns.
+        time: name of a column, or the times of the rows of an array.
+        by: key columns.
 
     Raises:
-        ValueError: the kind of data is not supported.
+        ValueError: If this kind of data is not supported.
     """
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas is not None and isinstance(data, pandas.Series):
@@ -62,7 +62,7 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
     if polars is not None and isinstance(data, polars.Series):
         data = data.to_frame(data.name or ARRAY_NAME)
     if polars is not None and isinstance(data, polars.LazyFrame):
-        raise ValueError("data is a LazyFrame: collect() it first")
+        raise ValueError("data is a LazyFrame; collect() it first")
     if isinstance(data, str | Path):
         return FileData(data, time)
     if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
@@ -80,27 +80,27 @@ def check_free(taken: Sequence[str], new: New) -> None:
     """Check that no new column has the name of a column of the data.
 
     Raises:
-        ValueError: If one has; the message names the column.
+        ValueError: If a name is taken. The message names the column.
     """
     for name in new:
         if name in taken:
-            raise ValueError(f"the data have a column {name!r}, which is what the answer has: rename it")
+            raise ValueError(f"the data already have a column {name!r}, which the result would add; rename it")
 
 
 def column_of(values: Column) -> pa.Array:
-    """An Arrow column; NaN is null."""
+    """Return an Arrow column. NaN becomes null."""
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
 
 
 def concatenated(parts: Sequence[Column]) -> Column:
-    """Columns joined end to end."""
+    """Join columns end to end."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return pa.concat_arrays(parts)
 
 
 class ArrowData:
-    """A table, a batch, or an object with the Arrow PyCapsule interface; the results are tables."""
+    """A table, a batch, or an object with the Arrow PyCapsule interface. The results are tables."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -120,16 +120,16 @@ class ArrowData:
 
 
 class FileData:
-    """A file; the results are pandas frames with its columns as text, or Arrow tables without pandas."""
+    """A file. The results are pandas frames with its columns as text, or Arrow tables without pandas."""
 
     def __init__(self, source: str | Path, time: Any) -> None:
         if time is not None and not isinstance(time, str):
-            raise ValueError(f"time takes the name of a column, got {type(time).__name__}")
+            raise ValueError(f"time must be the name of a column, got {type(time).__name__}")
         self.time = time
         self.table = load_table(source)
 
     def use(self, table: Table) -> None:
-        """Take the table as it was read: one row per value, units in the names of columns."""
+        """Use the table that the loader has read, with one row per value and the units in the column names."""
         self.table = table
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
@@ -150,7 +150,7 @@ def _as_frame(table: pa.Table) -> Any:
 
 
 class PolarsData:
-    """A polars frame; the results are polars frames."""
+    """A polars frame. The results are polars frames."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -174,10 +174,10 @@ class PolarsData:
 
 
 class PandasData:
-    """A pandas frame; the results are pandas frames.
+    """A pandas frame. The results are pandas frames.
 
-    An index level counts as a column if it holds dates and no other column is the time, or if it is named as the time
-    or a key; results have it in their index.
+    An index level counts as a column if it is named as the time or a key, or if it holds dates and no other column is
+    the time. The results have such levels in their index.
     """
 
     def __init__(self, frame: Any, time: str | None, by: Sequence[str]) -> None:
@@ -199,7 +199,7 @@ class PandasData:
         return pandas.concat([frame, pandas.DataFrame(columns, index=frame.index)], axis=1)
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """See `Data`. A RangeIndex continues where rows are counted."""
+        """See `Data`. If rows are numbered by a RangeIndex, it continues."""
         import pandas
 
         columns: dict[str, Any] = {}
@@ -223,7 +223,7 @@ class PandasData:
         return frame
 
     def _used_levels(self, by: Sequence[str]) -> dict[str, int]:
-        """The index levels that count as columns, by name; sets the time column if one is."""
+        """Return the index levels that count as columns, by name. If one of them is the time, set the time column."""
         import pandas
 
         index, used = self._frame.index, {}
@@ -236,7 +236,7 @@ class PandasData:
                 self.time = str(name) if is_clock else self.time
         if index.nlevels > 1 and len(used) < index.nlevels:
             left = [label for number, label in enumerate(index.names) if number not in used.values()]
-            raise ValueError(f"the index has a level {left[0]!r}: name it in `by`, or remove it with reset_index()")
+            raise ValueError(f"the index has a level {left[0]!r}; name it in `by`, or remove it with reset_index()")
         return used
 
     def _level(self, name: str) -> Any:
@@ -247,10 +247,11 @@ class PandasData:
 
 
 class ArrayData:
-    """Numbers `[N]` or `[N, P]`, or an array with fields; the results are arrays with fields. Masks are missing values.
+    """Numbers `[N]` or `[N, P]`, or an array with fields. The results are arrays with fields. Masked values are
+    missing.
 
     Args:
-        time: of the rows, `[N]`, numbers or dates; or the name of a field.
+        time: numbers or dates of the rows, `[N]`, or the name of a field.
     """
 
     def __init__(self, data: Any, time: Any) -> None:
@@ -263,18 +264,20 @@ class ArrayData:
         elif array.ndim == 1:
             fields = {name: _unmasked(array[name]) for name in array.dtype.names}
         else:
-            raise ValueError(f"data has {array.ndim} dimensions: an array with named fields must have one")
+            raise ValueError(f"data has {array.ndim} dimensions; an array with named fields must have one")
         if time is not None and not isinstance(time, str):
             clock = _unmasked(time)
             if clock.shape != array.shape[:1]:
-                raise ValueError(f"time has {clock.shape[0] if clock.ndim else 1} values, data {len(array)} rows")
+                raise ValueError(
+                    f"time has {clock.shape[0] if clock.ndim else 1} values, but data has {len(array)} rows"
+                )
             check_free(list(fields), {CLOCK_NAME: clock})
             self.time, fields = CLOCK_NAME, {CLOCK_NAME: clock, **fields}
         self._fields = fields
         try:
             self.table = pa.table({name: column_of(np.ascontiguousarray(values)) for name, values in fields.items()})
         except pa.ArrowException as error:
-            raise ValueError(f"the array holds what is neither numbers nor dates: {error}") from None
+            raise ValueError(f"the array has values that are neither numbers nor dates: {error}") from None
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> np.ndarray:
         """See `Data`."""
@@ -290,7 +293,7 @@ class ArrayData:
 
 
 def _unmasked(values: Any) -> np.ndarray:
-    """Values `[N]` or `[N, P]` with missing values for masked ones."""
+    """Return the values `[N]` or `[N, P]`, with missing values in place of masked ones."""
     if not np.ma.is_masked(values):
         return np.asarray(values)
     kind = values.dtype.kind
@@ -302,13 +305,13 @@ def _unmasked(values: Any) -> np.ndarray:
 
 def _numbers(array: np.ndarray) -> np.ndarray:
     if array.ndim not in (1, 2):
-        raise ValueError(f"data has {array.ndim} dimensions: pass an array [N] or [N, P], or a frame")
+        raise ValueError(f"data has {array.ndim} dimensions; pass an array [N] or [N, P], or a frame")
     if array.dtype.kind not in "iufbO":
-        raise ValueError(f"data has dtype {array.dtype}: pass numbers, or a frame")
+        raise ValueError(f"data has dtype {array.dtype}; pass numbers, or a frame")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError("data has values that are no numbers: pass numbers, or a frame") from None
+        raise ValueError("data has values that are not numbers; pass numbers, or a frame") from None
 
 
 def _structured(columns: New) -> np.ndarray:
@@ -331,9 +334,11 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
 
 
 def _arrow_of(name: str, values: Any) -> pa.Array:
-    """A pandas column; objects that Arrow cannot hold, such as numbers among texts, become text, as in a file."""
+    """Return a pandas column as an Arrow array. Objects that Arrow cannot hold, such as numbers mixed with texts,
+    become text, as in a file.
+    """
     if getattr(values.dtype, "kind", "") == "c":
-        raise ValueError(f"column {name!r} has complex numbers: pass real and imaginary parts as separate columns")
+        raise ValueError(f"column {name!r} has complex numbers; pass real and imaginary parts as separate columns")
     try:
         found = pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

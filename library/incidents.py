@@ -20,16 +20,17 @@ class Detection(Generic[Frame]):
     """The result of `rfa.detect`.
 
     Attributes:
-        rows: the alarms: the data's columns; for each column x its forecast `x_expected`, with `x_expected_low90` and
-            `x_expected_high90` (a pair per level); and `anomaly`, 1 minus the probability of so unusual a row. Columns
-            with models of their own each have `x_anomaly` and `x_alarm`, whether this column raised it.
-        incidents: a row for the alarms that belong together: the keys; `begin` and `end`, of the first and the last of
-            its `alarms`; `column`, `value`, `expected` and `direction` of its rarest alarm; that one's `probability`;
-            and `rule`. An incident ends after ten ordinary rows; of a series at most 1,000 are listed.
-        raised: the number of alarms.
-        expected: the number of alarms that the rate gives for these rows.
-        observations: rows that could raise an alarm.
-        bound: 95 % bounds of the rate by these rows, as shares of the observations; None without observations.
+        rows: one row per alarm, with the columns of the data and `anomaly`, which is 1 minus the probability of a row
+            at least as unusual. For each column x there is the forecast `x_expected`, with `x_expected_low90` and
+            `x_expected_high90` (a pair per level). Columns with a model of their own also have `x_anomaly`, and
+            `x_alarm`, whether this column raised the alarm.
+        incidents: one row per incident, which is a group of alarms. It has the key columns; `begin` and `end`, the
+            times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction` and `probability` of
+            its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most 1,000 are listed per series.
+        raised: number of alarms.
+        expected: number of alarms that the rate predicts for these rows.
+        observations: number of rows that could raise an alarm.
+        bound: 95 % bounds of the rate given these rows, as shares of the observations. None without observations.
     """
 
     rows: Frame
@@ -49,10 +50,10 @@ class Detection(Generic[Frame]):
 def incident_columns(
     series: Series, incidents: Sequence[Incident], write: Callable[[np.ndarray], Clock]
 ) -> dict[str, Column]:
-    """Begin, end, number of alarms, column, peak and rule of each incident.
+    """Return the start, end, number of alarms, column, peak and rule of each incident.
 
     Args:
-        write: returns times in the format of the data; their names are left out if there is one column of times.
+        write: returns times in the format of the data.
     """
     found: dict[str, Column] = {}
     for name in ("begin", "end"):

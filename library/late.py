@@ -1,4 +1,4 @@
-"""The window of late observations of a stream."""
+"""The window for late observations of a stream."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from rfa.runtime.uncertainty.input import window_of
 from rfa.runtime.uncertainty.interface import LateOptions
 
-# A window such as "5min" or 300.0, or the server's `late`: {"window": "5min"}.
+# A window such as "5min" or 300.0, or the server's `late`, {"window": "5min"}.
 Late = float | str | Mapping[str, Any]
 
 
 def late_options(late: Late | None, packed: bytes = b"") -> LateOptions | None:
-    """The options of the runtime.
+    """Return the options for the runtime.
 
     Args:
-        packed: window of the state to continue from.
+        packed: window in the state to continue from.
 
     Raises:
-        ValueError: `late` is no window.
+        ValueError: If `late` is not a window.
     """
     if late is None:
         return None
     if isinstance(late, Mapping) and set(late) != {"window"}:
-        raise ValueError('late has one field, the window, such as {"window": "5min"}')
+        raise ValueError('late must have one field, the window, as in {"window": "5min"}')
     return LateOptions(window_of(late["window"] if isinstance(late, Mapping) else late), packed)

@@ -1,4 +1,4 @@
-"""Find the bundle of a name: in a folder, or among the default bundles."""
+"""Search for bundles by name, as a directory or among the default bundles."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def listed_bundles() -> tuple[Path, ...]:
-    """The bundles of RFA_BUNDLES, else of ./bundles, else of this package.
+    """Return the bundles of RFA_BUNDLES, or those of ./bundles, or those of this package.
 
     Raises:
-        FileNotFoundError: there are none.
+        FileNotFoundError: If there are no bundles.
     """
     listed = filter(None, os.environ.get("RFA_BUNDLES", "").split(os.pathsep))
     found = tuple(map(Path, listed)) or default_bundles()
     if not found:
-        raise FileNotFoundError("no bundles: name one by its folder, or set RFA_BUNDLES to their folders")
+        raise FileNotFoundError("no bundles found; name a bundle directory, or set RFA_BUNDLES to bundle directories")
     return found
 
 
 def find_bundle(
     name: str, others: Sequence[str] = (), *, bundles: Callable[[], Sequence[Path]] = listed_bundles
 ) -> Path:
-    """The bundle in the folder `name`, else the one of that name in `bundles`, else the folder, whatever is in it.
+    """Return the directory `name` if it is a bundle, else the bundle of that name in `bundles`, else the directory with
+    any content.
 
     Args:
         others: further names that the caller accepts, for the message.
-        bundles: called unless `name` is the folder of a bundle.
+        bundles: returns the available bundles. It is called unless `name` is a bundle directory.
 
     Raises:
-        FileNotFoundError: there is none of these; lists the available names.
+        FileNotFoundError: If none of these exists. The message lists the available names.
     """
     path = Path(name)
-    is_path = name != ""  # Path("") is the working folder
+    is_path = name != ""  # Path("") is the working directory
     if is_path and (path / MANIFEST_FILE).is_file():
         return path
     by_name = {bundle.name: bundle for bundle in bundles()}
@@ -47,5 +48,5 @@ def find_bundle(
         names = sorted({*by_name, *others})
         meant = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {meant[0]}?" if meant else ""
-        raise FileNotFoundError(f"no bundle {name!r}: give a folder, or one of {', '.join(names)}{hint}")
+        raise FileNotFoundError(f"no bundle {name!r}; name a directory, or one of {', '.join(names)}{hint}")
     return by_name[name]

@@ -1,7 +1,7 @@
-"""`rfa.Streams`: the states of many series in one pool, filtered in compiled code a batch of rows at a time.
+"""`rfa.Streams`: many series with their states in one pool, which compiled code filters one batch of rows at a time.
 
-A batch has rows of any series in any order; rows of one series are in the order of their times. Each series has the
-numbers of `rfa.filter` of it alone, to the bit, however its rows are split over batches.
+A batch may have rows of any series in any order, as long as the rows of each series are in the order of their times.
+Each series has the same results, to the bit, as `rfa.filter` on it alone, however its rows are split into batches.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from rfa.runtime.uncertainty.steps import limit_outputs
 
 Array = np.ndarray
 LIMIT: Final = 100_000
-# Rows of a call of a kernel: their outputs stay in the cache.
+# Rows per call of a kernel, so that their outputs stay in the cache.
 BLOCK_ROWS: Final = 2048
-# A handle is the generation of its slot, then the row of the pool in the lower bits.
+# A handle is the generation of its slot, followed by the row of the pool in the lower bits.
 _ROW_BITS: Final = 32
 _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 
 
 class StreamsFull(RuntimeError):
-    """There are as many series as the limit allows."""
+    """Raised when there are as many series as the limit allows."""
 
 
 class Streams:
-    """Filters of many series: a batch of observations in, arrays of estimates out.
+    """Filters for many series. Each call takes a batch of observations and returns arrays of estimates.
 
     Use it from one thread at a time.
 
     Args:
-        columns, model, levels, horizon, alarm, minimum, maximum, tz: see `rfa.Stream`; the same for all series.
-        limit: most series.
-        threads: that share a batch.
+        columns, model, levels, horizon, alarm, minimum, maximum, tz: see `rfa.Stream`. They apply to all series.
+        limit: maximum number of series.
+        threads: number of threads that share a batch.
 
     Attributes:
-        request: the outputs that were asked for.
+        request: the requested outputs.
 
     Raises:
-        ValueError: If an argument is invalid; the message names it.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If an argument is invalid. The message names it.
+        FileNotFoundError: If there is no such bundle.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Streams:
         try:
             self._pool = StatePool(runtime.state_fields, limit)
         except OSError as error:
-            raise ValueError(f"limit of {limit} series of {runtime.state_bytes} bytes: {error}") from None
+            raise ValueError(f"cannot reserve {limit} series of {runtime.state_bytes} bytes: {error}") from None
         self._slots: dict[Hashable, PoolSlot] = {}
         self._seeds: dict[int, int] = {}
-        # Zeros need not be written: unused pages of the pool take no memory.
+        # Zeros need not be written, and unused pages of the pool take no memory.
         self._initial = {name: part for name, part in runtime.start().tensors.items() if part.any()}
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads - 1, "rfa-streams") if threads > 1 else None
@@ -100,19 +100,20 @@ class Streams:
 
     @property
     def columns(self) -> int:
-        """Numbers in an observation."""
+        """Number of columns of an observation."""
         return self._runtime.observation_size
 
     @property
     def state_bytes(self) -> int:
-        """Memory of a series at most."""
+        """Maximum memory per series in bytes."""
         return self._pool.host_bytes_per_slot
 
     def handles(self, keys: Sequence[Hashable] | Array) -> Array:
-        """A number for each key, which `step` takes in place of it, `[R]`. New keys begin a series.
+        """Return a number for each key, `[R]`, which `step` accepts instead of the key. New keys begin a series.
 
         Raises:
-            StreamsFull: there are too many series; those before the key that did not fit have begun.
+            StreamsFull: If there are too many series. The series of the keys before the first one that did not fit have
+                begun.
         """
         slots = self._slots
         found = [slots.get(key) or self._begin(key) for key in keys]
@@ -124,26 +125,29 @@ class Streams:
         """Condition on a batch of observations. A refused row changes nothing.
 
         Args:
-            keys: of each row, any hashable value, or an integer array of `handles`, `[R]`.
-            times: numbers, or `datetime64` taken in seconds since 1970, `[R]`; in order within each series.
-            values: `[R, P]`, or `[R]` of one column; NaN is missing.
+            keys: key of each row, `[R]`: any hashable values, or an integer array from `handles`.
+            times: time of each row, `[R]`: numbers, or `datetime64`, which is converted to seconds since 1970. Times
+                must be in order within each series.
+            values: observations `[R, P]`, or `[R]` for one column. NaN is missing.
 
         Returns:
-            Arrays with a row for each observation: `mean` and `std` `[R, P]`, `interval` `[R, levels, P, 2]`,
-            `innovation` `[R, P]`, `anomaly`, `confidence`, `weight`, `nis` and `alarm` (1, 0 or NaN) `[R]`, and of the
-            forecasts `moments` (mean, std, median) `[R, H, 3, P]` and `bands` `[R, H, levels, P, 2]`. `position` counts
-            the rows of a series. `is_good` is False for a refused row, whose numbers are NaN: its time is before the
-            last one of its series, or a number is not finite or too large.
+            Arrays with one row per observation: `mean` and `std` `[R, P]`, `interval` `[R, levels, P, 2]`, `innovation`
+                `[R, P]`, and `anomaly`, `confidence`, `weight`, `nis` and `alarm` (1, 0 or NaN) `[R]`. For forecasts
+                they have `moments` (mean, std, median) `[R, H, 3, P]` and `bands` `[R, H, levels, P, 2]`. `position`
+                counts the rows of each series. `is_good` is False for a refused row, whose numbers are NaN. A row is
+                refused if its time is before the last time of its series, or if a number is not finite or too large.
 
         Raises:
-            ValueError: the shapes do not fit.
-            StreamsFull: there are too many series; no row was filtered.
-            StaleSlot: a handle is of a series that was removed.
+            ValueError: If the shapes do not match.
+            StreamsFull: If there are too many series. No row was filtered.
+            StaleSlot: If a handle belongs to a series that was removed.
         """
         moments, observations = _seconds(times), self._observations(values)
         rows = self._rows(keys)
         if not len(rows) == len(moments) == len(observations):
-            raise ValueError(f"{len(rows)} keys, {len(moments)} times and {len(observations)} values: give one a row")
+            raise ValueError(
+                f"got {len(rows)} keys, {len(moments)} times and {len(observations)} values; pass one of each per row"
+            )
         if self._has_run or not len(rows):
             return self._step(rows, moments, observations)
         with notify_on_compile():
@@ -152,21 +156,21 @@ class Streams:
         return outputs
 
     def state(self, key: Hashable) -> bytes:
-        """The state of a series, as `rfa.Stream.state`: `rfa.Stream.resume` and `restore` go on with it.
+        """Return the state of a series, like `rfa.Stream.state`. `rfa.Stream.resume` and `restore` continue from it.
 
         Raises:
-            KeyError: there is no such series.
+            KeyError: If there is no such series.
         """
         slot = self._slots[key]
         state = self._runtime.get(self._pool, slot, self._seeds.get(slot.row, 0))
         return describe(self._model, self.request) + self._runtime.pack(state)
 
     def restore(self, key: Hashable, state: bytes) -> None:
-        """Continue a series from a state, in place of the one with this key.
+        """Continue a series from a state. This replaces the series with this key.
 
         Raises:
-            ValueError: it is no state of a stream of this model and number of columns, or has late rows.
-            StreamsFull: there are too many series.
+            ValueError: If the bytes are not a state of this model with this number of columns, or have late rows.
+            StreamsFull: If there are too many series.
         """
         found = self._unpacked(state)
         slot = self._slots.get(key) or self._begin(key)
@@ -174,10 +178,10 @@ class Streams:
         self._seeds[slot.row] = found.seed
 
     def remove(self, keys: Sequence[Hashable]) -> None:
-        """Forget series, whose memory others then use.
+        """Remove series, so that others can use their memory.
 
         Raises:
-            KeyError: there is no such series.
+            KeyError: If there is no such series.
         """
         for key in keys:
             slot = self._slots.pop(key)
@@ -185,16 +189,16 @@ class Streams:
             self._pool.release(slot)
 
     def count(self, key: Hashable) -> int:
-        """Observations of a series so far.
+        """Return the number of observations of a series so far.
 
         Raises:
-            KeyError: there is no such series.
+            KeyError: If there is no such series.
         """
         return int(self._pool.arrays["clock.count"][self._slots[key].row])
 
     def _begin(self, key: Hashable) -> PoolSlot:
         if len(self._slots) == self._pool.capacity:
-            raise StreamsFull(f"there are {self._pool.capacity} series: remove some, or give a higher limit")
+            raise StreamsFull(f"there are already {self._pool.capacity} series; remove some, or increase limit")
         slot = self._slots[key] = self._pool.acquire()
         self._pool.write(slot, self._initial)
         return slot
@@ -204,21 +208,26 @@ class Streams:
         expected = self._model.name, self._model.digest, self.columns
         of = description if isinstance(description, Mapping) else {}
         if (of.get("model"), of.get("digest"), of.get("columns")) != expected or of.get("known"):
-            raise ValueError(f"the state is not of model {expected[0]!r} with {self.columns} columns: begin without it")
+            raise ValueError(
+                f"the state does not belong to model {expected[0]!r} with {self.columns} columns; start "
+                "the series without it"
+            )
         packed, window = split_state(payload, self._runtime)
         if window:
-            raise ValueError("the state has a window of late rows: continue it with rfa.Stream")
+            raise ValueError("the state has a window of late rows; continue it with rfa.Stream")
         return self._runtime.unpack(packed)
 
     def _rows(self, keys: Sequence[Hashable] | Array) -> Array:
-        """The row of the pool of each key or handle."""
+        """Return the row of the pool of each key or handle."""
         if not (isinstance(keys, np.ndarray) and keys.dtype.kind == "i"):
             return self.handles(keys) & _ROW_MASK
         handles = keys.astype(np.int64, copy=False)
         rows = handles & _ROW_MASK
         is_current = self._pool.are_current(rows, handles >> _ROW_BITS)
         if not is_current.all():
-            raise StaleSlot(f"keys[{int(is_current.argmin())}] is no handle of a series: get it from `handles`")
+            raise StaleSlot(
+                f"keys[{int(is_current.argmin())}] is not the handle of a series; call `handles` to get one"
+            )
         return rows
 
     def _observations(self, values: Any) -> Array:
@@ -226,7 +235,7 @@ class Streams:
         if found.ndim == 1 and self.columns == 1:
             found = found[:, None]
         if found.ndim != 2 or found.shape[1] != self.columns:
-            raise ValueError(f"values must have {self.columns} columns, got the shape {found.shape}")
+            raise ValueError(f"values must have {self.columns} columns, but has shape {found.shape}")
         return found
 
     def _step(self, rows: Array, times: Array, values: Array) -> StepOutputs:
@@ -252,13 +261,15 @@ class Streams:
         return outputs
 
     def _parts(self, rows: Array) -> list[slice]:
-        """Sorted rows in as many parts as threads, each with whole series."""
+        """Split sorted rows into as many parts as there are threads. Each part has whole series."""
         cuts = [len(rows) * k // self._threads for k in range(1, self._threads)]
         bounds = [0, *(int(np.searchsorted(rows, rows[cut])) if len(rows) else 0 for cut in cuts), len(rows)]
         return [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
 
     def _filter(self, work: _Work, part: slice) -> None:
-        """Filter sorted rows in blocks, and again those of a series after its row with results that are not finite."""
+        """Filter sorted rows in blocks. If the results of a row are not finite, filter the later rows of its series
+        again.
+        """
         for first in range(part.start, part.stop, BLOCK_ROWS):
             index = np.arange(first, min(first + BLOCK_ROWS, part.stop))
             while len(index):
@@ -266,7 +277,7 @@ class Streams:
                 index = self._filter_block(work, index)
 
     def _filter_block(self, work: _Work, index: Array) -> Array:
-        """Filter these rows; returns those to filter again."""
+        """Filter these rows, and return the rows to filter again."""
         rows = work.rows[index]
         batch = Batch(rows, work.times[index], work.values[index], np.ones(len(index)))
         found, _ = self._runtime.step(self._pool, batch, self._readout, traced=False)
@@ -284,7 +295,7 @@ class Streams:
         return again
 
     def _in_order(self, rows: Array, times: Array) -> Array:
-        """Whether each row is no earlier than those of its series before it that are taken."""
+        """Return whether each row is no earlier than the accepted rows before it in its series."""
         counts, last = self._pool.arrays["clock.count"], self._pool.arrays["clock.time"]
         before = np.empty(len(rows))
         before[1:] = times[:-1]
@@ -300,14 +311,16 @@ class Streams:
 
 
 class _Work:
-    """Valid rows of a batch, sorted by series; `order` are their positions in the batch, None for the same order."""
+    """Valid rows of a batch, sorted by series. `order` has their positions in the batch, or is None if the order is the
+    same.
+    """
 
     def __init__(self, rows: Array, times: Array, values: Array, order: Array | None, outputs: StepOutputs) -> None:
         self.rows, self.times, self.values, self.order, self.outputs = rows, times, values, order, outputs
 
 
 def _seconds(times: Any) -> Array:
-    """Times as numbers, dates in seconds since 1970; NaN where missing."""
+    """Return times as numbers. Dates become seconds since 1970, and missing times NaN."""
     found = np.asarray(times)
     if found.dtype.kind == "M":
         seconds: Array = (found - np.datetime64(0, "s")) / np.timedelta64(1, "s")

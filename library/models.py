@@ -1,4 +1,4 @@
-"""Open the filter that a caller names."""
+"""Search for the filter that a caller names."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from rfa.runtime.messages import COMPILING
 from rfa.runtime.series.covariates import CovariateInputs
 from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, hold_to_golden, open_series
 
-# Bundles that stay open.
+# Maximum number of bundles that stay open.
 MOST_OPEN: Final = 4
-# The bundle of the network of any series.
+# The bundle with the network for any series.
 SERIES = "series"
-# The filters of a series with this key, each with the columns that it filters.
+# Returns the filters for a series with this key, each with the columns that it filters.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A filter for some columns.
+    """A filter for a number of columns.
 
     Attributes:
-        name: "default", of a default bundle, its folder, "auto" or "auto-joint".
-        digest: of the version that its states belong to.
-        system: the document of a system, if one was given instead of a name.
+        name: "default", the name of a default bundle, its directory, "auto" or "auto-joint".
+        digest: digest of the version that its states belong to.
+        system: document of the system, if a system was given instead of a name.
     """
 
     name: str
@@ -51,7 +51,9 @@ class Model:
 
 
 def usual_model() -> str:
-    """The default model: the mixture with the network of any series, or `auto` if the network's bundle is missing."""
+    """Return the default model: the mixture with the network for any series, or `auto` if the network's bundle is
+    missing.
+    """
     try:
         find_bundle(SERIES)
     except FileNotFoundError:
@@ -62,26 +64,27 @@ def usual_model() -> str:
 def find_model(
     model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None, known: int = 0
 ) -> Model:
-    """The model of this name for a number of columns, and a number of columns that are known ahead.
+    """Return the model of this name for a number of columns and of known covariates.
 
     Raises:
-        ValueError, FileNotFoundError: see `_find_model`; or it takes no columns that are known ahead.
+        ValueError, FileNotFoundError: See `_find_model`. A ValueError is also raised if the model does not support
+            known covariates.
     """
     found = _find_model(model, columns, system)
     return replace(found, runtime=found.runtime.with_covariates(known)) if known else found
 
 
 def _find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
-    """The model of this name for a number of columns.
+    """Return the model of this name for a number of columns.
 
     Args:
-        model: None for the default.
-        columns: None for those of the bundle, or one.
-        system: instead of a name, see `rfa.runtime.filters.system`.
+        model: name of the model. None selects the default.
+        columns: number of columns. None uses the number of the bundle, or one.
+        system: replaces the name, see `rfa.runtime.filters.system`.
 
     Raises:
-        ValueError: it takes another number of columns, or is no filter.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If the model takes another number of columns, or is not a filter.
+        FileNotFoundError: If there is no such bundle.
     """
     if system is not None:
         _check_for_system(model)
@@ -106,7 +109,7 @@ def _find_model(model: str | Path | None, columns: int | None, system: Mapping[s
 
 
 def _open(path: Path) -> Bundle:
-    """A bundle, opened again only when its manifest, with the hashes of all its files, has changed."""
+    """Return a bundle. It is opened again only if its manifest, which has the hashes of all its files, has changed."""
     manifest = path / MANIFEST_FILE
     return _opened(path.absolute(), sha256(manifest.read_bytes()) if manifest.is_file() else "")
 
@@ -117,17 +120,17 @@ def _opened(path: Path, digest: str) -> Bundle:
 
 
 def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
-    """A series network for a number of columns.
+    """Return the series network for a number of columns.
 
     Raises:
-        BundleError: it does not reproduce its golden outputs.
-        ValueError: there are too many columns.
+        BundleError: If it does not reproduce its golden outputs.
+        ValueError: If there are too many columns.
     """
     return _checked_network(bundle).sized(columns)
 
 
 def mixture_runtime(columns: int) -> SeriesRuntime:
-    """The default model for a number of columns; errors as in `series_runtime`."""
+    """Return the default model for a number of columns. Errors are as in `series_runtime`."""
     return _mixture(_open(find_bundle(SERIES))).sized(columns)
 
 
@@ -138,7 +141,9 @@ def _mixture(bundle: Bundle) -> SeriesRuntime:
 
 @lru_cache(MOST_OPEN)
 def _checked_network(bundle: Bundle) -> SeriesRuntime:
-    """A series network, checked against the golden outputs of its bundle, once for each bundle, as servers do."""
+    """Return a series network after checking it against the golden outputs of its bundle. Each bundle is checked once,
+    as in servers.
+    """
     runtime = open_series(bundle)
     with call_on_compile(_report_compilation):
         hold_to_golden(bundle, runtime)
@@ -149,17 +154,17 @@ def check_mixture(runtime: FilterRuntime, option: str) -> None:
     """Check that forecasts of a model have weights.
 
     Raises:
-        ValueError: they have none; the message names the option.
+        ValueError: If they have no weights. The message names the option.
     """
     if not runtime.experts:
-        raise ValueError(f"{option} are those of a mixture, such as default; {runtime.name!r} is none")
+        raise ValueError(f"{option} is only supported for a mixture, such as default, but not for {runtime.name!r}")
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
-    """The filters of all series: one model, or if `system` has models of series, one for each column.
+    """Return the filters for all series: one model, or if `system` has models of series, one for each column.
 
     Raises:
-        ValueError, FileNotFoundError: see `find_model`.
+        ValueError, FileNotFoundError: See `find_model`.
     """
     if are_models(system):
         _check_for_system(model)
@@ -169,9 +174,9 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
 
 
 def with_covariates(filters_of: Filters) -> Filters:
-    """The same filters, with the columns of each series that are known ahead.
+    """Return the same filters, with the known covariates of each series.
 
-    The returned function raises an InvalidInput if a filter takes no such columns.
+    The returned function raises an InvalidInput if a filter does not support known covariates.
     """
 
     def parts(key: Key, series: Series) -> Sequence[tuple[Series, FilterRuntime]]:
@@ -184,7 +189,7 @@ def with_covariates(filters_of: Filters) -> Filters:
 
 
 def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInputs | None:
-    """The columns of a series that are known ahead, as the inputs of its rows with forecasts at these leads."""
+    """Return the known covariates of a series as the inputs of its rows, with forecasts at these horizons."""
     covariates = series.covariates
     if covariates is None:
         return None
@@ -192,7 +197,8 @@ def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInput
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
-    """Return a function that splits a series into columns and pairs each with a filter for its system in `models`.
+    """Return a function that splits a series into columns and pairs each column with a filter for its system in
+    `models`.
 
     That function raises a ValueError if a column has no system.
     """
@@ -209,7 +215,7 @@ def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, Sy
 
 def _check_for_system(model: str | Path | None) -> None:
     if model is not None:
-        raise ValueError("system replaces model: pass one of them")
+        raise ValueError("system replaces model; pass only one of them")
 
 
 def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
@@ -222,15 +228,15 @@ def _checked(model: Model, columns: int | None) -> Model:
     size = model.runtime.observation_size
     if columns not in (None, size):
         raise ValueError(
-            f"model {model.name!r} has {size} columns, not {columns}: choose them with `columns`, or leave "
-            f"`{'model' if model.system is None else 'system'}` out for what suits any number"
+            f"model {model.name!r} takes {size} columns, not {columns}; select columns with `columns`, or leave out "
+            f"`{'model' if model.system is None else 'system'}` to use a model for any number of columns"
         )
     return model
 
 
 @contextmanager
 def notify_on_compile() -> Iterator[None]:
-    """Write to stderr before the first compilation in here, which takes a while."""
+    """Write a message to stderr before the first compilation in this block, which takes some time."""
     with call_on_compile(_report_compilation):
         yield
 

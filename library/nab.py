@@ -5,14 +5,14 @@ a detection if its anomaly score reaches one threshold, the same for the whole c
 
     s(y) = 2 / (1 + e^{5 y}) - 1,   s = -1 from y = 3 on
 
-    in a window    its earliest detection counts, A_TP s(y) / s(-1) with y = -(right - i + 1) / width; none costs A_FN
+    in a window    the earliest detection scores A_TP s(y) / s(-1) with y = -(right - i + 1) / width; a miss costs A_FN
     outside        every detection costs A_FP s(y), y = (i - right) / (width - 1) behind the last window (y = 3 where
                    there was none)
-    probation      the first min(floor(0.15 N), 750) rows count for nothing
+    probation      the first min(floor(0.15 N), 750) rows are not scored
 
 and the sum S over the series becomes 100 (S - S_null) / (S_perfect - S_null) with S_null = -A_FN W (no detection) and
-S_perfect = A_TP W, W the number of windows with a row to score in the series given. So a part of the corpus has its own
-0 and 100, and its figure is not that of the whole.
+S_perfect = A_TP W, W the number of windows with a row to score in the series given. A part of the corpus therefore has
+its own 0 and 100, and its score cannot be compared with that of the whole.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """A series of `length` rows with its windows, (first row, last row) each, and its first scored row."""
+    """A series of `length` rows with its windows as pairs (first row, last row), and its first scored row."""
 
     name: str
     length: int
@@ -60,7 +60,9 @@ class Labelled:
 
 
 class Detected(NamedTuple):
-    """Detections in one series at one threshold: windows, detected windows, rows of false alarm, and S."""
+    """Detections in one series at one threshold: number of windows, of detected windows and of false alarms (rows), and
+    S.
+    """
 
     windows: int
     found: int
@@ -74,21 +76,21 @@ def probation(length: int) -> int:
 
 
 def labelled(name: str, length: int, windows: Sequence[tuple[int, int]]) -> Labelled:
-    """Return a whole series under the probation of the benchmark."""
+    """Return a whole series with the probation of the benchmark."""
     return Labelled(name, length, tuple(windows), probation(length))
 
 
 def scaled_sigmoid(position: np.ndarray) -> np.ndarray:
-    """Return s of positions relative to a window."""
+    """Return s for positions relative to a window."""
     near = np.minimum(position, FAR_BEHIND)
     return np.where(position >= FAR_BEHIND, -1.0, 2 / (1 + np.exp(SLOPE * near)) - 1)
 
 
 def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
-    """Return the worth of a detection at each row before the profile is applied, and the number of its window, -1
+    """Return the value of a detection at each row before the profile is applied, and the index of its window, or -1
     outside.
 
-    The worth is in (0, 1] inside a window and in [-1, 0) outside.
+    The value is in (0, 1] inside a window and in [-1, 0) outside.
     """
     weight, window = np.full(series.length, -1.0), np.full(series.length, -1)
     for number, (first, last) in enumerate(series.windows):
@@ -103,7 +105,7 @@ def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
 def score_changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np.ndarray:
     """Return the increase of S, `[length - start]`, when the threshold falls to the anomaly score of each scored row.
 
-    In a window a row adds its gain over the best earlier row.
+    Inside a window, a row adds its gain over the best earlier row.
     """
     weight, window = row_weights(series)
     change = np.where(window < 0, profile.false_alarm * weight, 0.0)
@@ -117,10 +119,10 @@ def score_changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np
 
 
 def check_scores(series: Labelled, anomaly: np.ndarray) -> np.ndarray:
-    """Return the anomaly scores of the rows of a series.
+    """Check and return the anomaly scores of the rows of a series.
 
     Raises:
-        ValueError: They are too few, or not finite.
+        ValueError: If there are too few scores, or a score is not finite.
     """
     scores = np.asarray(anomaly, np.float64)
     if len(scores) < series.length or not np.isfinite(scores[: series.length]).all():
@@ -137,7 +139,7 @@ def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> fl
     """Scale S to 0 for no detections and 100 for a detection at the first row of every window without false alarms."""
     count = sum(count_windows(series) for series in corpus)
     if not count:
-        raise ValueError("there is no window to score")
+        raise ValueError("there are no windows to score")
     null = -profile.miss * count
     return 100 * (total - null) / (profile.hit * count - null)
 

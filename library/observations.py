@@ -1,4 +1,4 @@
-"""Observations and times as the runtime takes them."""
+"""Conversion of observations and times to the types of the runtime."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
 
 
 def seconds_since_1970(t: Any) -> float:
-    """A number as it is, a date in seconds; UTC unless it has a zone.
+    """Return a number unchanged, or a date in seconds since 1970. Dates without a time zone are in UTC.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: If `t` is neither a number nor a date.
     """
     if isinstance(t, datetime):
         return (t if t.tzinfo is not None else t.replace(tzinfo=UTC)).timestamp()
@@ -27,7 +27,7 @@ def seconds_since_1970(t: Any) -> float:
 
 
 def numbers(y: Any, size: int) -> list[float | None] | None:
-    """An observation as filters take it, None where missing."""
+    """Return an observation in the form that filters take, with None for missing values."""
     if y is None:
         return None
     values = y.tolist() if hasattr(y, "tolist") else y
@@ -37,11 +37,13 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
         if isinstance(values, str | bytes):
             raise TypeError
         if len(values) != size:
-            raise ValueError(f"y has {len(values)} values, the stream has {size}")
+            raise ValueError(f"y has {len(values)} values, but the stream has {size}")
         found = [None if value is None or value != value else float(value) for value in values]  # noqa: PLR0124
     except TypeError:
-        raise ValueError(f"y must be a number, or {size} of them, got {y!r}") from None
+        raise ValueError(f"y must be a number or {size} numbers, got {y!r}") from None
     for a, value in enumerate(found):
         if value is not None and not -LARGEST_OBSERVATION <= value <= LARGEST_OBSERVATION:
-            raise ValueError(f"y[{a}] must be finite and at most {LARGEST_OBSERVATION:g} in size, got {value!r}")
+            raise ValueError(
+                f"y[{a}] must be finite and at most {LARGEST_OBSERVATION:g} in absolute value, got {value!r}"
+            )
     return found

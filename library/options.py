@@ -1,4 +1,4 @@
-"""Options of the outputs: intervals, forecasts, alarms, samples. The bounds are those of the server."""
+"""Options for the outputs: intervals, forecasts, alarms and samples. The limits are the same as in the server."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class OutputOptions:
     """What to return for each observation.
 
     Attributes:
-        horizon: leads in units of the times.
-        alarm: all fields of the server's `alarm`; None for no alarms.
-        limits: lowest and highest possible value, None for no limit.
-        weights: whether forecasts come with the weights of the model's experts.
-        tz: time zone whose days and weeks recur.
+        horizon: horizons in units of the times.
+        alarm: all fields of the server's `alarm`, or None for no alarms.
+        limits: lowest and highest possible value, or None for no limit.
+        weights: whether forecasts have the weights of the model's experts.
+        tz: time zone whose days and weeks the model follows.
     """
 
     levels: tuple[float, ...]
@@ -57,10 +57,10 @@ class OutputOptions:
         weights: bool = False,
         tz: str = "UTC",
     ) -> OutputOptions:
-        """Checked options.
+        """Return checked options.
 
         Raises:
-            ValueError: If an option is invalid; the message names the argument.
+            ValueError: If an option is invalid. The message names the argument.
         """
         rule = alarm if alarm is None or isinstance(alarm, Mapping) else {"rate": alarm}
         low, high = limits
@@ -70,10 +70,10 @@ class OutputOptions:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OutputOptions:
-        """The inverse of `document`.
+        """Return the options in a document that `document` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: the document is invalid.
+            KeyError, TypeError, ValueError: If the document is invalid.
         """
         names = ("levels", "horizon", "alarm", "samples")
         levels, horizon, rule, samples = (document[name] for name in names)
@@ -81,37 +81,37 @@ class OutputOptions:
         return cls.of(levels, horizon, rule, samples, limits, weights=weights, tz=document.get("tz", "UTC"))
 
     def document(self) -> dict[str, Any]:
-        """The options as JSON."""
+        """Return the options as JSON types."""
         return {**asdict(self), "levels": list(self.levels), "horizon": list(self.horizon)}
 
     def with_horizon(self, horizon: Sequence[float]) -> OutputOptions:
-        """A copy with other forecasts."""
+        """Return a copy with other horizons."""
         return replace(self, horizon=tuple(horizon))
 
     @property
     def alarms(self) -> Alarm:
-        """The alarms for the filter."""
+        """The alarm options as the filter takes them."""
         return alarm_of(self.alarm, self.tz)
 
     @property
     def range(self) -> tuple[float, float]:
-        """The range of the limits."""
+        """The range given by the limits."""
         return value_range(*self.limits, ("minimum", "maximum"))
 
     @property
     def readout(self) -> ReadoutOptions:
-        """The options for the filter."""
+        """The options as the filter takes them."""
         utc_offsets = UtcOffsets.of_zone(self.tz)
         return ReadoutOptions(alarm=self.alarms, range=self.range, weights=self.weights, utc_offsets=utc_offsets)
 
     def check(self) -> None:
-        """Check the bounds.
+        """Check that the options are within their limits.
 
         Raises:
-            ValueError: If an option is out of bounds; the message names the argument.
+            ValueError: If an option is out of bounds. The message names the argument.
         """
         if not self.levels:
-            raise ValueError("levels must not be empty: give some such as (0.5, 0.9)")
+            raise ValueError("levels must not be empty; pass levels such as (0.5, 0.9)")
         for name, values, most, end in (
             ("levels", self.levels, MOST_LEVELS, "below 1"),
             ("horizon", self.horizon, MOST_HORIZONS, f"at most {LARGEST_HORIZON:g}"),
@@ -121,27 +121,27 @@ class OutputOptions:
             for i, value in enumerate(values):
                 is_inside = 0 < value < 1 if name == "levels" else 0 < value <= LARGEST_HORIZON
                 if not is_inside:
-                    raise ValueError(f"{name}[{i}] must be above 0 and {end}, got {value!r}")
+                    raise ValueError(f"{name}[{i}] must be greater than 0 and {end}, got {value!r}")
         check_whole("samples", self.samples, MOST_SAMPLES)
         get_zone(self.tz)
         _ = self.readout
 
 
 def check_whole(name: str, value: int, most: int) -> None:
-    """Check for a whole number from 0 to `most`.
+    """Check that a value is a whole number from 0 to `most`.
 
     Raises:
-        ValueError: If it is not; the message names the argument.
+        ValueError: If it is not. The message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r}")
 
 
 def check_seed(seed: int) -> None:
-    """Check a seed of samples.
+    """Check a random seed.
 
     Raises:
-        ValueError: it is invalid.
+        ValueError: If it is invalid.
     """
     check_whole("seed", seed, LARGEST_SEED)
 

@@ -1,4 +1,4 @@
-"""Read the series in a caller's data, with warnings."""
+"""Reading of the series in a caller's data, with warnings."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rfa.data import Table as LoadedTable
 from rfa.library.frames import CLOCK_NAME, Clock, Data, FileData, data_of
 from rfa.runtime.outputs import FilterWarning
 
-# Beginnings of notes that are not warnings, and the end of one on words.
+# Beginnings of notes that are not warnings. HARMLESS_END is the end of such a note.
 HARMLESS: Final = (
     "times: ", "no time column", "left out", "rows were in reverse order", "date and time of day", "series: ", "sheet ",
     "annotated CSV", "SQLite: ", "each row is a series", "the values of 'target'",
 )  # fmt: skip
 HARMLESS_END: Final = "are missing values"
 
-# Most series whose diagnostics are warned of.
+# Maximum number of series whose diagnostics are warned about.
 MOST_WARNED: Final = 5
 
 
 @dataclass
 class Table:
-    """A caller's data with the series that are in it.
+    """A caller's data with the series in it.
 
     Attributes:
         read: the loader's table.
-        series: by their keys; () is the key of a single series.
-        by: the key columns.
-        failed: why series could not be read or processed.
-        diagnostics: why series should not be trusted.
+        series: series by their keys. The key of a single series is ().
+        by: key columns.
+        failed: reasons why series could not be read or processed.
+        diagnostics: reasons why results of series should not be trusted.
     """
 
     data: Data
@@ -49,14 +49,14 @@ class Table:
 
     @property
     def columns(self) -> int:
-        """Number of value columns; the same in all series."""
+        """Number of value columns, which is the same in all series."""
         return len(next(iter(self.series.values())).names)
 
     def each(self, work: Callable[[Key, Series], Any]) -> dict[Key, Any]:
-        """Process each series; warns of series that failed, and of diagnostics.
+        """Process each series. Warn about series that failed, and about diagnostics.
 
         Raises:
-            ValueError: all of them failed.
+            ValueError: If all series failed.
         """
         found = {}
         for key, series in self.series.items():
@@ -73,7 +73,7 @@ class Table:
         for number, (key, warnings_of_series) in enumerate(self.diagnostics.items()):
             if number == MOST_WARNED:
                 warnings.warn(
-                    f"and of {len(self.diagnostics) - number} more series: look at each by itself",
+                    f"and {len(self.diagnostics) - number} more series have warnings; check each of them separately",
                     UserWarning,
                     stacklevel=stack_level(),
                 )
@@ -84,19 +84,19 @@ class Table:
         return found
 
     def future_times(self, series: Series, horizon: str) -> np.ndarray:
-        """Return the times of the next rows, up to `horizon`. Raises the same errors as the loader."""
+        """Return the times of the next rows, up to `horizon`. It raises the same errors as the loader."""
         with _arguments():
             return future_times(series, horizon)
 
     def clock(self, series: Series, times: np.ndarray) -> Clock:
-        """Times in the format of the series' time column; whole numbers where rows are counted."""
+        """Return times in the format of the series' time column, or whole numbers if rows are numbered."""
         if series.clock is None:
             return {CLOCK_NAME: np.rint(times).astype(np.int64)}
         return write_clock(self.read, series, times)
 
 
 def stack_level() -> int:
-    """The level of the first caller outside of this package, for `warnings.warn`."""
+    """Return the level of the first caller outside of this package, for `warnings.warn`."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("rfa."):
         frame, level = frame.f_back, level + 1
@@ -104,7 +104,9 @@ def stack_level() -> int:
 
 
 def describe_failures(failed: Mapping[str, str], kind: str = "series") -> str:
-    """The first failed series or file with the reason, and the number of others; empty if none failed."""
+    """Return the first failed series or file with the reason, and the number of others. The text is empty if none
+    failed.
+    """
     for name, reason in failed.items():
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{kind} {name!r}: {reason.removeprefix(f'{kind} {name!r}: ')}{more}"
@@ -123,10 +125,10 @@ def read(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Table:
-    """The series in data; warns of decisions in reading that may change their numbers.
+    """Return the series in data. Warn about decisions in reading that may change their values.
 
     Raises:
-        ValueError: If an argument, column or row is invalid; the message names it and says what to do.
+        ValueError: If an argument, column or row is invalid. The message names it and says what to do.
     """
     columns, by, known = ((one,) if isinstance(one, str) else tuple(one) for one in (columns, by, known))
     source_data = data_of(data, time, by)
@@ -145,7 +147,7 @@ def read(
     if isinstance(source_data, FileData):
         source_data.use(frame.table)
     elif len(frame.table) != len(source):
-        raise ValueError("each row of the data is a series: give a row for each value, such as with pandas.melt")
+        raise ValueError("each row of the data is a series; use one row per value, for example with pandas.melt")
     table = Table(source_data, frame.table, found, frame.by, {key: _in_python(text) for key, text in failed.items()})
     notes: dict[str, Key] = {}
     for key, series in found.items():
@@ -160,7 +162,7 @@ def read(
 
 
 def _in_python(message: str) -> str:
-    """A message of the loader, with arguments instead of options."""
+    """Return a message of the loader with arguments in place of command-line options."""
     return re.sub(r"--(\w+)(-(\w+))?", lambda found: found[1] + (f"_{found[3]}" if found[3] else ""), message)
 
 

@@ -22,21 +22,21 @@ def run_series(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
     smooth: bool = False,
 ) -> tuple[FilteredSequence, ForecastChecks]:  # fmt: skip
-    """Filter a series; its diagnostics are added to those of the table.
+    """Filter a series, and add its diagnostics to those of the table.
 
     Raises:
-        ValueError: the series does not fit the filter or the rate of alarms.
+        ValueError: If the series does not fit the filter or the alarm rate.
     """
     alarms = request.alarms
     if alarms.needs_times and series.clock is None:
-        needs = "the rate of alarms is per time" if alarms.needs_times == "rate" else "mute names times"
-        raise ValueError(f"{needs}, and the data have no time column: give a share of the rows, 0.001")
+        needs = "the alarm rate is per time" if alarms.needs_times == "rate" else "mute contains times"
+        raise ValueError(f"{needs}, but the data have no time column; use a share of the rows such as 0.001")
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
-        raise ValueError(f"row {rows_of(series)[row] + 1}: a time of at most {LARGEST_TIME:g} in size is taken")
+        raise ValueError(f"row {rows_of(series)[row] + 1}: times must be at most {LARGEST_TIME:g} in absolute value")
     if is_most(alarms, step := usual_step(series)):
         raise ValueError(
-            f"the rate of alarms is more than half of the rows, which are {step:,.12g} s apart: give a rarer one such "
-            'as "1/week", or a share of the rows, 0.001'
+            f"the alarm rate exceeds half of the rows, which are {step:,.12g} s apart; use a lower rate such as "
+            '"1/week", or a share of the rows such as 0.001'
         )
     if runtime.covariates:
         runtime.check_input(alarms, None, is_given=False)
@@ -55,27 +55,29 @@ def run_series(
 
 
 def check_sizes(series: Series, first_row: int = 1) -> None:
-    """Check that values are at most LARGEST_OBSERVATION in size.
+    """Check that values are at most LARGEST_OBSERVATION in absolute value.
 
     Args:
-        first_row: the number of the table's first row.
+        first_row: number of the table's first row.
 
     Raises:
-        ValueError: If a value is larger; the message names its row and column.
+        ValueError: If a value is larger. The message names its row and column.
     """
     if series.covariates is not None:
         for row, k in np.argwhere(np.abs(series.covariates.values) > LARGEST_OBSERVATION)[:1].tolist():
             name, size = series.covariates.names[k], series.covariates.values[row, k]
-            raise ValueError(f"column {name!r}: at most {LARGEST_OBSERVATION:g} in size is taken, got {size:g}")
+            raise ValueError(
+                f"column {name!r}: values must be at most {LARGEST_OBSERVATION:g} in absolute value, got {size:g}"
+            )
     for row, a in np.argwhere(np.abs(series.values) > LARGEST_OBSERVATION)[:1].tolist():
         place = row if series.rows is None else series.rows[row]
         raise ValueError(
-            f"row {first_row + place}, column {series.names[a]!r}: at most {LARGEST_OBSERVATION:g} in size is taken, "
-            f"got {series.values[row, a]:g}; take a larger unit, or leave the cell empty"
+            f"row {first_row + place}, column {series.names[a]!r}: values must be at most {LARGEST_OBSERVATION:g} in "
+            f"absolute value, got {series.values[row, a]:g}; use a larger unit, or leave the cell empty"
         )
 
 
 def rows_of(series: Series) -> np.ndarray:
-    """The rows of the table of a series."""
-    assert series.rows is not None  # of a frame
+    """Return the rows of the table that belong to a series."""
+    assert series.rows is not None  # always set for a frame
     return series.rows

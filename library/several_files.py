@@ -1,4 +1,4 @@
-"""Folders, patterns and lists of files: each file is read by itself, and the results are joined."""
+"""Directories, patterns and lists of files. Each file is read separately, and the results are joined."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rfa.library.incidents import Detection
 from rfa.library.reading import describe_failures, stack_level
 from rfa.runtime.uncertainty.alarms import count_alarms
 
-# The first column of joined results: the name of the file.
+# The first column of joined results, with the name of the file.
 FILE: Final = "file"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_files(function: Function) -> Function:
-    """Let a function whose first argument is a frame or a file take folders, patterns and lists of files."""
+    """Let a function whose first argument is a frame or a file also take directories, patterns and lists of files."""
 
     @functools.wraps(function)
     def take(data: Any, *positional: Any, **named: Any) -> Any:
@@ -48,7 +48,7 @@ def takes_files(function: Function) -> Function:
 
 
 def _sources(data: Any) -> dict[str, str] | None:
-    """The files by their names, or paths where names repeat; None if the data are a frame or one file."""
+    """Return the files by name, or by path if names repeat. Return None if the data are a frame or a single file."""
     is_one = isinstance(data, str | Path)
     listed = [data] if is_one else data if isinstance(data, list | tuple) else []
     if not listed or not all(isinstance(one, str | Path) for one in listed):
@@ -76,7 +76,7 @@ def _join(found: Mapping[str, Any]) -> Any:
 
 
 def _join_frames(frames: Mapping[str, Any]) -> Any:
-    """The frames below each other, with the names of their files in a first column."""
+    """Concatenate the frames, with the names of their files in a first column."""
     first = next(iter(frames.values()))
     if isinstance(first, pa.Table):
         tables = [

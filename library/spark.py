@@ -1,7 +1,7 @@
-"""Keyed streams on Spark: `SeriesProcessor` for `transformWithState`. It needs pyspark, `rfa-server[spark]`.
+"""Keyed streams on Spark, with `SeriesProcessor` for `transformWithState`. It needs pyspark (`rfa-server[spark]`).
 
-Spark keeps the state of each series in its state store and commits it with the offsets of the micro-batch, so that a
-batch which fails or is killed is not counted twice.
+Spark keeps the state of each series in its state store and commits it with the offsets of the micro-batch. A batch that
+fails or is killed is therefore not counted twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _STATE = StructType([StructField("state", BinaryType())])
 
 
 class SeriesProcessor(StatefulProcessor):  # type: ignore[misc]
-    """Filters the rows of each key of a stream, those of a micro-batch in the order of their times.
+    """Filters the rows of each key of a stream. The rows of a micro-batch are filtered in the order of their times.
 
     Args:
-        schema: of the rows: `df.schema`.
+        schema: schema of the rows, `df.schema`.
         key, time, values, fields, tz, options: see `rfa.filter_table`.
 
     Attributes:
@@ -47,14 +47,14 @@ class SeriesProcessor(StatefulProcessor):  # type: ignore[misc]
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_work": None}  # it is made again in the worker
+        return {**self.__dict__, "_work": None}  # the worker creates it again
 
     def init(self, handle: Any) -> None:
-        """Called by Spark."""
+        """Initialise the processor. Spark calls this."""
         self._state = handle.getValueState("filter", _STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        """Called by Spark for each key of a micro-batch."""
+        """Filter the rows of one key of a micro-batch. Spark calls this."""
         if self._work is None:
             self._work = TableFilter(self._columns, **self._options)
         streams, columns = self._work.streams, self._columns

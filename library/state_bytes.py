@@ -1,5 +1,6 @@
 """The state of a stream as bytes: a magic word, the length of a description, the description as JSON, and the packed
-filter state."""
+filter state.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ _MOST_DESCRIPTION: Final = 2_097_152
 
 @dataclass(frozen=True)
 class StoredStream:
-    """A stream as its state describes it.
+    """The description of a stream in its state.
 
     Attributes:
-        covariates: names of the columns that are known ahead.
-        late: length of its window of late rows; None without one.
+        covariates: names of its known covariates.
+        late: length of its window for late rows. None without one.
         payload: the packed filter state, followed by that window.
     """
 
@@ -36,7 +37,7 @@ class StoredStream:
 
 
 def describe(model: Model, request: OutputOptions, covariates: Sequence[str] = (), late: float | None = None) -> bytes:
-    """The bytes of a state before its packed filter state."""
+    """Return the bytes of a state before its packed filter state."""
     description = {
         "model": model.name,
         "digest": model.digest,
@@ -51,14 +52,14 @@ def describe(model: Model, request: OutputOptions, covariates: Sequence[str] = (
 
 
 def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream:
-    """The stream of a state.
+    """Return the stream described in a state.
 
     Args:
-        model: the bundle's folder, if it was moved.
+        model: directory of the bundle, if it was moved.
 
     Raises:
-        ValueError: it is no state of a stream, or of another version of its model.
-        FileNotFoundError: the bundle is missing.
+        ValueError: If the bytes are not a state of a stream, or belong to another version of its model.
+        FileNotFoundError: If the bundle is missing.
     """
     description, payload = split_description(state)
     try:
@@ -68,20 +69,20 @@ def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream
         request = OutputOptions.from_document(options)
         covariates = tuple(map(str, description.get("known", ())))
     except (KeyError, TypeError, ValueError):
-        raise ValueError("this is no state of a Stream") from None
+        raise ValueError("the bytes are not a state of a Stream") from None
     if model is None and system is None:
         model = name
     found = find_model(model, columns, system, len(covariates))
     if found.digest != digest:
-        raise ValueError(f"the state is of another version of model {name!r}: start a new stream")
+        raise ValueError(f"the state belongs to another version of model {name!r}; start a new stream")
     return StoredStream(found, request, covariates, description.get("late"), payload)
 
 
 def split_description(state: bytes) -> tuple[Any, bytes]:
-    """The description and the packed filter state.
+    """Return the description and the packed filter state.
 
     Raises:
-        ValueError: it is no state of a stream.
+        ValueError: If the bytes are not a state of a stream.
     """
     begin = len(_MAGIC) + _LENGTH.size
     try:
@@ -92,4 +93,4 @@ def split_description(state: bytes) -> tuple[Any, bytes]:
             raise ValueError
         return json.loads(state[begin : begin + length]), state[begin + length :]
     except (ValueError, TypeError, AttributeError, struct.error):
-        raise ValueError("this is no state of a Stream") from None
+        raise ValueError("the bytes are not a state of a Stream") from None

@@ -1,4 +1,4 @@
-"""`rfa.Stream`: a live stream in process; its state is bytes, or a token of the server."""
+"""`rfa.Stream`: a live stream in this process. Its state can be saved as bytes, or as a token of the server."""
 
 from __future__ import annotations
 
@@ -44,38 +44,39 @@ _TOKEN_SECONDS: Final = 86_400
 
 
 class Stream:
-    """A filter of a live stream: one observation in, one estimate out.
+    """A filter for a live stream. Each observation gives one estimate.
 
-    It gives the same numbers, to the bit, as `rfa.filter` of the whole series and the server's `/filter/stream`. Use a
-    stream from one thread at a time.
+    It gives the same results, to the bit, as `rfa.filter` on the whole series and as the server's `/filter/stream`. Use
+    a stream from one thread at a time.
 
     Args:
-        columns: numbers in an observation; default: 1, or that of the bundle.
-        model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any numbers),
-            "auto" (no training; the default without the bundle of "series"), "auto-joint" (scores rows by the
-            correlation of their columns), the name of a default bundle, or a bundle's folder.
-        system: instead of `model`, a linear system by its matrices or as a preset, see the guide to systems.
-        levels: of the intervals.
-        horizon: forecasts to return with each step: leads in units of the times, or spans such as "6h" where times are
-            seconds. Their intervals adapt to the stream.
-        alarm: a rate such as "1/day" (times in seconds) or 0.001 (of the observations), or the fields of the server's
-            `alarm`: `{"rate": "1/day", "direction": "up", "quiet": 10}`.
-        samples: draws of the state to return with each step.
-        minimum, maximum: of possible values: no estimate, forecast, bound or sample lies outside.
-        weights: whether each step has `weights` of the models that "default" mixes, by their names: of each horizon,
-            for each column.
-        known: names of columns whose future is known, such as a price or a holiday; see `update`.
-        seed: of the samples.
-        tz: time zone whose days and weeks the default model follows, such as "Europe/Berlin"; times are in seconds.
-        late: take late observations of this window, such as "5min" (times in seconds) or 300.0, up to 512 rows back.
-            From then on the numbers are those of the order of time, to the bit. None: refuse them.
+        columns: number of columns of an observation. The default is 1, or the number of the bundle.
+        model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any series),
+            "auto" (needs no training; it is the default if the bundle of "series" is missing), "auto-joint" (scores
+            rows by the correlation of their columns), the name of a default bundle, or the directory of a bundle.
+        system: a linear system given by its matrices or as a preset, which replaces `model`. See the guide to systems.
+        levels: levels of the intervals.
+        horizon: horizons of the forecasts to return with each step, in units of the times, or as durations such as "6h"
+            if times are in seconds. Their intervals adapt to the stream.
+        alarm: a rate such as "1/day" (with times in seconds) or 0.001 (of the observations), or the fields of the
+            server's `alarm`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
+        samples: number of samples of the state to return with each step.
+        minimum, maximum: smallest and largest possible value. No estimate, forecast, bound or sample lies outside.
+        weights: whether each step has the `weights` of the models that "default" mixes, by name, for each horizon and
+            column.
+        known: names of columns whose future values are known, such as a price or a holiday. See `update`.
+        seed: seed of the samples.
+        tz: time zone whose days and weeks the default model follows, such as "Europe/Berlin". Times must be in seconds.
+        late: window in which late observations are accepted, such as "5min" (with times in seconds) or 300.0, at most
+            512 rows back. From a late observation on, the results equal those of the rows in the order of time, to the
+            bit. None refuses late observations.
 
     Attributes:
         refused: number of refused observations.
 
     Raises:
-        ValueError: If an argument is invalid; the message names it.
-        FileNotFoundError: there is no such bundle.
+        ValueError: If an argument is invalid. The message names it.
+        FileNotFoundError: If there is no such bundle.
     """
 
     refused = 0
@@ -136,29 +137,30 @@ class Stream:
 
     @property
     def columns(self) -> int:
-        """Numbers in an observation."""
+        """Number of columns of an observation."""
         return self._size
 
     @property
     def count(self) -> int:
-        """Observations so far, including those before a resume."""
+        """Number of observations so far, including those before a resume."""
         return self._count
 
     @property
     def time(self) -> float | None:
-        """Time of the last observation; None before the first."""
+        """Time of the last observation, or None before the first one."""
         return self._time if self._count else None
 
     @property
     def calibration(self) -> ForecastChecks:
-        """Coverage of the forecasts since this object was made, one step ahead and at each horizon, and the number of
-        alarms."""
+        """Coverage of the forecasts since this object was created, one step ahead and at each horizon, and the number
+        of alarms.
+        """
         horizon = self._request.horizon
         return summarise(self._sums, self._runtime.levels, self._size, horizon, is_fresh=self._is_fresh)
 
     @property
     def warnings(self) -> list[FilterWarning]:
-        """Reasons not to trust the outputs so far, by `calibration`."""
+        """Reasons to doubt the outputs so far, derived from `calibration`."""
         step = self._runtime.get(self._pool, self._pool_slot, self._seed).step
         return diagnose(self._model.runtime, self.calibration, step=step)
 
@@ -170,23 +172,25 @@ class Stream:
         noise: float = 1.0,
         known: Mapping[str, float | Sequence[float | None]] | None = None,
     ) -> FilterStep:
-        """Condition on an observation. If it is refused, the stream does not change, and goes on.
+        """Condition on an observation. If it is refused, the stream does not change and can continue.
 
         Args:
-            t: its time: a number, or a date, taken in seconds since 1970 (UTC unless it has a zone); None counts rows.
-            y: a number, or one for each column; None and NaN are missing.
-            noise: factor on the standard deviation of its measurement noise.
-            known: of each known column the value at this time, or a list of it and of the values at each `horizon`;
-                what is left out or None is unknown.
+            t: time of the observation, as a number or a date. A date is converted to seconds since 1970, and is in UTC
+                unless it has a time zone. None counts rows.
+            y: a number, or one number per column. None and NaN are missing.
+            noise: factor on the standard deviation of the measurement noise.
+            known: for each known column, the value at this time, or a list of this value and the values at each
+                `horizon`. Values that are left out or None are unknown.
 
         Returns:
-            A step with the fields of the server's reply, `mean`, `std`, `interval["0.9"]`, `innovation`, `anomaly`,
-            `alarm`, `forecast` and others: lists over the columns. That of a late observation also has `late`, and
-            `recomputed`: the later observations that were filtered again.
+            A step with the fields of the server's reply, such as `mean`, `std`, `interval["0.9"]`, `innovation`,
+            `anomaly`, `alarm` and `forecast`. They are lists over the columns. The step of a late observation also has
+            `late`, and `recomputed`, the number of later observations that were filtered again.
 
         Raises:
-            RefusedRow: a ValueError: it is not finite or too large, has another number of columns, is before the last
-                one or the window of `late`, or repeats one of that window.
+            RefusedRow: If the observation is not finite or too large, has another number of columns, is earlier than
+                the last observation or the window of `late`, or repeats an observation in that window. It is a
+                ValueError.
         """
         time: float | None = None
         try:
@@ -196,7 +200,7 @@ class Stream:
                 raise InvalidInput(message, param="t", code="time_not_monotonic")
             values = numbers(y, self._size)
             if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
-                raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
+                raise ValueError(f"noise must be from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise!r}")
             inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._covariates or known else None
             held = None if inputs is None else inputs.ravel().tolist()
             row = Row(self._pool_slot, time, values, noise, self._readout, self._seed, held)
@@ -224,17 +228,19 @@ class Stream:
         return stepped.step
 
     def _inputs(self, known: Mapping[str, Any], leads: int) -> np.ndarray:
-        """Values of the known columns at some leads, NaN where unknown, `[leads, K]`."""
+        """Return the values of the known columns at some horizons, with NaN where they are unknown, `[leads, K]`."""
         found = np.full((leads, len(self._covariates)), np.nan)
         for name, values in known.items():
             if name not in self._covariates:
                 raise ValueError(
-                    f"known has a column {name!r}; the stream was made with {', '.join(self._covariates) or 'none'}"
+                    f"known has a column {name!r}, but the stream was created with "
+                    f"{', '.join(self._covariates) or 'none'}"
                 )
             column = np.array(values, np.float64).reshape(-1)
             if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
                 raise ValueError(
-                    f"known[{name!r}] takes up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in size"
+                    f"known[{name!r}] must have up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in absolute "
+                    "value"
                 )
             found[: len(column), self._covariates.index(name)] = column
         return found
@@ -253,7 +259,7 @@ class Stream:
         return answer
 
     def _catch_up(self, window: LateWindow) -> None:
-        """Filter the rows of the window that are not in the state."""
+        """Filter the rows of the window that are not yet in the state."""
         while window.is_behind:
             row = window.next_row._replace(slot=self._pool_slot, readout=self._readout, seed=self._seed)
             stepped = self._advance(row)
@@ -267,7 +273,7 @@ class Stream:
 
     def _advance(self, row: Row) -> Stepped | None:
         batch = self._batch
-        if self._readout.samples:  # drawing may fail after the update: `advance` undoes it
+        if self._readout.samples:  # drawing may fail after the update, which `advance` then undoes
             return self._runtime.advance(self._pool, [row])[0]
         batch.times[0], batch.noise[0] = row.t, row.noise
         batch.values[0] = np.nan if row.observation is None else row.observation
@@ -275,26 +281,27 @@ class Stream:
         return stepped
 
     def forecast(self, horizon: Ahead, *, known: Mapping[str, Sequence[float]] | None = None) -> list[ForecastPoint]:
-        """Forecast observations from the present state; the stream does not change.
+        """Forecast observations from the current state. The stream does not change.
 
         Args:
-            horizon: a number of rows, a typical step of this stream apart; a span such as "6h", for all rows in it; or
-                a list of leads in units of the times.
-            known: of each known column the values at these leads; what is left out or None is unknown.
+            horizon: a number of rows, which are one typical step of this stream apart; a duration such as "6h" for all
+                rows in it; or a list of horizons in units of the times.
+            known: for each known column, the values at these horizons. Values that are left out or None are unknown.
 
         Returns:
-            A point for each: `t`, `mean`, `std`, `interval["0.9"]`, the last three over the columns.
+            A point for each horizon with `t`, `mean`, `std` and `interval["0.9"]`. The last three are lists over the
+            columns.
 
         Raises:
-            ValueError: there was no observation yet, or the horizon is invalid.
+            ValueError: If there was no observation yet, or the horizon is invalid.
         """
         if not self._count:
-            raise ValueError("there is nothing to forecast from: give the stream an observation first")
+            raise ValueError("there is nothing to forecast from; call update with an observation first")
         state = self._runtime.get(self._pool, self._pool_slot, self._seed)
         if isinstance(horizon, Sequence) and not isinstance(horizon, str):
             leads = leads_of(horizon)
             if not leads:
-                raise ValueError("horizon must not be empty: give rows such as 24, or leads")
+                raise ValueError("horizon must not be empty; pass a number of rows such as 24, or a list of horizons")
         else:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
@@ -304,20 +311,20 @@ class Stream:
 
     @property
     def state(self) -> bytes:
-        """The whole stream, for `Stream.resume`."""
+        """The whole stream as bytes, for `Stream.resume`."""
         late = None if self._window is None else self._window.length
         return describe(self._model, self._request, self._covariates, late) + self._packed()
 
     @classmethod
     def resume(cls, state: bytes, *, model: str | Path | None = None) -> Stream:
-        """The stream as it was when `state` was read: later observations give the same numbers, to the bit.
+        """Return the stream as it was when `state` was read. Later observations give the same results, to the bit.
 
         Args:
-            model: the bundle's folder, if it was moved.
+            model: directory of the bundle, if it was moved.
 
         Raises:
-            ValueError: it is no state of a stream, or of another version of its model.
-            FileNotFoundError: the bundle is missing.
+            ValueError: If the bytes are not a state of a stream, or belong to another version of its model.
+            FileNotFoundError: If the bundle is missing.
         """
         found = stored_stream(state, model)
         return cls._resumed(found.model, found.request, found.payload, found.covariates, found.late)
@@ -325,16 +332,17 @@ class Stream:
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS
     ) -> str:
-        """The state as a token of the server: send it as `state` of `/filter` or `/filter/stream`.
+        """Return the state as a token of the server, to send as `state` of `/filter` or `/filter/stream`.
 
         Args:
-            key: one of the server's RFA_STATE_KEYS; of several, separated by commas, the first seals.
-            api_key: the key that the request will have, if the server needs one.
+            key: one of the server's RFA_STATE_KEYS. If there are several, separated by commas, the first one seals the
+                token.
+            api_key: the API key that the request will have, if the server needs one.
             audience: the server's RFA_STATE_AUDIENCE.
-            seconds: until it expires.
+            seconds: lifetime of the token.
 
         Raises:
-            ValueError: the key is invalid.
+            ValueError: If the key is invalid.
         """
         scope = _scope(self._model, api_key)
         return _tokens(key, audience, seconds).seal(Opened(self._packed(), self._count), scope)
@@ -362,16 +370,17 @@ class Stream:
         tz: str = "UTC",
         late: Late | None = None,
     ) -> Stream:
-        """Continue a stream of the server, with the same numbers to the bit.
+        """Continue a stream of the server, with the same results to the bit.
 
         Args:
-            token: `state` of a reply of `/filter` or `/filter/stream`.
+            token: the `state` of a reply of `/filter` or `/filter/stream`.
             key: the server's RFA_STATE_KEYS.
-            columns: as in the server's requests; so are the other arguments, which a token does not hold.
+            columns: number of columns, as in the requests to the server. The other arguments must also match these
+                requests, because a token does not contain them.
 
         Raises:
-            ValueError: the token is not of this key, model, number of columns and API key, or has expired.
-            FileNotFoundError: there is no such bundle.
+            ValueError: If the token has expired, or does not belong to this key, model, number of columns and API key.
+            FileNotFoundError: If there is no such bundle.
         """
         found = find_model(model, columns, system, len(known))
         request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
@@ -396,12 +405,12 @@ class Stream:
     def _check_time(self, t: Time | None) -> float:
         if t is None:
             if needs := self._alarms.needs_times:
-                raise ValueError(f"t (in seconds) is required by alarm.{needs}")
+                raise ValueError(f"alarm.{needs} requires t, in seconds")
             time = float(self._count)
         else:
             time = t if type(t) is float else seconds_since_1970(t)
         if not -LARGEST_TIME <= time <= LARGEST_TIME:
-            raise ValueError(f"t must be finite and at most {LARGEST_TIME:g} in size, got {t!r}")
+            raise ValueError(f"t must be finite and at most {LARGEST_TIME:g} in absolute value, got {t!r}")
         return time
 
 

@@ -1,7 +1,7 @@
-"""`rfa.filter_table`: an Arrow table with rows of many series in, the same rows with estimates out.
+"""`rfa.filter_table`: filter an Arrow table with rows of many series, and return the same rows with estimates.
 
-States come in and go out as a column, so that an engine which moves tables moves the filters too. `TableFilter` takes a
-table in parts.
+States are read from and returned in a column, so that an engine that moves tables also moves the filters. `TableFilter`
+takes a table in parts.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Array = np.ndarray
 FIELDS: Final = (
     "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm", "outlier", "forecast",
 )  # fmt: skip
-# Rows of a call of `Streams.step`, whose outputs hold more than is returned.
+# Rows per call of `Streams.step`, whose outputs contain more than is returned.
 STEP_ROWS: Final = 65_536
-# The column of an index without a name, of a pandas frame.
+# Column name of a pandas index without a name.
 _INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
 class TableColumns:
-    """Columns of the input, and which estimates to return.
+    """Columns of the input, and the estimates to return.
 
     Attributes:
-        key: label the series.
-        time: numbers as they are, or dates in seconds since 1970.
-        values: to filter; (): all columns of numbers that are neither key, time nor state.
-        state: name of the column of states; None without one.
-        fields: some of FIELDS.
+        key: columns that label series.
+        time: time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
+        values: columns to filter. () selects all numeric columns that are not the key, time or state.
+        state: name of the column with states. None if there is none.
+        fields: names from FIELDS.
         tz: time zone of dates without one.
     """
 
@@ -53,15 +53,15 @@ class TableColumns:
     tz: str = "UTC"
 
     def of(self, schema: pa.Schema) -> TableColumns:
-        """The same with the value columns of a schema.
+        """Return a copy with the value columns of a schema.
 
         Raises:
-            ValueError: A column is missing, or a field is unknown; the message names it.
+            ValueError: If a column is missing, or a field is unknown. The message names it.
         """
         import pyarrow.types as kinds
 
         if unknown := [field for field in self.fields if field not in FIELDS]:
-            raise ValueError(f"fields has {unknown[0]!r}; there are {', '.join(FIELDS)}")
+            raise ValueError(f"fields has {unknown[0]!r}; the available fields are {', '.join(FIELDS)}")
         if not self.key:
             raise ValueError("key must name at least one column")
         others = {*self.key, self.time, self.state}
@@ -74,19 +74,19 @@ class TableColumns:
             if name not in schema.names:
                 raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, schema.names))}")
         if not values:
-            raise ValueError("no column has numbers to filter: name one in values")
+            raise ValueError("no column has numbers to filter; name a column in values")
         return TableColumns(self.key, self.time, values, self.state, self.fields, self.tz)
 
 
 class TableFilter:
-    """Filters a table of many series in parts, which continue each other.
+    """Filters a table of many series in parts that continue each other.
 
     Args:
-        columns: with value columns, see `TableColumns.of`.
-        options: of `rfa.Streams`.
+        columns: columns with value columns, see `TableColumns.of`.
+        options: options of `rfa.Streams`.
 
     Attributes:
-        refused: number of rows without estimates: see `rfa.Streams.step`; or without a key or time.
+        refused: number of rows without estimates. They are refused by `rfa.Streams.step`, or have no key or time.
         alarms: number of rows with an alarm.
     """
 
@@ -96,16 +96,16 @@ class TableFilter:
         self.refused = self.alarms = 0
 
     def filter(self, table: Any, *, is_sorted: bool = False) -> pa.Table:
-        """The rows of a table with their estimates, in the same order.
+        """Return the rows of a table with their estimates, in the same order.
 
         Args:
             table: a pyarrow table or record batch.
-            is_sorted: whether rows before the last one of their series are refused; else each series of this table is
-                sorted by time.
+            is_sorted: whether rows before the last one of their series are refused. Otherwise each series of this table
+                is sorted by time.
 
         Raises:
-            ValueError: a column has the wrong type, or a state is not of this model.
-            StreamsFull: there are too many series.
+            ValueError: If a column has the wrong type, or a state does not belong to this model.
+            StreamsFull: If there are too many series.
         """
         import pyarrow as pa
 
@@ -128,7 +128,7 @@ class TableFilter:
         return table
 
     def state_column(self, table: pa.Table) -> pa.Array:
-        """For each row of a table its series' state where it is the last row of the series, else null."""
+        """Return a column that has the state of each series in its last row, and null in all other rows."""
         import pyarrow as pa
 
         codes, keys = _keys(table, self.columns.key)
@@ -138,11 +138,11 @@ class TableFilter:
         return pa.array(states, pa.large_binary())
 
     def keys(self, table: pa.Table) -> list[Hashable]:
-        """Keys of the series that a table has rows of."""
+        """Return the keys of the series that occur in a table."""
         return _keys(table, self.columns.key)[1]
 
     def forget_all_but(self, table: pa.Table) -> None:
-        """Remove the series of which this table has no row."""
+        """Remove the series that do not occur in this table."""
         keys = self.keys(table)
         self.streams.remove([key for key in self.streams if key not in keys])
 
@@ -154,7 +154,7 @@ class TableFilter:
                 self.streams.restore(key, states[row].as_py())
 
     def _step(self, handles: Array, times: Array, values: Array, order: Array | None) -> dict[str, Array]:
-        """The estimates of all rows by their names."""
+        """Return the estimates of all rows by name."""
         found: dict[str, Array] = {}
         for begin in range(0, max(len(handles), 1), STEP_ROWS):
             part = slice(begin, begin + STEP_ROWS)
@@ -167,7 +167,7 @@ class TableFilter:
         return found
 
     def _estimates(self, outputs: StepOutputs, values: Array) -> dict[str, Array]:
-        """Columns of these rows, with the names of `rfa.filter`."""
+        """Return columns for these rows, with the names of `rfa.filter`."""
         fields, request = self.columns.fields, self.streams.request
         found: dict[str, Array] = {}
         for a, name in enumerate(self.columns.values):
@@ -200,30 +200,32 @@ def filter_table(
     tz: str = "UTC",
     **options: Any,
 ) -> pa.Table:
-    """Filter the series in an Arrow table; compiled code runs over the rows of all of them.
+    """Filter the series in an Arrow table. Compiled code processes the rows of all of them.
 
-    Each series has the numbers of `rfa.filter` of it alone, to the bit.
+    Each series has the same results, to the bit, as `rfa.filter` on it alone.
 
     Args:
         table: a pyarrow table or record batch, or an object with `__arrow_c_stream__`, such as a pandas or polars
-            frame. Rows may be in any order, and keep it; each series is filtered in the order of its times.
-        key, time: the columns that label series; the column of times: numbers as they are, or dates, in seconds.
-        values: the columns to filter; default: all others of numbers.
-        state: name of a column of states, as bytes. In the input, the first one of a series continues it; null or no
-            such column begins it. In the output, the last row of each series in the table has its state.
-        fields: which estimates to return: "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm",
+            frame. Rows may be in any order, and the result keeps it. Each series is filtered in the order of its times.
+        key: columns that label series.
+        time: time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
+        values: columns to filter. The default is all other numeric columns.
+        state: name of a column of states, as bytes. In the input, the first state of a series continues it. Without
+            this column, or if it is null, the series begins. In the output, the last row of each series in the table
+            has its state.
+        fields: estimates to return: "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm",
             "outlier", "forecast".
         tz: time zone of dates without one, and of the days and weeks that models follow.
-        options: those of `rfa.Streams`: model, levels, horizon, alarm, minimum, maximum, limit, threads.
+        options: options of `rfa.Streams`: model, levels, horizon, alarm, minimum, maximum, limit, threads.
 
     Returns:
-        The table with the columns of `rfa.filter` for each column x; of each lead of `horizon`, such as 3600,
-        `x_ahead3600_mean`, `x_ahead3600_std` and the ends of its intervals. A row that cannot be filtered has null: its
-        time, key or number is missing or not finite, or its time is before that of the state.
+        The table with the columns of `rfa.filter` for each column x. For each horizon, such as 3600, it also has
+        `x_ahead3600_mean`, `x_ahead3600_std` and the bounds of its intervals. A row has null if its time, key or number
+        is missing or not finite, or if its time is before that of the state.
 
     Raises:
-        ValueError: If an argument or a column is invalid; the message names it.
-        StreamsFull: there are more series than `limit`.
+        ValueError: If an argument or a column is invalid. The message names it.
+        StreamsFull: If there are more series than `limit`.
     """
     import pyarrow as pa
 
@@ -248,18 +250,18 @@ def filter_batches(
     is_grouped: bool = False,
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """`filter_table` of a table that comes in batches: each continues the series of those before it.
+    """Apply `filter_table` to a table in batches. Each batch continues the series of the batches before it.
 
-    A row whose time is before the last one of its series in an earlier batch has nulls.
+    A row whose time is before the last time of its series in an earlier batch has nulls.
 
     Args:
-        batches: record batches or tables of one schema.
+        batches: record batches or tables with the same schema.
         is_grouped: whether the rows of a series follow each other, as after a sort by key and time. Then only one
             series waits for the next batch, and the number of series is not limited.
         key, time, values, fields, tz, options: see `filter_table`.
 
     Raises:
-        ValueError, StreamsFull: see `filter_table`.
+        ValueError, StreamsFull: See `filter_table`.
     """
     keys, chosen = ((one,) if isinstance(one, str) else tuple(one) for one in (key, values))
     work: TableFilter | None = None
@@ -274,7 +276,9 @@ def filter_batches(
 
 
 def _keys(table: pa.Table, names: Sequence[str]) -> tuple[Array, list[Hashable]]:
-    """A number for each row, and the key of each number: a cell, or a tuple of those of several columns."""
+    """Return a number for each row, and the key for each number. A key is a cell, or a tuple of the cells of several
+    columns.
+    """
     import pyarrow.compute as pc
 
     codes, cells = np.zeros(table.num_rows, np.int64), []
@@ -292,13 +296,15 @@ def _keys(table: pa.Table, names: Sequence[str]) -> tuple[Array, list[Hashable]]
 
 
 def _order(codes: Array, times: Array) -> Array | None:
-    """The rows by series and time, those of one time in their order; None if they are."""
+    """Return the rows sorted by series and time, keeping the order of equal times, or None if they are already
+    sorted.
+    """
     is_next = (codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & ~(times[1:] < times[:-1]))
     return None if is_next.all() else np.lexsort((times, codes))
 
 
 def _seconds(column: Any, name: str, tz: str) -> Array:
-    """Times, a copy; NaN where missing."""
+    """Return a copy of the times, with NaN where they are missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -306,7 +312,7 @@ def _seconds(column: Any, name: str, tz: str) -> Array:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.array(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise ValueError(f"time: column {name!r} is of {kind}: cast it to numbers or timestamps")
+        raise ValueError(f"time: column {name!r} has type {kind}; cast it to numbers or timestamps")
     is_null = np.asarray(column.is_null(), bool)
     column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(kind)) if is_null.any() else column
     rows = np.arange(len(column))
@@ -320,13 +326,13 @@ def _numbers(column: Any, name: str) -> Array:
 
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise ValueError(f"values: column {name!r} is of {kind}: cast it to numbers")
+        raise ValueError(f"values: column {name!r} has type {kind}; cast it to numbers")
     found: Array = combine_chunks(column.cast(pa.float64())).to_numpy(zero_copy_only=False)
     return found
 
 
 def _arrow(column: Array) -> pa.Array:
-    """NaN becomes null."""
+    """Return an Arrow array. NaN becomes null."""
     import pyarrow as pa
 
     is_missing = column.dtype.kind == "f" and bool(np.isnan(column).any())

@@ -1,4 +1,4 @@
-"""Labelled windows of time: when something was wrong, as people or records say."""
+"""Labelled time windows, in which something was wrong according to people or records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Windows:
     """Windows of some series, or of all.
 
     Attributes:
-        spans: first and last time of each, in the units of the series, `[W, 2]`.
-        labels: other cells of each window, by column: in a key column of the data, the series that it is of. An empty
-            cell is any.
-        matched: positions of the windows that are of a series so far.
+        spans: first and last time of each window, in the units of the series, `[W, 2]`.
+        labels: other cells of each window, by column. In a key column of the data, they name the series that the window
+            belongs to. An empty cell matches any.
+        matched: positions of the windows that belong to a series so far.
     """
 
     spans: np.ndarray
@@ -32,7 +32,7 @@ class Windows:
     matched: set[int] = field(default_factory=set)
 
     def of(self, by: Sequence[str], key: Key) -> list[tuple[float, float]]:
-        """Windows of a series in order of time, those that overlap as one."""
+        """Return the windows of a series in the order of time. Overlapping windows are merged."""
         own = dict(zip(by, map(str, key), strict=True))
         found: list[tuple[float, float]] = []
         for k, (begin, end) in sorted(enumerate(self.spans.tolist()), key=lambda each: each[1]):
@@ -46,10 +46,10 @@ class Windows:
         return found
 
     def unmatched(self) -> tuple[str, ...]:
-        """Names of the windows that are of no series, once `of` was called for all.
+        """Return the names of the windows that belong to no series. Call this after `of` was called for all series.
 
         Raises:
-            ValueError: all are.
+            ValueError: If no window belongs to a series.
         """
         names = tuple(
             f"window {k + 1}" + "".join(f", {name} {cell}" for name, cell in labels.items())
@@ -57,19 +57,20 @@ class Windows:
             if k not in self.matched
         )
         if len(names) == len(self.spans):
-            raise ValueError(f"no window is of one of the series: the first is {names[0]}")
+            raise ValueError(f"no window belongs to one of the series; the first window is {names[0]}")
         return names
 
 
 def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Windows:
-    """Windows in a file with the columns `from` and `to`, and the key columns of those of single series; or pairs.
+    """Return windows given as pairs, or read from a file with the columns `from` and `to`.
 
     Args:
+        source: pairs or a file. Key columns of the file label windows of single series.
         tz: time zone of dates without one.
 
     Raises:
-        ValueError: a column is missing, a cell is no time, or a window ends before it begins.
-        OSError: the file cannot be read.
+        ValueError: If a column is missing, a cell is not a time, or a window ends before it begins.
+        OSError: If the file cannot be read.
     """
     if not isinstance(source, str | Path):
         spans = np.array(source, np.float64).reshape(-1, 2)
@@ -77,10 +78,10 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Win
     columns = load_table(source).columns
     for name in (BEGIN, END):
         if name not in columns:
-            raise ValueError(f"{source}: windows need the columns {BEGIN} and {END}, got {', '.join(columns)}")
+            raise ValueError(f"{source}: windows require the columns {BEGIN} and {END}, got {', '.join(columns)}")
     rows = np.arange(1, len(columns[BEGIN]) + 1)
     if not 0 < len(rows) <= MOST_WINDOWS:
-        raise ValueError(f"{source}: 1 to {MOST_WINDOWS:,} windows are taken, got {len(rows):,}")
+        raise ValueError(f"{source}: must have 1 to {MOST_WINDOWS:,} windows, got {len(rows):,}")
     ends = [
         read_clock(columns[name], name, zone=tz, time_format=None, rows=rows).seconds(slice(None))
         for name in (BEGIN, END)

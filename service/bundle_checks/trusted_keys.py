@@ -23,7 +23,7 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
         try:
             texts["RFA_TRUSTED_KEYS_FILE"] = settings.trusted_keys_file.read_text()
         except (OSError, ValueError):
-            raise ConfigurationError("RFA_TRUSTED_KEYS_FILE cannot be read as text") from None
+            raise ConfigurationError("RFA_TRUSTED_KEYS_FILE: cannot be read as text") from None
     if not texts:
         return ()
     from rfa.runtime.bundle.signing import KeyFormatError, parse_public_keys

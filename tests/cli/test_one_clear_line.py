@@ -142,7 +142,8 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        "rfa: this command needs torch; install it with pip install 'rfa-server[train]', or set up everything with `make test`\n"
+        "rfa: this command needs torch; install it with pip install 'rfa-server[train]', "
+        "or set up everything with `make test`\n"
     )
 
 

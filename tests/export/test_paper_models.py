@@ -164,4 +164,4 @@ def test_commands_take_a_model_of_the_papers(tmp_path: Path) -> None:
     text = "generate", "It was the", "--bundle", path, "--seed", "3", "--max-new-tokens", "8"
     assert rfa_json(*text)["generated_text"] == rfa_json(*text, "--decode", "attention")["generated_text"]
     refused = rfa(*text, "--decode", "recurrent", is_refused=True)
-    assert "'m2' decodes in \"attention\" only" in refused
+    assert "'m2' only decodes in \"attention\"" in refused

@@ -149,7 +149,7 @@ def test_a_document_that_was_read_from_the_file_is_taken_as_it_is(rows: pd.DataF
 def test_what_has_no_model_is_refused_with_what_to_do(rows: pd.DataFrame, models: rfa.Models) -> None:
     with pytest.raises(ValueError, match=r"has systems of 'north / load', .*not of 'load'"):
         rfa.filter(rows[rows["site"] == "north"], columns="load", system=models)
-    with pytest.raises(ValueError, match="pass one of them"):
+    with pytest.raises(ValueError, match="pass only one of them"):
         rfa.filter(rows, by="site", columns="load", system=models, model="linear")
 
 

@@ -470,7 +470,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "no column is called 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "no column is called 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": [1.0]}, "time must be the name of a column"),
-        (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which is what the answer has: rename it"),
+        (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which the result would add; rename it"),
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
         (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) it"),
         (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': time is missing"),
@@ -483,7 +483,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: np.zeros((2, 2, 2)), {}, "3 dimensions"),
         (lambda: np.array(["a", "b"]), {}, "pass numbers, or a frame"),
         (lambda: [1.0, "b"], {}, "pass numbers, or a frame"),
-        (lambda: np.zeros(3), {"time": [1.0]}, "time has 1 values, data 3 rows"),
+        (lambda: np.zeros(3), {"time": [1.0]}, "time has 1 values, but data has 3 rows"),
         (lambda: 3.0, {}, "0 dimensions"),
         (lambda: "file.csv", {}, "file 'file.csv' does not exist"),
         (lambda: None, {}, "0 dimensions"),
@@ -493,7 +493,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: np.zeros(3), {"alarm": "1/day"}, "no time column"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
         (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': at most 1e\\+12"),
-        (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: a time of at most 1e\\+15"),
+        (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: times must be at most 1e\\+15"),
         (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' has complex numbers"),
         (
             lambda: np.zeros(3),
@@ -545,7 +545,7 @@ def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], reported: str
     ids=["forecast", "Stream"],
 )
 def test_weights_of_a_model_that_mixes_none_are_refused(call: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="weights are those of a mixture, such as default; 'auto' is none"):
+    with pytest.raises(ValueError, match="weights is only supported for a mixture, such as default"):
         call()
 
 

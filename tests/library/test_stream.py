@@ -183,7 +183,7 @@ def test_a_horizon_is_rows_or_a_span() -> None:
     assert [point.t for point in stream.forecast("2h")] == [1800.0 * k for k in (50, 51, 52, 53)]
     assert stream.forecast(timedelta(hours=2)) == stream.forecast("2h") == stream.forecast(np.int64(4))
     for wrong, reported in (
-        (0, "1 to 10000"), (10_001, "1 to 10000"), ("1min", "shorter than the step"), ("soon", "'6h'"),
+        (0, "1 to 10000"), (10_001, "1 to 10000"), ("1min", "shorter than the time step"), ("soon", "'6h'"),
         (0.5, "rows such as 24"), ("0h", "above 0"), ([-1.0], "horizon"), (["x"], "'6h'"), (None, "rows such as 24"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=reported):
@@ -214,7 +214,7 @@ def test_missing_is_none_or_nan_in_any_dress() -> None:
     ("t", "y", "reported"),
     [
         (6.0, math.inf, "y\\[0\\] must be finite"), (6.0, [-math.inf], "y\\[0\\] must be finite"),
-        (6.0, 1e13, "at most 1e\\+12"), (6.0, [1.0, 2.0], "2 values, the stream has 1"), (6.0, [], "0 values"),
+        (6.0, 1e13, "at most 1e\\+12"), (6.0, [1.0, 2.0], "2 values, but the stream has 1"), (6.0, [], "0 values"),
         (6.0, "1", "must be a number"), (6.0, {1: 2}.items(), "must be a number"), (6.0, [[1.0]], "must be a number"),
         (4.0, 1.0, "before it: 4.0 comes after 5.0"), (math.nan, 1.0, "t must be finite"), (math.inf, 1.0, "t must be"),
         (1e16, 1.0, "at most 1e\\+15"), ("noon", 1.0, "t must be a number or a date"), ([1], 1.0, "t must be a number"),

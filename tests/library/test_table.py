@@ -177,7 +177,7 @@ def test_frames_and_empty_tables() -> None:
         ({"fields": ["middle"]}, "fields has 'middle'"),
         ({"key": ()}, "key must name at least one column"),
         ({"key": ("room", "celsius", "percent")}, "no column has numbers to filter"),
-        ({"state": "note"}, "no state of a Stream"),
+        ({"state": "note"}, "not a state of a Stream"),
     ],
 )
 def test_bad_arguments_name_themselves(change: dict[str, Any], message: str) -> None:

@@ -145,8 +145,8 @@ def test_a_check_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        ("wrong, rows see each other", r"golden\.json in a batch of rows: case \d, step\.\w+ differs"),
-        ("memory, outer products of the batch", r"golden\.json in a batch of rows: step does not run"),
+        ("wrong, rows see each other", r"golden\.json, in a batch of several rows: case \d, step\.\w+ differs"),
+        ("memory, outer products of the batch", r"golden\.json, in a batch of several rows: step does not run"),
         ("memory, stretched constant", r"step\.onnx: the runtime rejects it|golden\.json: step does not run"),
         pytest.param(
             "endless, a Scan over millions",

@@ -321,7 +321,7 @@ def test_neutral_values_give_the_same_choices(unsure: openai.OpenAI) -> None:
         create(unsure, max_tokens=20, temperature=1.3, seed=5, logprobs=2, extra_body=extra) for extra in ({}, VLLM)
     )
     assert plain.choices == neutral.choices
-    with pytest.raises(openai.UnprocessableEntityError, match="cannot fill in"):
+    with pytest.raises(openai.UnprocessableEntityError, match="cannot insert text"):
         create(unsure, suffix="end")
 
 

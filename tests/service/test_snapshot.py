@@ -122,7 +122,7 @@ def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Pa
 def test_no_place_for_copies_is_reported_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
     monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary / "missing")
-    with pytest.raises(OSError, match="a tmpfs will do"), private_directory():
+    with pytest.raises(OSError, match="a tmpfs suffices"), private_directory():
         pass
     monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary)
     with private_directory() as directory:

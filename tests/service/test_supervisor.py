@@ -171,7 +171,7 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
         assert seen == sorted(seen)  # nobody who asks after an answer of the new bundle gets the old one
         second = version(server)
         assert second != first
-        line = f"reload committed: all 3 processes serve version {second} in place of version {first}"
+        line = f"reload committed: all 3 processes now serve version {second} instead of version {first}"
         assert line in server.log
         spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - recorded)
         assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))

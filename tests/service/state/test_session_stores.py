@@ -98,7 +98,7 @@ async def test_12_13_a_repeated_or_rolled_back_step_is_a_conflict(keeper: StateK
 
 async def test_the_conflict_says_where_the_session_is(keeper: StateKeeper) -> None:
     await create(keeper, step=41)
-    with pytest.raises(Conflict, match="continues from step 40, the session is at step 41") as caught:
+    with pytest.raises(Conflict, match="continues from step 40, but the session is at step 41") as caught:
         await keeper.load("session:mine@40", SCOPE, LIMIT)
     assert caught.value.param == "state"
 

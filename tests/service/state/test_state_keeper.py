@@ -82,7 +82,7 @@ async def test_memory_sessions_have_the_bounds_of_the_settings() -> None:
 
 
 def test_memory_sessions_of_several_processes_stop_the_start() -> None:
-    with pytest.raises(ValueError, match="one process's memory"):
+    with pytest.raises(ValueError, match="processes do not share sessions=memory"):
         make_keeper(settings(sessions="memory", processes=2, state_keys=ephemeral_key()))
 
 
