@@ -333,6 +333,7 @@ STARTED = {
     "rfa.service.process.__main__",  # `python -m rfa.service.process FD`, by the supervisor
     "rfa.library.spark",  # imported where Spark is, see docs/guides/engines.md
     "rfa.service.deploy_ray",  # `serve run rfa.service.deploy_ray:application`
+    "rfa.export.transformers_model",  # copied into exported folders by `rfa.export.transformers_export`
     "rfa.export.gpu_kernels",  # `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`
 }
 

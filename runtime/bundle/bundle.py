@@ -1,13 +1,12 @@
 """Open a bundle, a directory with the files of a trained model, and create its sessions.
 
-Neither torch nor pickle is used. Bytes are checked before they are parsed or run. Each file is read once, so the bytes
-that are hashed are the bytes that are used. The format is described in docs/reference/bundle-format.md.
+Neither torch nor pickle is used. Bytes are checked before they are parsed or run. docs/reference/bundle-format.md
+has the format.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import safetensors.numpy
 
-from rfa.runtime.bundle.documents import BundleError, json_object, sha256
+from rfa.runtime.bundle.bundle_files import read_files
+from rfa.runtime.bundle.documents import BundleError, json_object
 from rfa.runtime.bundle.families.check import (
     CALIBRATION_FILE,
     CONSTANTS_FILE,
@@ -31,29 +31,11 @@ from rfa.runtime.bundle.families.check import (
 from rfa.runtime.bundle.families.filters import FilterConfig
 from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.golden import GOLDEN_FILE, GoldenMismatch, check_golden_document, run_golden
-from rfa.runtime.bundle.graph_check import MAX_GRAPH_BYTES, check_graph, read_graph
+from rfa.runtime.bundle.graph_check import check_graph, read_graph
 from rfa.runtime.bundle.held_out import check_confidences, rows_of
-from rfa.runtime.bundle.manifest import (
-    MANIFEST_FILE,
-    MAX_FILES,
-    MAX_MANIFEST_BYTES,
-    SIGNATURE_FILE,
-    FileSpec,
-    Initializer,
-    Kind,
-    Manifest,
-    TensorSpec,
-    decode_manifest,
-)
+from rfa.runtime.bundle.manifest import MANIFEST_FILE, Initializer, Kind, Manifest, TensorSpec
 from rfa.runtime.bundle.onnx_runtime import ort
-from rfa.runtime.bundle.stored_kernels import (
-    KERNELS_FILE,
-    MAX_ALL_CODE_BYTES,
-    StoredKernel,
-    is_kernel_file,
-    largest_kernel_file,
-    read_kernels,
-)
+from rfa.runtime.bundle.stored_kernels import StoredKernel, is_kernel_file, read_kernels
 from rfa.runtime.bundle.tokenizer_document import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, check_tokenizer
 
 if TYPE_CHECKING:
@@ -73,20 +55,6 @@ __all__ = [
 ]
 
 Family = TypeVar("Family", LanguageConfig, FilterConfig)
-REQUIRED_FILES = {
-    "lm": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE),
-    "filter": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
-    "series": (WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE),
-}
-MAX_BYTES = {
-    WEIGHTS_FILE: 64 << 30,
-    CONSTANTS_FILE: 256 << 20,
-    CALIBRATION_FILE: 16 << 20,
-    GOLDEN_FILE: 64 << 20,
-    TOKENIZER_FILE: 128 << 20,
-    TOKENIZER_CONFIG_FILE: 1 << 16,
-}
-REQUIRED_GRAPHS: dict[Kind, tuple[str, ...]] = {"lm": ("attention",), "filter": (), "series": ()}
 # Sessions do not read files, because their constants are supplied from memory.
 NO_FOLDER = os.devnull
 
@@ -250,22 +218,7 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, wit
         BundleError: A check failed. The message names the file and the reason.
     """
     directory = Path(path)
-    found = _scan(directory)
-    if MANIFEST_FILE not in found:
-        raise BundleError(f"{MANIFEST_FILE}: missing in {directory.name!r}, so this is not a bundle")
-    data = _read(directory, MANIFEST_FILE, MAX_MANIFEST_BYTES)
-    if trusted_keys:
-        _check_signature(directory, found, data, trusted_keys)
-    manifest = decode_manifest(data)
-    expected = {MANIFEST_FILE, *manifest.files}
-    found -= {SIGNATURE_FILE}
-    for name in sorted(expected - found):
-        raise BundleError(f"{name}: missing")
-    for name in sorted(found - expected):
-        raise BundleError(f"{name}: not listed in {MANIFEST_FILE}")
-    _check_required(manifest)
-    contents = {name: _read_checked(directory, name, spec) for name, spec in manifest.files.items()}
-    bundle = Bundle(directory, manifest, sha256(data), contents)
+    bundle = Bundle(directory, *read_files(directory, trusted_keys))
     if with_graphs:
         bundle.check_graphs()
     return bundle
@@ -338,76 +291,6 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
     if bundle.kind == "lm":
         count += check_confidences(bundle.calibration, chosen, bundle.weights())
     return count
-
-
-def _scan(directory: Path) -> set[str]:
-    """Return the names of the files of a bundle. Links, directories and devices are errors."""
-    try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-    except OSError as error:
-        raise BundleError(f"{directory.name}: cannot be read as a directory: {error.strerror}") from None
-    if len(entries) > MAX_FILES:
-        raise BundleError(f"{directory.name}: {len(entries)} files, but a bundle has at most {MAX_FILES}")
-    for entry in entries:
-        if not entry.is_file(follow_symlinks=False):
-            raise BundleError(f"{entry.name}: not a regular file (a bundle must not contain links or directories)")
-    return {entry.name for entry in entries}
-
-
-def _read(directory: Path, name: str, limit: int) -> bytes:
-    """Return the bytes of a file. O_NOFOLLOW guards against a file that became a link after the scan."""
-    try:
-        descriptor = os.open(directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as handle:
-            size = os.fstat(descriptor)
-            if not stat.S_ISREG(size.st_mode):
-                raise BundleError(f"{name}: not a regular file")
-            if size.st_size > limit:
-                raise BundleError(f"{name}: {size.st_size} bytes, at most {limit} expected")
-            return handle.read(limit + 1)
-    except OSError as error:
-        raise BundleError(f"{name}: cannot be read: {error.strerror}") from None
-
-
-def _read_checked(directory: Path, name: str, spec: FileSpec) -> bytes:
-    data = _read(directory, name, spec.size)
-    if len(data) != spec.size:
-        raise BundleError(f"{name}: {len(data)} bytes, but the manifest says {spec.size} (truncated or changed)")
-    if sha256(data) != spec.sha256:
-        raise BundleError(f"{name}: sha256 does not match the manifest (damaged or changed)")
-    return data
-
-
-def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_keys: Sequence[PublicKey]) -> None:
-    from rfa.runtime.bundle.signing import MAX_SIGNATURE_BYTES, verify_signature
-
-    if SIGNATURE_FILE not in found:
-        raise BundleError(f"{SIGNATURE_FILE}: missing, but only signed bundles are trusted")
-    verify_signature(manifest, _read(directory, SIGNATURE_FILE, MAX_SIGNATURE_BYTES), trusted_keys)
-
-
-def _check_required(manifest: Manifest) -> None:
-    """Require exactly the files of the bundle's kind and its graphs, each within its size limit."""
-    for name in REQUIRED_FILES[manifest.kind]:
-        if name not in manifest.files:
-            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} needs it")
-    for name in REQUIRED_GRAPHS[manifest.kind]:
-        if name not in manifest.graphs:
-            raise BundleError(f"{MANIFEST_FILE}: a bundle of kind {manifest.kind!r} needs the graph {name!r}")
-    for name, graph in manifest.graphs.items():
-        if graph.file != f"{name}.onnx" or graph.file not in manifest.files:
-            raise BundleError(f"{MANIFEST_FILE}: graph {name!r} must be in the listed file {name}.onnx")
-    graphs = {graph.file for graph in manifest.graphs.values()}
-    for name, spec in manifest.files.items():
-        is_kernel = manifest.kind == "lm" and is_kernel_file(name)
-        if name not in {*REQUIRED_FILES[manifest.kind], CONSTANTS_FILE, *graphs} and not is_kernel:
-            raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} must not have it")
-        limit = MAX_GRAPH_BYTES if name in graphs else largest_kernel_file(name) if is_kernel else MAX_BYTES[name]
-        if spec.size > limit:
-            raise BundleError(f"{name}: {spec.size} bytes, at most {limit} expected")
-    total = sum(spec.size for name, spec in manifest.files.items() if is_kernel_file(name))
-    if total > MAX_ALL_CODE_BYTES:
-        raise BundleError(f"{KERNELS_FILE}: {total} bytes of kernels, at most {MAX_ALL_CODE_BYTES} expected")
 
 
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:

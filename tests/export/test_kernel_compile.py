@@ -11,7 +11,8 @@ pytest.importorskip("triton")
 
 from rfa.export import kernel_compile
 from rfa.export.kernel_compile import ARCHITECTURES, KernelCompilationError, kernel_files
-from rfa.runtime.bundle.bundle import CONSTANTS_FILE, REQUIRED_FILES, REQUIRED_GRAPHS, BundleError, open_bundle
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, BundleError, open_bundle
+from rfa.runtime.bundle.bundle_files import REQUIRED_FILES, REQUIRED_GRAPHS
 from rfa.runtime.bundle.documents import canonical_json
 from rfa.runtime.bundle.manifest import MAX_FILES, MAX_MANIFEST_BYTES, FileSpec
 from rfa.runtime.bundle.stored_kernels import (
