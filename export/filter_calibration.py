@@ -34,16 +34,17 @@ LEADS = (1, 2, 5, 10, 20)
 ONE_SIGMA = 0.6827
 ANOMALY_SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CONFIDENCE_BINS = 8
-# Maximum number of values in forecasts at a time.
+# Maximum number of values in the forecasts that are computed at once.
 FORECAST_NUMBERS = 2_000_000
-# Initial steps of a stream that are ignored, because they depend on the prior.
+# Number of initial steps of a stream that are ignored, because they depend on the prior.
 BURN_IN = 1
-# Variance ratio of errors that triggers a warning: three times the std. The default bundles have 0.7 to 1.
+# Ratio of the error variance to the predicted variance above which a warning is given: three times the std. The default
+# bundles have 0.7 to 1.
 FAR = 9.0
 
 
 class Evaluation(NamedTuple):
-    """Arrays `[B, N, …]` of one mode over a batch. Forecasts are [lead, B, N, P] at the step that they predict."""
+    """Arrays `[B, N, …]` of one mode over a batch. Forecasts are [lead, B, N, P], at the step that they predict."""
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -58,14 +59,16 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
-    """Filter a batch and forecast every observation from `leads` observations before it (NaN if there is none)."""
+    """Filter a batch, and forecast every observation from `leads` observations before it. Forecasts without such an
+    origin are NaN.
+    """
     y, present, times = batch.tensors()
     size, length, components = y.shape
     usable = tuple(lead for lead in leads if lead < length)
     means, deviations, nis, gains = [], [], [], []
     forecasts = np.full((2, len(usable), size, length, components), np.nan)
     states: list[State] = []
-    # A forecast has a state covariance per origin and horizon.
+    # A forecast needs a state covariance for each origin and horizon.
     most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
     with in_mode(model, mode):
         for i, (output, state) in enumerate(model.walk(y, present, times)):
@@ -100,7 +103,7 @@ def _forecast_from(
     leads: tuple[int, ...],
     forecasts: np.ndarray,
 ) -> None:
-    """Forecast from the states after observation `first` and later, and store forecasts at their targets."""
+    """Forecast from the states after observation `first` and later, and store the forecasts at their targets."""
     if not leads:
         return
     size, length = times.shape
@@ -108,7 +111,7 @@ def _forecast_from(
     targets = origins[:, None] + torch.tensor(leads)
     ends = targets.clamp(max=length - 1)
     horizons = (times[:, ends] - times[:, origins, None]).float().flatten(0, 1)
-    # On a regular grid transitions are computed once, because they cost more than applying them.
+    # On a regular grid, transitions are computed once, because computing them costs more than applying them.
     is_regular = bool((horizons == horizons[:1]).all())
     merged = {name: torch.stack([state[name] for state in states], dim=1).flatten(0, 1) for name in states[0]}
     mean, covariance = model.forecast(merged, horizons[0] if is_regular else horizons)
@@ -125,7 +128,7 @@ def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
     ordered = np.sort(scores)
     n = len(ordered)
     if n == 0:
-        raise ValueError("there are no observations for calibration")
+        raise ValueError("there are no observations to calibrate with")
     return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
 
 
@@ -154,7 +157,7 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
         }
     z, running = surprises(found)
     seen = found.present.any(-1)
-    # The scale of the tail is from the upper half of the novelties, so that a few outliers do not change it.
+    # The scale of the tail is estimated from the upper half of the novelties, so that a few outliers do not change it.
     table = np.quantile(z[seen], ANOMALY_SHARES)
     middle, upper = np.quantile(z[seen], (0.5, 0.9))
     return {
@@ -172,13 +175,13 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
 
 
 def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
-    """Return precision tables of one mode, from its evaluation on data with truth `[B, N, P]`."""
+    """Return the precision tables of one mode, from its evaluation on data with truth `[B, N, P]`."""
     error2, variance = ((truth - found.mean) ** 2).mean(-1), (found.deviation**2).mean(-1)
     return precision_tables(error2 / variance, found.gain, surprises(found)[1])
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Return novelty and running novelty after every observation, `[B, N]`, as computed by the runtime."""
+    """Return the novelty and the running novelty after every observation, `[B, N]`, as the runtime computes them."""
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
     running = np.zeros_like(z)
@@ -190,7 +193,7 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Return coverage of the next observation's 0.9 interval, binned by the running novelty before it."""
+    """Return the coverage of the next observation's 0.9 interval, binned by the running novelty before it."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed
@@ -210,12 +213,14 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
 
 
 def modes_of(model: StateFilter) -> tuple[Mode, ...]:
-    """Return the modes of a bundle. A linear filter has no graphs, hence no attention mode."""
+    """Return the modes of a bundle. A linear filter has no graphs and therefore no attention mode."""
     return ("recurrent",) if isinstance(model, LinearFilter) else MODES
 
 
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Return the content of calibration.json with every mode, and a summary for the manifest. `leads` ascend."""
+    """Return the content of calibration.json for every mode, and a summary for the manifest. `leads` must be
+    ascending.
+    """
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in modes_of(model)}
     document["summary"] = {
         "levels": list(LEVELS),
@@ -232,12 +237,12 @@ def describe_problem(summary: Mapping[str, Any]) -> str | None:
     """Return a warning if the errors of a filter are much larger than its model predicts, else None.
 
     Args:
-        summary: Summary of the calibration, as in the manifest.
+        summary: summary of the calibration, as in the manifest.
     """
     widest = max(summary["variance_scale"].values())
     if widest <= FAR:
         return None
     return (
         f"the errors are {widest**0.5:.3g} times as large as the filter expects, and its intervals were widened by "
-        "that factor. Check its noises, initial_mean and initial_covariance"
+        "that factor; check its noises, initial_mean and initial_covariance"
     )

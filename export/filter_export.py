@@ -1,8 +1,9 @@
 """Export a filter run as a bundle: calibration on its validation data, golden outputs, and ONNX graphs of deep filters.
 
-Graphs (float32, dynamic batch); linear filters have none, and their golden outputs are of a step and a forecast:
+Deep filters have the following graphs (float32, dynamic batch). Linear filters have no graphs, and their golden outputs
+are those of a step and a forecast.
 
-    step       observation [B, P], present [B, P], dt [B], noise_scale [B], for K > 1 passes of a linear filter also
+    step       observation [B, P], present [B, P], dt [B], noise_scale [B], for a linear filter with K > 1 passes also
                passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
     prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>,
                which the caller stores
@@ -39,11 +40,11 @@ from rfa.runtime.golden import Named
 
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
-# Sizes while tracing: all different and none 1, otherwise the tracer treats a dimension as constant.
+# Sizes while tracing. All are different and none is 1, because the tracer otherwise treats a dimension as constant.
 TRACE_BATCH, TRACE_CACHE, TRACE_HORIZON = 2, 5, 3
 
 
-# Outputs of a step. The last two fields of FilterOutput are next.mean and next.covariance.
+# Outputs of a step. The last two fields of FilterOutput are stored as next.mean and next.covariance.
 STEP_FIELDS = FilterOutput._fields[:-2]
 TOKEN = len(Token._fields)
 
@@ -95,11 +96,11 @@ class _Forecast(nn.Module):
 
 
 class GraphSource(NamedTuple):
-    """Module and example inputs of a graph."""
+    """The module and example inputs of a graph."""
 
     module: nn.Module
-    inputs: dict[str, Tensor]  # examples, in the order of `forward`
-    dynamic: dict[str, dict[int, str]]  # variable dimensions per input
+    inputs: dict[str, Tensor]  # example inputs in the order of `forward`
+    dynamic: dict[str, dict[int, str]]  # names of variable dimensions for each input
     outputs: list[str]
 
 
@@ -121,7 +122,7 @@ def build_graph(source: GraphSource) -> Graph:
 
 
 class _TorchSession:
-    """A step or a forecast of the model with the interface of an ONNX session."""
+    """A step or a forecast of the model, with the interface of an ONNX session."""
 
     def __init__(self, source: GraphSource) -> None:
         self._source = source
@@ -140,7 +141,7 @@ class _TorchSession:
 
 
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
-    """Return sources of the graphs of a filter, or of the golden outputs of a linear filter."""
+    """Return the sources of the graphs of a filter. For a linear filter, they are the sources of its golden outputs."""
     p = model.observation_size
     state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
     names = list(state)
@@ -188,7 +189,7 @@ def build_graphs(model: StateFilter) -> dict[str, Graph]:
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
-    """Return tensors of the model, its initial state, and the map from state to observation units."""
+    """Return the tensors of the model, its initial state, and the map from the state to observation units."""
     with torch.no_grad():
         sensor = model.sensor()
         initial = {f"initial.{name}": tensor[0] for name, tensor in model.init_state(1).items()}
@@ -232,10 +233,10 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
 
 
 def load_batch(path: Path) -> Batch:
-    """Load data that training wrote to a run.
+    """Load data that training has written to a run.
 
     Raises:
-        FileNotFoundError: The file is missing.
+        FileNotFoundError: If the file is missing.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path.parent} has no {path.name}; create the run with `rfa train filter`")
@@ -245,7 +246,7 @@ def load_batch(path: Path) -> Batch:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread, because steps of a filter are small."""
+    """Limit torch to one thread, because the steps of a filter are small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -258,10 +259,10 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Write the bundle of a filter run.
 
     Args:
-        name: Name of the bundle. Default: the folder's name.
+        name: name of the bundle. The default is the name of the directory.
 
     Raises:
-        ValueError: The run is not that of a filter.
+        ValueError: If the run is not a filter run.
     """
     source, target = Path(run), Path(out)
     model: StateFilter = load_run(source)

@@ -1,4 +1,4 @@
-"""Recording of golden outputs at export. `rfa.runtime.bundle.golden` has the format and the check."""
+"""Recording of golden outputs at export. `rfa.runtime.bundle.golden` defines the format and the check."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE, Session, decode_source
 
 # Number of stored values per output.
 SAMPLES = 24
-# argmax is stored only if it leads by this many tolerances, because other CPUs may swap near ties.
+# argmax is stored only if it leads by this many tolerances, because other CPUs may swap two outputs that are nearly
+# equal.
 SAFE_MARGIN = 10.0
 
 
 class Stored(NamedTuple):
-    """A tensor of model.safetensors as an input with a batch of one."""
+    """A tensor of model.safetensors as an input, with a batch of one."""
 
     tensor: str
 
@@ -62,7 +63,7 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case and store samples of its outputs. For `argmax` outputs, also store a clear argmax."""
+        """Run a case and store samples of its outputs. For `argmax` outputs, also store the argmax if it is clear."""
         sources = {name: _encode_source(source) for name, source in inputs.items()}
         arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
         outputs = run_graph(self._sessions, graph, arrays)
@@ -82,7 +83,7 @@ class GoldenRecorder:
 
 
 class RecordedCase(NamedTuple):
-    """Index of an added case, and its outputs by name."""
+    """Index of a recorded case, and its outputs by name."""
 
     case: int
     outputs: dict[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""Compile kernels for GPUs and replace those in an existing bundle.
+"""Compiles kernels for GPUs and replaces those in an existing bundle.
 
     python -m rfa.export.gpu_kernels BUNDLE --gpu sm_80,sm_90
 
@@ -23,20 +23,20 @@ def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = 
     """Write a language bundle with kernels for its shapes, in place or to `target`.
 
     Raises:
-        BundleError: The bundle is not a language model, or is damaged.
-        KernelCompilationError: No kernel supports the model, or one does not compile.
+        BundleError: If the bundle is not a language model, or is damaged.
+        KernelCompilationError: If no kernel supports the model, or a kernel does not compile.
     """
     bundle = open_bundle(path)
     if bundle.kind != "lm":
-        raise BundleError(f"bundle {bundle.name!r} is of kind {bundle.kind!r}; only language models can store kernels")
+        raise BundleError(f"bundle {bundle.name!r} has kind {bundle.kind!r}; only language models can store kernels")
     files = kernel_files(LanguageModelConfig.from_dict(bundle.config), architectures)
     constants = bundle.read(CONSTANTS_FILE) if bundle.language.has_constants and bundle.constants() else None
     return rewrite_bundle(bundle, target or path, constants, kernels=files)
 
 
 def main() -> None:
-    """`python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`."""
-    parser = argparse.ArgumentParser(description="Put kernels compiled for GPUs into a language bundle.")
+    """Run `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`."""
+    parser = argparse.ArgumentParser(description="Compile kernels for GPUs and store them in a language bundle.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--gpu", required=True, metavar="ARCHITECTURES", help="such as sm_80,sm_90")
     arguments = parser.parse_args()

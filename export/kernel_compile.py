@@ -1,6 +1,6 @@
-"""Compile the kernels that serve a language model for GPUs that need not be present.
+"""Compiles the kernels that serve a language model, for GPUs that need not be present.
 
-Each architecture is compiled in a subprocess. It prints the number of kernels, then each kernel as a line of JSON:
+Each architecture is compiled in a subprocess. It prints the number of kernels, then each kernel as a JSON line:
 
     python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'    2 [entry, files] [entry, files]
 """
@@ -35,27 +35,33 @@ ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 CUDA = re.compile(r"release (\d+\.\d+)")
 WORKER = (sys.executable, "-m", "rfa.export.kernel_compile")
-# For reproducible files without local paths.
+# Keeps files reproducible and free of local paths.
 ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
 class KernelCompilationError(RuntimeError):
-    """A kernel that cannot be stored or does not compile."""
+    """Raised when a kernel cannot be stored or does not compile."""
 
 
 def parse_architectures(text: str) -> tuple[int, ...]:
-    """Parse `sm_80,sm_90` to (80, 90). Raises ValueError for anything else."""
+    """Parse `sm_80,sm_90` as (80, 90).
+
+    Raises:
+        ValueError: If the text has any other form.
+    """
     names = [part.strip() for part in text.split(",")]
     if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
-        raise ValueError(f"--gpu accepts the architectures {', '.join(ARCHITECTURES)}, each once, such as sm_80,sm_90")
+        raise ValueError(
+            f"--gpu accepts the architectures {', '.join(ARCHITECTURES)}, each at most once, such as sm_80,sm_90"
+        )
     return tuple(sorted(ARCHITECTURES[name] for name in names))
 
 
 def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> dict[str, bytes]:
-    """Return the kernel files of a model: kernels.json, and machine code and PTX of each kernel.
+    """Return the kernel files of a model: kernels.json, and the machine code and PTX of each kernel.
 
     Raises:
-        KernelCompilationError: No kernel supports the model, there are too many, or one does not compile.
+        KernelCompilationError: If no kernel supports the model, there are too many, or one does not compile.
     """
     if not launches_kernels(config, min(architectures)):
         raise KernelCompilationError("no GPU kernel supports this model")
@@ -67,7 +73,7 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
 
 
 class _Bar(tqdm):
-    """Progress over all kernels. An architecture without a count is assumed to have as many as the others."""
+    """Progress bar over all kernels. An architecture without a count is assumed to have as many as the others."""
 
     def __init__(self, architectures: int) -> None:
         super().__init__(desc="compile", unit="kernel", leave=False)
@@ -80,11 +86,11 @@ class _Bar(tqdm):
 
 
 def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: _Bar) -> Iterator[list[Any]]:
-    """Compile in a subprocess without TRITON_INTERPRET. Return entry and files of each kernel."""
+    """Compile in a subprocess without TRITON_INTERPRET, and yield the entry and files of each kernel."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
     request = json.dumps({"config": config.to_dict(), "architecture": architecture})
     home = Path(str(rfa.__file__)).parent.parent
-    # A file, because an unread pipe would block the subprocess.
+    # Errors go to a file, because a pipe that is not read would block the subprocess.
     with tempfile.TemporaryFile("w+") as complaints:
         with subprocess.Popen(
             [*WORKER, request], cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -95,7 +101,8 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
             if count > MAX_KERNELS_OF_A_GPU:
                 process.kill()
                 raise KernelCompilationError(
-                    f"{count} kernels for sm_{architecture}; a bundle has at most {MAX_KERNELS_OF_A_GPU} for each GPU"
+                    f"there are {count} kernels for sm_{architecture}; a bundle can have at most "
+                    f"{MAX_KERNELS_OF_A_GPU} for each GPU"
                 )
             bar.expect(count)
             for line in process.stdout:
@@ -108,7 +115,7 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
 
 
 def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
-    """Compile a launch. `asm` of the result has "cubin" and "ptx"."""
+    """Compile a launch. The `asm` of the result has "cubin" and "ptx"."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -124,7 +131,11 @@ def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
 
 
 def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
-    """Return registers and stack bytes per thread of a kernel. Raises ValueError if the machine code lacks them."""
+    """Return the registers and stack bytes per thread of a kernel.
+
+    Raises:
+        ValueError: If the machine code does not state them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -132,12 +143,12 @@ def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
     _, _, after = report.partition(f"Function {kernel}:")
     found = RESOURCES.search(after)
     if found is None:
-        raise ValueError(f"cuobjdump reports no resources of {kernel}: {report[:200]!r}")
+        raise ValueError(f"cuobjdump reports no resources for {kernel}: {report[:200]!r}")
     return int(found[1]), int(found[2])
 
 
 def tool(name: str, *arguments: str) -> str:
-    """Run a binary tool of Triton and return its output."""
+    """Run one of Triton's binary tools and return its output."""
     from triton import knobs
 
     path = getattr(knobs.nvidia, name).path
@@ -145,10 +156,10 @@ def tool(name: str, *arguments: str) -> str:
 
 
 def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Compile a kernel. Return its entry in kernels.json and its files.
+    """Compile a kernel, and return its entry in kernels.json and its files.
 
     Raises:
-        KernelCompilationError: It needs more than a plain launch.
+        KernelCompilationError: If the kernel needs more than a plain launch.
     """
     import triton
 
@@ -163,7 +174,7 @@ def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple
         "a cooperative or dependent launch": metadata.launch_cooperative_grid or metadata.launch_pdl,
     }
     for what in (what for what, is_needed in needs.items() if is_needed):
-        raise KernelCompilationError(f"{name} for sm_{architecture} needs {what}, which stored kernels cannot have")
+        raise KernelCompilationError(f"{name} for sm_{architecture} needs {what}, which stored kernels do not support")
     target, entry = TARGET.search(ptx), ENTRY.search(ptx)
     assert target is not None and entry is not None
     given = sum(kind != "constexpr" for kind in launch.signature.values())
@@ -194,7 +205,7 @@ def launch_fields(launch: KernelLaunch) -> dict[str, Any]:
 
 
 def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
-    """Return a `rfa.runtime.bundle.stored_kernels.Parameter`."""
+    """Return the entry of a parameter, see `rfa.runtime.bundle.stored_kernels.Parameter`."""
     return {
         "name": name,
         "type": launch.signature[name],

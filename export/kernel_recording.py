@@ -1,4 +1,4 @@
-"""Record the launches of serving a language model on a GPU, at several sizes.
+"""Records the launches that serving a language model on a GPU makes, at several sizes.
 
 Each kernel is compiled for the common properties of its launches, so that it serves all of them.
 """
@@ -17,7 +17,8 @@ from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.placement import simulated_gpu
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Streams and tokens to record: one and many, divisible by 16 or not, and enough for every block size of the products.
+# Numbers of streams and tokens to record: one and many, divisible by 16 or not, and enough for every block size of the
+# products.
 SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
@@ -26,13 +27,13 @@ def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
     try:
         with simulated_gpu(divmod(architecture, 10)):
             found = ServedPasses(LanguageModel(config), DTYPES[0])
-    except ValueError:  # no decoder for this model
+    except ValueError:  # there is no decoder for this model
         return False
     return found.has_slots or found.has_attention
 
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """Return launches of prefill, step, attention and sampling of a model, in each dtype."""
+    """Return the launches of prefill, step, attention and sampling of a model, in each dtype."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:
@@ -65,7 +66,7 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
 
 
 def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
-    """Return one launch per group that one kernel can serve, with the common properties of the group."""
+    """Return one launch, with the common properties, per group of launches that one kernel can serve."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:
         groups[_key(launch)].append(launch)
@@ -73,13 +74,13 @@ def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 
 
 def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
-    """Return whether a parameter is a number that may differ between launches. Triton makes 1 a constant."""
+    """Return whether a parameter is a number that may differ between launches. Triton turns 1 into a constant."""
     value = launch.call.values[name]
     return not launch.function.params[index].is_constexpr and isinstance(value, int)
 
 
 def _key(launch: KernelLaunch) -> str:
-    """Return what launches of one kernel share: constants, pointer types and options."""
+    """Return what the launches of one kernel share: constants, pointer types and options."""
     parts = [
         (name, kind, launch.constexprs.get((index,)))
         for index, (name, kind) in enumerate(launch.signature.items())
@@ -95,7 +96,7 @@ def _merged(group: Sequence[KernelLaunch]) -> KernelLaunch:
     )  # fmt: skip
     for index, name in enumerate(signature):
         kinds = {launch.signature[name] for launch in group}
-        if len(kinds) > 1:  # ones and other numbers, or numbers of either size
+        if len(kinds) > 1:  # the group has ones and other numbers, or numbers of different widths
             signature[name] = max(kinds - {"constexpr"})
             constexprs.pop((index,), None)
             attributes[(index,)] = []

@@ -1,10 +1,10 @@
 """Calibration of a language model: the temperature of its confidence, and the remaining error.
 
-The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). T minimises the NLL per
-mode (Guo et al. 2017, On Calibration of Modern Neural Networks) on the first half of the validation windows. The
-expected calibration error is measured on the second half, with bins of equal mass, for the most likely token ("top")
-and for one sampled from the calibrated distribution ("sampled"). The table of tails is that of the second half.
-Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
+The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). In each mode, T
+minimises the negative log likelihood (NLL) on the first half of the validation windows (Guo et al. 2017, On Calibration
+of Modern Neural Networks). The expected calibration error (ECE) is measured on the second half, with bins of equal
+mass, for the most likely token ("top") and for a token sampled from the calibrated distribution ("sampled"). The tail
+table also comes from the second half. Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from rfa.runtime.text.scores import score_tokens
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
 
-# 65,536 tokens of the default window for evaluation. A perfectly calibrated model has an ECE of 0.4 % on them.
+# With the default window, 65,536 tokens are evaluated. On them, a perfectly calibrated model has an ECE of 0.4 %.
 MAX_WINDOWS = 256
-# Logits in memory while fitting the temperature: 256 MiB.
+# Logits in memory while fitting the temperature, which take 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
-# Upper bound: for an uninformative model the best temperature is infinite.
+# Upper bound. For an uninformative model, the best temperature is infinite.
 HIGHEST_TEMPERATURE = 20.0
 SEED = 0
 
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """logits `[n, V]` float32 and the actual next token `[n]`."""
+    """Logits `[n, V]` float32, and the actual next tokens `[n]`."""
 
     logits: Array
     targets: NDArray[np.int64]
@@ -49,19 +49,21 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """Tokens chosen by a rule: log softmax(logits / T)[token] `[n]`, and whether it was the actual token."""
+    """Tokens chosen under a rule: log softmax(logits / T)[token] `[n]`, and whether each was the actual token."""
 
     log_probability: Reals
     is_right: NDArray[np.bool_]
 
 
 def fit_temperature(scored: ScoredTokens) -> float:
-    """Return the temperature of least NLL in [1/20, 20], by Newton's method on b = 1/T, in which the NLL is convex."""
+    """Return the temperature in [1/20, 20] with the least NLL, by Newton's method on b = 1/T, in which the NLL is
+    convex.
+    """
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
         slope, curvature = _moments(scored, inverse)
         step = slope / max(curvature, 1e-12)
-        # At most a factor of two per step.
+        # Each step changes b by at most a factor of two.
         following = float(np.clip(inverse - step, inverse / 2, inverse * 2))
         following = min(max(following, 1 / HIGHEST_TEMPERATURE), HIGHEST_TEMPERATURE)
         is_settled = abs(following - inverse) < 1e-6 * inverse
@@ -75,14 +77,15 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     """Return the content of calibration.json.
 
     Args:
-        tokens: Token ids of the validation split. The first half of its windows fits, the second half evaluates.
+        tokens: token ids of the validation split. The first half of its windows is for fitting, the second for
+            evaluation.
 
     Raises:
-        ValueError: There are fewer tokens than two windows.
+        ValueError: If there are fewer tokens than in two windows.
     """
     count = min(MAX_WINDOWS, (len(tokens) - 1) // window)
     if count < 2:
-        raise ValueError(f"the validation split has {len(tokens)} tokens, calibration needs {2 * window + 1}")
+        raise ValueError(f"the validation split has {len(tokens)} tokens, but calibration needs {2 * window + 1}")
     starts = np.linspace(0, len(tokens) - 1 - window, count).astype(int)
     windows = tokens[starts[:, None] + np.arange(window + 1)]
     fit, held_out = (part.astype(np.int64) for part in np.split(windows, [count // 2]))
@@ -126,7 +129,7 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
-    """Yield logits of each window, without earlier context."""
+    """Yield the logits of each window, which has no earlier context."""
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
         with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
@@ -134,7 +137,7 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Fit the temperature to evenly spaced windows, as many as `MAX_LOGITS` allows, at least one."""
+    """Fit the temperature to at least one window. The windows are evenly spaced, and as many as `MAX_LOGITS` allows."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
     logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
@@ -142,7 +145,7 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """Return for each temperature the tokens "top" and "sampled", and the actual "next" ones."""
+    """Return, for each temperature, the tokens "top" and "sampled", and the actual "next" tokens."""
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:
@@ -158,7 +161,7 @@ def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> l
 
 
 def _add_tails(parts: Iterable[ScoredTokens], temperature: float, tails: list[Reals]) -> Iterator[ScoredTokens]:
-    """The parts; appends the model's tail probabilities of their tokens."""
+    """Yield the parts, and append the model's tail probabilities of their tokens to `tails`."""
     for part in parts:
         tails.append(score_tokens(part.logits, part.targets.tolist(), np.float32(temperature), 0).tail)
         yield part

@@ -1,4 +1,4 @@
-"""Export a trained language model as a bundle: weights, graphs, tokenizer, calibration and golden cases."""
+"""Exports a trained language model as a bundle with weights, graphs, tokenizer, calibration and golden cases."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def export_language(
     Calibration uses the run's validation tokens (`corpus/valid.npy`).
 
     Args:
-        name: Name of the bundle. Default: the folder's name.
-        window: Context length of the calibration.
+        name: name of the bundle. The default is the name of the directory.
+        window: context length of the calibration.
         architectures: GPUs to compile kernels for, such as 80 and 90.
 
     Raises:
-        FileNotFoundError: A file of the run is missing.
-        ValueError: The run is not a language model, or bundles do not support the model.
-        KernelCompilationError: A kernel did not compile, or no kernel supports this model.
+        FileNotFoundError: If a file of the run is missing.
+        ValueError: If the run is not a language model, or bundles do not support the model.
+        KernelCompilationError: If a kernel does not compile, or no kernel supports this model.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)
@@ -90,7 +90,9 @@ def export_language(
 
 
 def _provenance() -> dict[str, Any]:
-    """Return library versions and the commit of the working tree (marked if changed, None outside a checkout)."""
+    """Return library versions, and the commit of the working tree. The commit is marked if the tree has changes, and
+    None outside a checkout.
+    """
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {"commit": git_commit(), "versions": versions}
 
@@ -104,13 +106,13 @@ def _compiled_kernels(model: LanguageModel, architectures: Sequence[int]) -> dic
 
 
 def constants_file(model: LanguageModel) -> bytes:
-    """Return the content of decoder.safetensors: constrained parameters for the compiled decoder."""
+    """Return the content of decoder.safetensors, the constrained parameters for the compiled decoder."""
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in decoder_constants(model).items()}
     return bytes(safetensors.numpy.save(arrays))
 
 
 def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
-    """Return tensors of the model and, if it has slots, the state before the first token (`initial.*`)."""
+    """Return the tensors of the model and, if it has slots, the state before the first token (`initial.*`)."""
     weights = {key: tensor.detach().numpy() for key, tensor in model.state_dict().items()}
     if "recurrent" not in model.config.modes:
         return weights

@@ -1,10 +1,10 @@
 """ONNX graphs of a language model: attention, and step and prefill if it has slots.
 
     step       one token of every stream, recurrent, from state to state
-    prefill    many tokens, recurrent: batched projections and readout, the slots in a Scan
+    prefill    many tokens, recurrent, with batched projections and readout, and the slots in a Scan
     attention  new tokens with a cache of keys and values; returns their rows, which the caller stores
 
-Interfaces: README.md in this folder. Phases are computed in float64 inside the graphs.
+README.md in this directory describes the interfaces. The graphs compute phases in float64.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 # Mixers that a bundle can have.
 BUNDLED = ("rfa", "softmax", "afa", "radial_tangential")
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
-# Sizes while tracing: all different and none 1, otherwise the tracer treats a dimension as constant.
+# Sizes while tracing. All are different and none is 1, because the tracer otherwise treats a dimension as constant.
 TRACE_BATCH, TRACE_LENGTH, TRACE_CAPACITY = 2, 3, 5
 
 
@@ -40,7 +40,7 @@ class _ModelGraph(nn.Module):
 
 
 class StepGraph(_ModelGraph):
-    """`LanguageModel.step` on flat tensors. With a window, `PrefillGraph` of one token."""
+    """`LanguageModel.step` on flat tensors. With a window, it is `PrefillGraph` with one token."""
 
     def forward(
         self,
@@ -61,8 +61,8 @@ class StepGraph(_ModelGraph):
 class PrefillGraph(_ModelGraph):
     """`LanguageModel.prefill` for rows of different length.
 
-    Only the update of the slots is a Scan over tokens; the readout is one batched operation. The state of a row is that
-    after its last valid token, bit for bit: padding has no effect.
+    Only the update of the slots is a Scan over tokens; the readout is one batched operation. The state of a row is the
+    state after its last valid token, bit for bit, so padding has no effect.
     """
 
     def forward(
@@ -88,7 +88,7 @@ class AttentionGraph(_ModelGraph):
 
 
 class _State(NamedTuple):
-    """Slots and ring of a model `[B, L, …]` or of one layer `[B, …]`."""
+    """Slots and ring of a model `[B, L, …]`, or of one layer `[B, …]`."""
 
     means: Tensor
     precisions: Tensor
@@ -103,7 +103,9 @@ class _State(NamedTuple):
 def _read_tokens(
     model: LanguageModel, tokens: Tensor, length: Tensor, position: Tensor, state: _State, noise: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Return the output of the last valid token of each row, and the state after it. tokens `[B, N]`, length `[B]`."""
+    """Return the output of the last valid token of each row, and the state after it. tokens is `[B, N]`, length
+    `[B]`.
+    """
     rows, last = torch.arange(tokens.shape[0]), length - 1
     positions = position[:, None] + torch.arange(tokens.shape[1])
     x = model._embed(tokens)
@@ -115,7 +117,7 @@ def _read_tokens(
         x = block.finish(x, mixed.out, "recurrent")
         parts = [m[rows, last], p[rows, last]]
         if seen is not None:
-            # The W tokens up to the last valid one. Some come from the old ring if there are fewer.
+            # The W tokens up to the last valid one. If there are fewer new tokens, some come from the old ring.
             parts.append(seen[rows[:, None], length[:, None] + torch.arange(model.config.window)])
         after.append(parts)
     final = MixerOutput(*(part[rows, last] for part in mixed))
@@ -129,7 +131,8 @@ def _scan_layer(
     """Run the mixer of one layer over `[B, N, d]`.
 
     Returns:
-        Output, slots after every token `[B, N, H, S, …]`, and with a window ring and tokens `[B, W + N, H, 4D + 2S]`.
+        The output, the slots after every token `[B, N, H, S, …]`, and with a window the ring and tokens `[B, W + N, H,
+        4D + 2S]`.
     """
     mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
     if not isinstance(mixer, RobustMixer):
@@ -146,7 +149,7 @@ def _scan_layer(
         entering, lag = SlotInputs(tokens.q, *(part[:, :-window] for part in recent[1:])), mixer.slot_lag()
 
     def update(before: list[Tensor], token: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        # The exporter drops the readout, which is not returned.
+        # The exporter drops the readout, because it is not returned.
         _, m, p = slot_step(
             SlotInputs(*token),
             before[0],
@@ -176,7 +179,7 @@ Interface = tuple[dict[str, Tensor], tuple[str, ...], dict[str, dict[int, str]]]
 
 
 def step_interface(model: LanguageModel) -> Interface:
-    """Return example inputs, output names and variable dimensions of the step graph."""
+    """Return the example inputs, output names and variable dimensions of the step graph."""
     state, config = model.init_state(TRACE_BATCH), model.config
     inputs = {
         "token": torch.zeros(TRACE_BATCH, dtype=torch.int64),
@@ -188,7 +191,7 @@ def step_interface(model: LanguageModel) -> Interface:
 
 
 def prefill_interface(model: LanguageModel) -> Interface:
-    """Return example inputs, output names and variable dimensions of the prefill graph."""
+    """Return the example inputs, output names and variable dimensions of the prefill graph."""
     state = model.init_state(TRACE_BATCH)
     inputs = {
         "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
@@ -202,7 +205,9 @@ def prefill_interface(model: LanguageModel) -> Interface:
 
 
 def carried_state(state: State) -> dict[str, Tensor]:
-    """Return the tensors of a state that a recurrent graph takes and returns, in order: all except the position."""
+    """Return the tensors of a state that a recurrent graph takes and returns, in order. The position is not
+    included.
+    """
     return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
 
 
@@ -211,7 +216,7 @@ def _recurrent_outputs(state: State) -> tuple[str, ...]:
 
 
 def attention_interface(model: LanguageModel) -> Interface:
-    """Return example inputs, output names and variable dimensions of the attention graph."""
+    """Return the example inputs, output names and variable dimensions of the attention graph."""
     cache, config = model.init_cache(TRACE_BATCH, TRACE_CAPACITY), model.config
     inputs = {
         "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
@@ -227,17 +232,17 @@ def attention_interface(model: LanguageModel) -> Interface:
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
-    """Return why a model cannot be exported, or None."""
+    """Return the reason why a model cannot be exported, or None."""
     if config.mixer not in BUNDLED:
-        return f"the mixer {config.mixer!r} is for comparisons of the quality table"
+        return f"the mixer {config.mixer!r} only serves comparisons in the quality table"
     return None
 
 
 def language_graphs(model: LanguageModel) -> dict[str, Graph]:
-    """Export a graph for attention, and step and prefill graphs if the model has slots.
+    """Export a graph for attention, and graphs for step and prefill if the model has slots.
 
     Raises:
-        ValueError: The mixer is not one of `BUNDLED`.
+        ValueError: If the mixer is not one of `BUNDLED`.
     """
     reason = refusal(model.config)
     if reason is not None:

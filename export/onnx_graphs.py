@@ -1,8 +1,8 @@
-"""Export torch modules as ONNX graphs without weights.
+"""Exports torch modules as ONNX graphs without weights.
 
-Weights are inputs while a graph is simplified, so that no values are folded in, and external constants when it is
-stored. `rfa.runtime.bundle.bundle.open_session` supplies them at load. Two models of one configuration give identical
-bytes.
+Weights are inputs while a graph is simplified, so that no values are folded into it, and external constants when it is
+stored. `rfa.runtime.bundle.bundle.open_session` supplies them at load. Two models with the same configuration give
+identical bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from rfa.runtime.bundle.bundle import Graph, Initializer
 from rfa.runtime.bundle.graph_check import EXTERNAL_LOCATION, MAX_EMBEDDED_BYTES
 
 TRANSPOSED_SUFFIX = ".T"
-# The version that the exporter writes and then converts. Its types do not allow Python numbers and lists as constants.
+# The opset version that the exporter writes before it converts. Its types do not allow Python numbers and lists as
+# constants.
 OPSET: Any = opset18
 
 
@@ -43,19 +44,20 @@ def export_graph(
     """Export `module(*inputs)` with named inputs and outputs.
 
     Args:
-        inputs: Example arguments of `forward`, by name and in order. Variable dimensions are at least 2 and all
+        inputs: example arguments of `forward`, by name and in order. Variable dimensions must be at least 2 and all
             different.
-        outputs: Names of the tuple that `forward` returns.
-        dynamic: Names of the variable dimensions of each input. Equal names mean equal sizes.
-        prefix: Prefix of the module's `state_dict` names in model.safetensors, such as "model.".
-        decompose: Decompose operators, which takes half of the time. Otherwise `PLAIN` translates some of them.
+        outputs: names for the items of the tuple that `forward` returns.
+        dynamic: names of the variable dimensions of each input. Equal names mean equal sizes.
+        prefix: prefix of the module's `state_dict` names in model.safetensors, such as "model.".
+        decompose: whether to decompose operators, which takes half of the time. Otherwise `PLAIN` translates some of
+            them.
 
     Returns:
         The graph, and the tensors of the `state_dict` that it uses.
 
     Raises:
-        ValueError: A large constant remains in the graph, or an operator changes its input in place.
-        torch.onnx.OnnxExporterError: An operator has no translation.
+        ValueError: If a large constant remains in the graph, or an operator changes its input in place.
+        torch.onnx.OnnxExporterError: If an operator has no translation.
     """
     sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
@@ -100,7 +102,7 @@ def _captured(
     targets = {node.target for part in parts for node in part.graph.nodes}
     for target in targets:
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
-            raise ValueError(f"{target} changes a tensor in place, which a graph cannot do")
+            raise ValueError(f"{target} changes a tensor in place, which graphs do not support")
     program.run_decompositions = lambda _table=None: program  # type: ignore[method-assign]
     return program
 
@@ -110,7 +112,8 @@ def _exact_scalar(
 ) -> Any:
     """Return a Python number as a constant of its type.
 
-    The exporter's translation rounds to float32. With 2 pi so rounded, a phase is off by 0.03 rad at position 10^6.
+    The exporter's translation rounds to float32. With 2 pi rounded in this way, a phase is off by 0.03 rad at position
+    10^6.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
     return OPSET.Constant(value=onnx.numpy_helper.from_array(array))
@@ -149,20 +152,20 @@ def _eye(n: int, dtype: int = TensorProto.FLOAT, layout: str = "", device: str =
 
 def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     if (offset, dim1, dim2) != (0, -2, -1):
-        raise ValueError("only a matrix of the last two dimensions, with its own diagonal, is translated")
+        raise ValueError("only a matrix in the last two dimensions with its main diagonal can be translated")
     is_diagonal = OPSET.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
     return OPSET.Where(is_diagonal, OPSET.Unsqueeze(self, [-2]), OPSET.CastLike(0.0, self))
 
 
 def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     if n != 1 or append is not None:
-        raise ValueError("only first differences, with nothing at the end, are translated")
+        raise ValueError("only first differences without appended values can be translated")
     joined = self if prepend is None else OPSET.Concat(prepend, self, axis=dim)
     later = OPSET.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
 
 
-# Translations that replace the exporter's, and of operators that it would decompose.
+# Translations that replace the exporter's, and translations of operators that it would decompose.
 EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
 PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.square.default: _square,
@@ -224,7 +227,7 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 
 
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
-    """Give the transposed use of a tied weight its own constant (the vocabulary head of a tied embedding).
+    """Give the transposed use of a tied weight (the output head of a tied embedding) its own constant.
 
     The runtime transposes a weight once at load if it is only used transposed.
     """
@@ -269,7 +272,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Remove stack traces, paths and inferred types, which are most of the size."""
+    """Remove stack traces, paths and inferred types, which make up most of the size."""
     messages: list[Any] = [model, *_graphs(model.graph)]
     for message in messages:
         del message.metadata_props[:]

@@ -3,13 +3,13 @@
     precision = 1 / (v a(gain) b(surprise))
 
 v is the model's variance of the state, averaged over components like the squared error. a and b are piecewise linear
-tables, constant outside their points, of
+tables that are constant outside their points. Their arguments are
 
     gain       trace of the state covariance over that of the innovation covariance
     surprise   running novelty, high after observations that the model did not expect
 
 With V = v a b and the hat functions h_i of the points, both tables solve Σ (error² / V - 1) h_i = 0 over simulated
-data. For errors with heavy tails, 1 / precision exceeds the square of a width that covers 68 % of them.
+data. For heavy-tailed errors, 1 / precision exceeds the square of the half-width that covers 68 % of them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ import numpy as np
 
 Array = np.ndarray
 
-# Initial steps of a stream that are ignored because they depend on the prior, at most half of it.
+# Number of initial steps of a stream that are ignored because they depend on the prior. At most half of the stream is
+# ignored.
 BURN_IN = 50
-# Points of the tables: quantiles of the novelties, and one gain per octave. Nearly constant gains get one point.
+# Points of the tables: quantiles of the novelties, and one gain per octave. If the gains are nearly constant, there is
+# one point.
 SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999)
 TURNS, PACE = 200, 0.7
 LEAST = 1e-6
 
 
 class _Lines:
-    """A table being fitted: its points, and the two points around each row of data."""
+    """A table that is being fitted, with its points and the two points around each row of data."""
 
     def __init__(self, feature: Array, places: Array) -> None:
         self.places, self.factors = places, np.ones(len(places))
@@ -45,7 +47,7 @@ class _Lines:
         return found
 
     def improve(self, ratio: Array) -> None:
-        """Do one iteration towards Σ (ratio - 1) h_i = 0, with the ratio of the current table."""
+        """Do one iteration towards Σ (ratio - 1) h_i = 0, given the ratio with the current table."""
         own = self.values()
         weighted, there = self._sums(ratio / own), self._sums(1 / own)
         moved = np.divide(weighted, there, out=np.ones_like(weighted), where=there > 0) ** PACE
@@ -61,8 +63,8 @@ def precision_tables(ratio: Array, gain: Array, surprise: Array) -> dict[str, li
     """Return the tables of one mode.
 
     Args:
-        ratio: Squared error over the model's variance, after every observation `[B, N]`.
-        gain, surprise: At that observation, `[B, N]`.
+        ratio: squared error divided by the model's variance, after every observation `[B, N]`.
+        gain, surprise: arguments of the tables at each observation, `[B, N]`.
     """
     begin = min(BURN_IN, ratio.shape[1] // 2)
     rows, gains, surprises = (array[:, begin:].astype(np.float64).ravel() for array in (ratio, gain, surprise))

@@ -1,4 +1,4 @@
-"""Export a run of the series network as a bundle of weights and golden outputs, without graphs."""
+"""Exports a run of the series network as a bundle of weights and golden outputs, without graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rfa.runtime.series.leads import lead_table
 from rfa.runtime.series.session import SeriesSession
 
 RECORD_FILE = "train.json"
-# Cells up to each token of the golden stream, and horizons of its forecasts.
+# Number of cells up to each token of the golden stream, and horizons of its forecasts.
 GOLDEN_ENDS = np.array([16, 32, 48, 53, 64, 80, 96, 97])
 GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
 
@@ -29,10 +29,10 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Write the bundle of a run of the series network.
 
     Args:
-        name: Name of the bundle. Default: the folder's name.
+        name: name of the bundle. The default is the name of the directory.
 
     Raises:
-        ValueError: The run is of another model.
+        ValueError: If the run is not a run of the series network.
     """
     source, target = Path(run), Path(out)
     model = load_run(source)

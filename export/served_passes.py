@@ -1,7 +1,7 @@
 """The passes of a language model that GPU serving runs, on CPU tensors.
 
-With `rfa.model.placement.simulated_gpu` they launch the serving kernels, for interceptors. Otherwise they are the eager
-code that the kernels are compared with.
+With `rfa.model.placement.simulated_gpu`, they launch the serving kernels, for code that intercepts launches. Otherwise
+they are the eager code that the kernels are compared with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
 
-# Dtypes of the matrices: for GPU serving, and for golden outputs at load.
+# Dtypes of the matrices for GPU serving, and for golden outputs at load.
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -35,14 +35,14 @@ class ServedPasses:
     """Passes of a model in one dtype.
 
     Args:
-        model: Float32 model on the CPU.
-        dtype: Dtype of the matrices.
+        model: float32 model on the CPU.
+        dtype: dtype of the matrices.
 
     Attributes:
-        has_slots, has_attention: Whether kernels support the mode.
+        has_slots, has_attention: whether kernels support the mode.
 
     Raises:
-        ValueError: No decoder supports the model.
+        ValueError: If no decoder supports the model.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -54,7 +54,9 @@ class ServedPasses:
     def prefill(
         self, pieces: Sequence[Sequence[int]], begins: Sequence[int], slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """Process the next tokens of B streams, from slots `[L, B, …]` to slots."""
+        """Process the next tokens of B streams, and return the output and the slots after them. slots is `[L, B,
+        …]`.
+        """
         output, means, precisions = self._ragged.prefill(Ragged.of(pieces, begins, torch.device("cpu")), *slots)
         return output, SlotPool(means, precisions)
 
@@ -63,7 +65,7 @@ class ServedPasses:
     ) -> tuple[StepOutput, SlotPool]:
         """Process one token of B streams, with noise `[B, H, 2D]` and slots `[L, B, …]`."""
         pool = SlotPool(*(part.clone() for part in slots))
-        # As in serving: contiguous, with unaligned noise.
+        # As in serving, the tensors are contiguous and the noise is not aligned.
         rows = list(range(len(tokens)))
         token, position, source, target = torch.tensor([list(tokens), list(positions), rows, rows]).unbind()
         unaligned = noise.new_empty(1 + noise.numel())[1:].reshape(noise.shape).copy_(noise)
@@ -73,11 +75,11 @@ class ServedPasses:
     def extend(
         self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
     ) -> tuple[StepOutput, list[Cache]]:
-        """Process the next tokens of B streams in attention mode and return their rows. noise is `[B, H, 2D]`."""
+        """Process the next tokens of B streams in attention mode, and return their rows. noise is `[B, H, 2D]`."""
         begins = [cache.keys.shape[1] for cache in held]
         totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
         counts = [-(-total // PAGE_KEYS) for total in totals]
-        # Pages in descending order, so that none is adjacent to its predecessor.
+        # Pages are in descending order, so that none is adjacent to its predecessor.
         free = iter(reversed(range(sum(counts))))
         pages = [[next(free) for _ in range(count)] for count in counts]
         layers, _, heads, width = held[0].keys.shape
@@ -92,7 +94,7 @@ class ServedPasses:
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
-        """Sample next tokens after outputs of B rows. `filtered`: with top_p and top_k in the first row."""
+        """Sample the next tokens after outputs of B rows. With `is_filtered`, the first row has top_p and top_k."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
         top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)

@@ -1,10 +1,10 @@
-"""Verify a bundle.
+"""Verification of bundles.
 
-files       `open_bundle`: every byte and every shape
-outputs     golden outputs on this machine's runtime
-model       if torch is installed: the graphs, or the compiled model, against the torch model rebuilt from config and
-            weights, in a subprocess, over 1,000 recurrent steps, and between modes
-kernels     for GPUs: hashes, signature and form, by `open_bundle`; they are not run
+- files: `open_bundle` checks every byte and every shape.
+- outputs: the golden outputs are reproduced with this machine's runtime.
+- model: if torch is installed, the graphs or the compiled model are compared with the torch model, which is rebuilt
+  from config and weights. This runs in a subprocess, over 1,000 recurrent steps, and between modes.
+- kernels: `open_bundle` checks the hashes, signature and form of GPU kernels. They are not run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_g
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
 
-# States of GPU kernels: servers run none without a trusted signature.
+# Statements about GPU kernels. Servers do not run kernels without a trusted signature.
 TRUSTED_KERNELS = "signed by a trusted key"
-UNTRUSTED_KERNELS = "no trusted key: servers load them only with a trusted signature"
+UNTRUSTED_KERNELS = "no trusted key was given; servers load the kernels only with a trusted signature"
 STEPS = 1000
-# Largest difference relative to the largest magnitude of the output, at least 1.
+# Limit on the largest difference, relative to the largest magnitude of the output or 1.
 LIMIT = 1e-5
 # Position of one compared stream, because phases grow with the position.
 FAR_POSITION = 1_000_000
@@ -41,7 +41,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest relative difference of a comparison, and its limit."""
+    """Largest relative difference in a comparison, and its limit."""
 
     what: str
     error: float
@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        return self.error <= self.limit  # a NaN is never within
+        return self.error <= self.limit  # a NaN is never within the limit
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class VerifyReport:
     """Results of `verify_bundle`. `comparisons` is empty without torch.
 
     Attributes:
-        kernels: If the bundle has GPU kernels, whether a given key signed them.
+        kernels: for a bundle with GPU kernels, whether a given key signed them.
     """
 
     name: str
@@ -81,13 +81,13 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
     """Verify a bundle as far as this installation allows.
 
     Args:
-        trusted_keys: See `open_bundle`.
+        trusted_keys: see `open_bundle`.
 
     Returns:
         The report. `passed` is False if a graph differs from the torch model by more than the limit.
 
     Raises:
-        BundleError: The bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
+        BundleError: If the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
     """
     bundle = open_bundle(path, trusted_keys)
     golden_values = check_golden(bundle, _compiled_sessions(bundle))
@@ -117,7 +117,9 @@ def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
 
 
 def bundle_info(path: str | Path) -> dict[str, Any]:
-    """Describe a checked bundle: kind, configuration, sizes, interfaces, calibration, metrics, provenance."""
+    """Describe a checked bundle with its kind, configuration, sizes, interfaces, calibration, metrics and
+    provenance.
+    """
     bundle = open_bundle(path)
     manifest = bundle.manifest
     return {
@@ -160,7 +162,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference relative to the largest expected magnitude, at least 1."""
+    """Return the largest difference, relative to the largest expected magnitude or 1."""
     if actual.shape != expected.shape:
         return float("inf")
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
@@ -173,7 +175,7 @@ def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
     result = subprocess.run(command, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise BundleError(f"{bundle.name}: comparing with torch failed: {reason}")
+        raise BundleError(f"{bundle.name}: the comparison with torch failed: {reason}")
     return tuple(Comparison(**comparison) for comparison in json.loads(result.stdout))
 
 
@@ -190,7 +192,7 @@ class _Largest:
 
     def add(self, name: str, actual: np.ndarray, expected: Any) -> None:
         error = difference(actual, expected.numpy())
-        # Not max(), which would ignore a NaN.
+        # Not max(), because it would ignore a NaN.
         if not error <= self.errors.get(name, 0.0):
             self.errors[name] = error
         self.errors.setdefault(name, 0.0)
@@ -370,7 +372,7 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """`python -m rfa.export.verify BUNDLE`: comparisons as a JSON list, for `verify_bundle`."""
+    """Print the comparisons as a JSON list, for `verify_bundle`, when run as `python -m rfa.export.verify BUNDLE`."""
     json.dump([asdict(comparison) for comparison in compare_with_torch(open_bundle(sys.argv[1]))], sys.stdout)
 
 

@@ -1,4 +1,6 @@
-"""Write bundles: files go to a temporary folder, are checked there, and replace an older bundle in one rename."""
+"""Writing of bundles. Files go to a temporary directory and are checked there. Then a rename replaces an older
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +51,16 @@ def write_bundle(
     state: Sequence[TensorSpec] = (),
     extra_files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a bundle, check it and replace an older one.
+    """Write a bundle, check it, and replace an older one.
 
     Args:
-        weights, graphs: By name. A graph is written to `<name>.onnx`.
-        calibration, golden: Contents of calibration.json, whose "summary" the manifest repeats, and golden.json.
-        state: Tensors of the recurrent state. Shapes exclude the batch.
+        weights, graphs: tensors and graphs by name. A graph is written to `<name>.onnx`.
+        calibration, golden: contents of golden.json and of calibration.json, whose "summary" the manifest repeats.
+        state: tensors of the recurrent state. Shapes exclude the batch.
 
     Raises:
-        BundleError: `open_bundle` rejects the content, or the graphs do not reproduce the golden outputs.
-        FileExistsError: `directory` is not empty and not a bundle.
+        BundleError: If `open_bundle` rejects the content, or the graphs do not reproduce the golden outputs.
+        FileExistsError: If `directory` is neither empty nor a bundle.
     """
     arrays = {key: np.ascontiguousarray(array) for key, array in weights.items()}
     contents = {
@@ -86,7 +88,7 @@ def write_bundle(
 
 
 def _write_checked(target: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
-    """Write the files to a temporary folder next to `target`, check them as a bundle and rename the folder."""
+    """Write the files to a temporary directory next to `target`, check them as a bundle, and rename the directory."""
     _check_replaceable(target)
     encoded = encode_manifest(manifest)
     decode_manifest(encoded)  # checks the file names before a file is written
@@ -114,9 +116,9 @@ def rewrite_bundle(
     """Write a bundle to `target` with other constants, calibration or kernels.
 
     Args:
-        constants: Content of decoder.safetensors. None omits the file.
-        calibration: Content of calibration.json. None keeps that of the bundle.
-        kernels: Files of compiled kernels. None keeps those of the bundle.
+        constants: content of decoder.safetensors. None omits the file.
+        calibration: content of calibration.json. None keeps the bundle's calibration.
+        kernels: files of compiled kernels. None keeps the bundle's kernels.
     """
     manifest = bundle.manifest
     extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES if bundle.kind == "lm"}
@@ -157,9 +159,9 @@ def _write(path: Path, data: bytes) -> None:
 
 def _check_replaceable(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise FileExistsError(f"{target} exists and is not a folder")
+        raise FileExistsError(f"{target} exists and is not a directory")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
-        raise FileExistsError(f"{target} has files but no {MANIFEST_FILE}; choose an empty folder or a bundle")
+        raise FileExistsError(f"{target} has files but no {MANIFEST_FILE}; choose an empty directory or a bundle")
 
 
 def _replace(temporary: Path, target: Path) -> None:

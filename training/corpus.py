@@ -1,7 +1,8 @@
-"""Text folders → tokens: a byte-level BPE trained on the training split, and memory-mapped token files.
+"""Converts text directories to tokens, with a byte-level BPE trained on the training split, and memory-mapped token
+files.
 
-A corpus folder has `train`, `valid` and `test`, each a folder of `.txt` files or one `.txt` file. Files of whole
-numbers are sequences of events (`sequences.py`).
+A corpus directory has `train`, `valid` and `test`, each as a directory of `.txt` files or as one `.txt` file. Files of
+whole numbers are sequences of events (`sequences.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rfa.data.csv_text import decode_text
 from rfa.training.sequences import END_OF_TEXT, are_sequences, event_tokenizer, lines_of
 
 SPLITS = ("train", "valid", "test")
-# Characters encoded at a time, to bound memory.
+# Number of characters that are encoded at a time, to bound memory.
 PIECE_CHARACTERS = 1 << 16
 
 
@@ -29,7 +30,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
     """Return the sorted text files of one split.
 
     Raises:
-        FileNotFoundError: The folder has no such split.
+        FileNotFoundError: If the directory has no such split.
     """
     directory, single = folder / split, folder / f"{split}.txt"
     files = sorted(directory.glob("*.txt")) if directory.is_dir() else [single] if single.is_file() else []
@@ -41,7 +42,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
 def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
 
-    For sequences its size is that of their numbers, not `vocab_size`.
+    For sequences, the numbers in the files determine the size instead of `vocab_size`.
     """
     if are_sequences(files):
         return event_tokenizer(files)
@@ -66,7 +67,7 @@ def read_text(file: Path) -> str:
     """Return the text of a file in any encoding, with its line ends.
 
     Raises:
-        ValueError: It is not text. The message names the file.
+        ValueError: If the file is not text. The message names the file.
     """
     content = file.read_bytes()
     try:
@@ -87,7 +88,7 @@ def _is_utf8(file: Path) -> bool:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Split at line breaks followed by text. No token spans them."""
+    """Split a text at line breaks that are followed by text. No token spans such a line break."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + PIECE_CHARACTERS)
@@ -97,9 +98,10 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
-    """Return token ids of all files as uint16 (uint32 for large vocabularies), each file followed by end-of-text.
+    """Return the token ids of all files as uint16 (uint32 for large vocabularies), with an end-of-text token after each
+    file.
 
-    Sequences begin with end-of-text, and each is followed by it.
+    Sequences begin with end-of-text, and each sequence is followed by one.
     """
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     end = tokenizer.token_to_id(END_OF_TEXT)
@@ -115,7 +117,7 @@ def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """Return SHA-256 by file name."""
+    """Return the SHA-256 digests by file name."""
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -131,12 +133,14 @@ class Corpus:
     bytes_per_token: dict[str, float]
 
     def tokens(self, split: str) -> np.ndarray:
-        """Return the memory-mapped ids of one split."""
+        """Return the memory-mapped token ids of one split."""
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
 def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
-    """Train the tokenizer and tokenise training and validation splits into `directory`. Matching files are reused."""
+    """Train the tokenizer, and tokenise the training and validation splits into `directory`. Existing files that match
+    are reused.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in ("train", "valid")}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
@@ -155,16 +159,16 @@ def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
 
 
 class Blocks:
-    """Shuffled windows of `context` tokens, with an offset and an order for each epoch from (seed, epoch).
+    """Shuffled windows of `context` tokens. Seed and epoch determine the offset and the order of each epoch.
 
-    The order depends only on the step, so a resumed run reads the same windows.
+    The windows of a step depend only on the step, so a resumed run reads the same windows.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
-            raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
+            raise ValueError(f"the training split has {len(tokens)} tokens, but context {context} needs {context + 2}")
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
-        # One window less than fits, because of the offset.
+        # One window fewer than fit, because of the offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
         self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
 
@@ -177,7 +181,7 @@ class Blocks:
             self._epoch = epoch
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets `[batch, context]` int64 of a step."""
+        """Return the inputs and targets of a step, `[batch, context]` int64."""
         rows = []
         for i in range(step * self._batch, (step + 1) * self._batch):
             epoch, index = divmod(i, self._per_epoch)

@@ -1,6 +1,8 @@
-"""Train a deep filter: first the nominal filter, then the head in both modes, so that both share one set of weights.
+"""Trains a deep filter. The nominal filter is trained first, then the head in both modes, so that both modes share one
+set of weights.
 
-The loss is the negative one-step predictive log-likelihood of noisy measurements. Inputs get outliers and gaps.
+The loss is the negative one-step predictive log likelihood of noisy measurements. Outliers and gaps are added to the
+inputs.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ DRAWS = "draws"
 
 @dataclass(frozen=True)
 class FilterTrainingConfig(StrictConfig):
-    """Training settings. The learning rates are peaks of a cosine schedule with 5 % warm-up, one per phase.
+    """Training settings. The learning rates are the peaks of a cosine schedule with 5 % warm-up, one per phase.
 
     Attributes:
-        outliers, missing: Shares of disturbed inputs for recorded data. Simulated data have their own disturbances.
+        outliers, missing: shares of disturbed inputs for recorded data. Simulated data have disturbances of their own.
         noise_settings: (sigma², eta²) of the simulated systems.
     """
 
@@ -68,31 +70,31 @@ class FilterTrainingConfig(StrictConfig):
 
 
 def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
-    """Return the configuration with number of columns and median step from the data.
+    """Return the configuration with the number of columns and the median step of the data.
 
     Raises:
-        ValueError: The configuration has another number of columns.
+        ValueError: If the configuration has another number of columns.
     """
     lags = np.diff(train.times, axis=1)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0
     columns = train.observations.shape[-1]
     config = DeepFilterConfig.from_dict({"observation_size": columns, "time_unit": step, **values})
     if config.observation_size != columns:
-        raise ValueError(f"observation_size is {config.observation_size}, the data have {columns}")
+        raise ValueError(f"observation_size is {config.observation_size}, but the data have {columns} columns")
     return config
 
 
 @dataclass
 class DeepTrainer:
-    """One run: model, optimiser and progress. A directory with progress is resumed.
+    """A training run with its model, optimiser and progress. A directory with progress is resumed.
 
     Args:
-        data: Source of the batches for the request: hashes of files, or a name.
-        is_recorded: The batches are from files, without disturbances.
-        extended_at: Earlier total numbers of steps, at which the schedule jumped.
+        data: source of the batches, for the request: hashes of files, or a name.
+        is_recorded: whether the batches come from files, without disturbances.
+        extended_at: earlier total numbers of steps, at which the schedule jumped.
 
     Raises:
-        ValueError: The directory holds another run.
+        ValueError: If the directory holds another run.
     """
 
     out: Path
@@ -131,7 +133,7 @@ class DeepTrainer:
             load_moments(self.model, [self.optimiser], tensors)
 
     def _check(self, found: dict[str, Any]) -> None:
-        """Reject a directory with another run, and determine whether this run extends it."""
+        """Reject a directory with another run, and determine whether this run extends the existing one."""
         if not {"data", "model", "training"} <= set(found):
             raise ValueError(f"{self.out} contains a different kind of run; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
@@ -159,10 +161,10 @@ class DeepTrainer:
         """Train to the last step.
 
         Args:
-            report: Called with every line of the metrics file.
+            report: called with every line of the metrics file.
 
         Raises:
-            Stopped: A signal arrived. The current step is saved.
+            Stopped: If a signal arrived. The current step is saved.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         if self.is_extended:
@@ -212,10 +214,10 @@ class DeepTrainer:
 
 
 def _normalise(model: DeepFilter, batch: Batch) -> None:
-    """Set median and interquartile scale per column, which are robust to outliers."""
+    """Set the median and the interquartile scale of each column, which are robust to outliers."""
     flat = batch.observations.reshape(-1, batch.observations.shape[-1])
     if not np.isfinite(flat).any(axis=0).all():
-        raise ValueError("a column of the training part has no values")
+        raise ValueError("a column of the training data has no values")
     low, middle, high = np.nanpercentile(flat, [25, 50, 75], axis=0)
     spread = np.where(high > low, (high - low) / 1.349, np.nanstd(flat, axis=0))
     model.get_buffer("center").copy_(torch.from_numpy(middle))
@@ -225,7 +227,7 @@ def _normalise(model: DeepFilter, batch: Batch) -> None:
 def _loss(
     model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean negative log-likelihood per component over the trained parts, and all parts."""
+    """Return the mean negative log likelihood per component over the trained parts, and the values of all parts."""
     lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
     ones = torch.ones_like(lags)
     # The nominal filter gets no gradient while the blocks are trained, because the head trains its parameters.
@@ -252,7 +254,7 @@ def _disturb(
 
 
 def _schedule(step: int, config: FilterTrainingConfig) -> float:
-    """Warm up over 5 %, then decay to 2 % along a cosine, in each phase."""
+    """Return the learning rate factor, which warms up over 5 % of each phase, then decays to 2 % along a cosine."""
     is_nominal = step < config.nominal_steps
     length = config.nominal_steps if is_nominal else config.steps
     position = step if is_nominal else step - config.nominal_steps

@@ -11,7 +11,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device for the option `--device`. "auto" is the GPU if there is one.
 
     Raises:
-        ValueError: It is none of `DEVICES`, or torch cannot use a GPU.
+        ValueError: If the name is not one of `DEVICES`, or torch cannot use a GPU.
     """
     if name not in DEVICES:
         raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")

@@ -1,7 +1,7 @@
-"""`rfa train filter`: train a deep filter, fit a structural one, or write the run of a linear one.
+"""`rfa train filter`: trains a deep filter, fits a structural filter, or writes the run of a linear one.
 
 A deep filter is trained on noisy measurements without true states (`rfa.training.deep`). A structural filter is fitted
-to a CSV by maximum likelihood (`rfa.fitting.column_models`) and saved as a linear filter.
+to a CSV file by maximum likelihood (`rfa.fitting.column_models`) and saved as a linear filter.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from rfa.training.simulate import NOISE_SETTINGS, Disturbance, simulate_oscillat
 SIMULATED = "simulate:oscillator"
 VALIDATION_FILE = "validation.safetensors"
 RECORD_FILE = "train.json"
-# Finished columns of a structural fit in progress.
+# File with the finished columns of a structural fit in progress.
 FITTED_FILE = "fitted.jsonl"
-# Seeds of the simulated splits. Tests and benchmarks use others.
+# Seeds of the simulated splits. Tests and benchmarks use other seeds.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480
-# Longest season, in steps, that is calibrated. Calibration windows have few forecasts of longer ones.
+# Longest season, in steps, that is calibrated. Calibration windows have few forecasts of longer seasons.
 LONGEST_LEAD = 48
 DISTURBANCES = (
     Disturbance(),
@@ -56,7 +56,7 @@ FAMILIES = ("linear", "structural", "deep")
 
 @dataclass(frozen=True)
 class FilterRun:
-    """A configuration file: family ("linear", "structural" or "deep"), model, and training (only for "deep")."""
+    """A configuration file with family ("linear", "structural" or "deep"), model, and training (only for "deep")."""
 
     family: str
     model: dict[str, Any]
@@ -66,7 +66,9 @@ class FilterRun:
     def from_dict(cls, document: Mapping[str, Any]) -> FilterRun:
         unknown = set(document) - {"family", "model", "training"}
         if unknown:
-            raise ValueError(f"the config has unknown sections {sorted(unknown)}; known are family, model and training")
+            raise ValueError(
+                f"the config has unknown sections {sorted(unknown)}; the valid sections are family, model and training"
+            )
         family = document.get("family", "deep")
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
@@ -83,7 +85,7 @@ class FilterRun:
 
 @dataclass(frozen=True)
 class FilterData:
-    """Training and validation batches of one source."""
+    """Training and validation batches from one source."""
 
     train: Batch
     validation: Batch
@@ -91,7 +93,7 @@ class FilterData:
 
 
 def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
-    """Simulate the oscillator at the noise settings, a quarter of the sequences under each disturbance."""
+    """Simulate the oscillator at the noise settings, with a quarter of the sequences under each disturbance."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
@@ -101,7 +103,7 @@ def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, f
 
 
 def joined(parts: Sequence[Batch]) -> Batch:
-    """Concatenate batches of one length with truth."""
+    """Concatenate batches of the same length that have the truth."""
     truth = [part.truth for part in parts if part.truth is not None]
     return Batch(
         np.concatenate([part.times for part in parts]),
@@ -111,7 +113,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
 
 
 def save_batch(path: Path, batch: Batch) -> None:
-    """Write a batch for export."""
+    """Write a batch for the export."""
     tensors = {"times": batch.times, "observations": batch.observations}
     if batch.truth is not None:
         tensors["truth"] = batch.truth
@@ -119,13 +121,13 @@ def save_batch(path: Path, batch: Batch) -> None:
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """Load data from a CSV path or "simulate:oscillator"."""
+    """Load data from a CSV file or "simulate:oscillator"."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
         return FilterData(train, validation, ())
     if source.startswith("simulate:"):
-        raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
+        raise ValueError(f"unknown simulation {source!r}; the only one is {SIMULATED!r}")
     series = load_recorded(source)
     train_part, validation_part, _ = split(series)
     return FilterData(windows(train_part, config.length), windows(validation_part, config.length), (Path(source),))
@@ -141,17 +143,18 @@ def train_filter(
 ) -> StateFilter:
     """Train (deep), fit (structural) or build (linear) a filter, and write its run.
 
-    Files: config.json, model.safetensors, validation.safetensors, train.json, and metrics.jsonl for deep filters. An
-    interrupted deep filter is resumed. A finished run is returned unchanged, or continued if there are more steps.
+    The files are config.json, model.safetensors, validation.safetensors, train.json, and metrics.jsonl for deep
+    filters. An interrupted deep filter is resumed. A finished run is returned unchanged, or continued if there are more
+    steps.
 
     Args:
-        config: A configuration file, or its content.
-        data: Path of a CSV, or "simulate:oscillator". Linear filters only use it for calibration at export.
-        report: Called with every line of metrics.jsonl.
+        config: a configuration file, or its content.
+        data: path of a CSV file, or "simulate:oscillator". Linear filters only use it for calibration at export.
+        report: called with every line of metrics.jsonl.
 
     Raises:
-        ValueError: The data do not fit the configuration, or the directory holds another run.
-        Stopped: A signal arrived. The run is saved, and the same call continues it.
+        ValueError: If the data do not fit the configuration, or the directory holds another run.
+        Stopped: If a signal arrived. The run is saved, and the same call continues it.
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
     directory = Path(out)
@@ -170,7 +173,9 @@ def train_filter(
         linear = LinearFilter(LinearFilterConfig.from_dict(run.model))
         size = source.train.observations.shape[-1]
         if linear.observation_size != size:
-            raise ValueError(f"the matrices observe {linear.observation_size} components, the data have {size}")
+            raise ValueError(
+                f"the matrices observe {linear.observation_size} components, but the data have {size} columns"
+            )
         return _written(directory, "linear", linear, record, source.validation)
     return _train_deep(run, source, data, directory, record, report=report, show_progress=show_progress)
 
@@ -185,7 +190,7 @@ def _train_deep(
     report: Callable[[dict[str, float]], None] | None,
     show_progress: bool,
 ) -> StateFilter:
-    """Train a deep filter to its last step, resuming a directory with progress."""
+    """Train a deep filter to its last step. A directory with progress is resumed."""
     config = deep_config(run.model, source.train)
     origin = file_hashes(list(source.files)) or data
     is_recorded = bool(source.files)
@@ -194,7 +199,7 @@ def _train_deep(
     )
     finished = directory / RECORD_FILE
     if trainer.is_extended:
-        finished.unlink(missing_ok=True)  # it describes weights that will change
+        finished.unlink(missing_ok=True)  # it describes weights that are about to change
     if trainer.step == trainer.steps and finished.is_file():
         tqdm.write(LEFT.format(directory), file=sys.stderr)
         return trainer.model.eval()
@@ -219,7 +224,7 @@ def _written(
 
 def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: bool) -> StateFilter:
     if data.startswith("simulate:"):
-        raise ValueError(f"a structural model is fitted to a CSV, not to {data!r}")
+        raise ValueError(f"a structural model must be fitted to a CSV file, not to {data!r}")
     config = StructuralConfig.from_dict(run.model)
     train, validation, _ = split(load_recorded(data))
     arrays = (part for piece in (train, validation) for part in (piece.times, piece.values))
@@ -235,7 +240,7 @@ def _fit_structural(run: FilterRun, data: str, directory: Path, show_progress: b
     longest = max(found.seasons, default=0.0)
     record = {
         "data": data,
-        # Seasons, which export calibrates in addition to the default horizons.
+        # Seasons that export calibrates in addition to the default horizons.
         "leads": sorted({round(period) for period in found.seasons if period <= LONGEST_LEAD}),
         "columns": found.columns,
         "joint": found.joint,

@@ -1,4 +1,4 @@
-"""Train a language model. The loss is the mean of its modes' cross-entropies, weighted by `recurrent_share`."""
+"""Trains a language model. The loss is the mean of the cross-entropies of its modes, weighted by `recurrent_share`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ VALIDATION_TOKENS = 65_536
 
 
 def has_compiler() -> bool:
-    """Return whether torch.compile finds a C++ compiler: that of CXX, g++ or clang++."""
+    """Return whether torch.compile finds a C++ compiler, which is that of CXX, g++ or clang++."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode) -> Tensor:
-    """Return the mean nats per token in one mode."""
+    """Return the mean loss in nats per token in one mode."""
     model.mode = mode
     logits = model(inputs, with_precision=False).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
@@ -55,11 +55,11 @@ def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: M
 
 @torch.no_grad()
 def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode: Mode, limit: int) -> float:
-    """Return the mean nats per token over non-overlapping windows of the first `limit` tokens."""
+    """Return the mean loss in nats per token over non-overlapping windows of the first `limit` tokens."""
     model.eval()
     count = min(len(tokens) - 1, limit) // context
     if count < 1:
-        raise ValueError(f"the validation split has {len(tokens)} tokens, one window needs {context + 1}")
+        raise ValueError(f"the validation split has {len(tokens)} tokens, but one window needs {context + 1}")
     window = torch.from_numpy(np.asarray(tokens[: count * context + 1], np.int64))
     inputs, targets = window[:-1].reshape(count, context), window[1:].reshape(count, context)
     device = model.embedding.weight.device
@@ -74,12 +74,12 @@ def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode
 
 @dataclass
 class Trainer:
-    """One run: model, optimiser and progress.
+    """A training run with its model, optimiser and progress.
 
     Attributes:
-        smooth: Running mean of the training loss of each mode.
-        extended_at: Earlier total numbers of steps, at which the schedule jumped.
-        processes: Those that train together.
+        smooth: running mean of the training loss of each mode.
+        extended_at: earlier total numbers of steps, at which the schedule jumped.
+        processes: the processes that train together.
     """
 
     run: LanguageRun
@@ -106,17 +106,19 @@ class Trainer:
             if has_compiler():
                 self.model.compile_attention()
             else:
-                warnings.warn("no C++ compiler found: attention is trained eagerly, up to twice as slow", stacklevel=2)
+                warnings.warn(
+                    "no C++ compiler found; attention is trained eagerly, which is up to twice as slow", stacklevel=2
+                )
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
-            # Runs of earlier versions lack these.
+            # Runs of earlier versions do not have these.
             self.smooth, self.extended_at = progress.get("smooth", {}), progress.get("extended_at", [])
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
     @property
     def averaged(self) -> LanguageModel:
-        """The model that is validated and saved: the running average if configured."""
+        """The model that is validated and saved, which is the running average if configured."""
         return cast(LanguageModel, self.optimiser.averaged)
 
     @property
@@ -151,13 +153,13 @@ class Trainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def extend(self, earlier_steps: int) -> None:
-        """Continue a run of fewer steps. Its record is removed, because the weights will change."""
+        """Continue a run that had fewer steps. Its record is removed, because the weights will change."""
         self.extended_at.append(earlier_steps)
         (self.out / RECORD_FILE).unlink(missing_ok=True)
         self.save()
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
-        """Do one optimiser step and return the loss of each mode."""
+        """Do one optimiser step, and return the loss of each mode."""
         config, parts = self.run.training, self.run.training.accumulation
         self.optimiser.zero_grad()
         losses: dict[str, float] = dict.fromkeys(self.modes_now, 0.0)
@@ -165,7 +167,7 @@ class Trainer:
             for mode in self.modes_now:
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                     loss = loss_of(self.model, *part, mode)
-                # One backward pass per mode, so that only one mode's activations are in memory.
+                # There is one backward pass per mode, so that only the activations of one mode are in memory.
                 (loss * (self.shares[mode] / parts)).backward()
                 losses[mode] += float(loss.detach()) / parts
         self.processes.average(self.model)
@@ -181,10 +183,10 @@ class Trainer:
         return {mode: validation_loss(self.averaged, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
 
     def train(self) -> dict[str, float]:
-        """Train to the last step and return the final validation losses.
+        """Train to the last step, and return the final validation losses.
 
         Raises:
-            Stopped: A signal arrived. The current step is saved.
+            Stopped: If a signal arrived. The current step is saved.
         """
         config = self.run.training
         blocks = Blocks(self.corpus.tokens("train"), config.context, config.batch, config.seed)
@@ -237,25 +239,25 @@ def train_language(
     corpus_dir: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Train a language model on a corpus folder. A directory with progress is resumed.
+    """Train a language model on a corpus directory. A directory with progress is resumed.
 
-    A finished run is returned unchanged. With more steps it continues on the schedule for the new number.
+    A finished run is returned unchanged. With more steps, it continues on the schedule for the new number.
 
     Args:
-        config: Name of a packaged configuration or path of a JSON file.
-        data: Corpus folder with train and valid.
-        out: Run directory for weights, tokenizer, metrics and record.
-        variant: Name in `variants.json`.
-        seed, steps: Override those of the configuration.
-        corpus_dir: Folder of the tokenised corpus, to share between runs. Default: within `out`.
+        config: name of a packaged configuration, or path of a JSON file.
+        data: corpus directory with train and valid.
+        out: run directory for weights, tokenizer, metrics and record.
+        variant: name in `variants.json`.
+        seed, steps: replace the values of the configuration.
+        corpus_dir: directory for the tokenised corpus, which runs may share. The default is inside `out`.
         device: auto, cpu or cuda.
 
     Returns:
-        The record of the run: validation losses, tokens seen, seconds, provenance.
+        The record of the run, with validation losses, tokens seen, seconds and provenance.
 
     Raises:
-        ValueError: The directory holds another run, the text has too few tokens, or the device does not exist.
-        Stopped: A signal arrived. The run is saved, and the same call continues it.
+        ValueError: If the directory holds another run, the text has too few tokens, or the device does not exist.
+        Stopped: If a signal arrived. The run is saved, and the same call continues it.
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
@@ -295,7 +297,7 @@ def _train(
     trainer = Trainer(run, corpus, out, device, processes=processes)
     if is_extended:
         trainer.extend(json.loads(request.read_text())["training"]["steps"])
-    processes.wait()  # the request below is read above
+    processes.wait()  # the request below is read above, so all processes must have read it
     if processes.is_first:
         request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
     record = _record(trainer, trainer.train(), data, **names)
@@ -306,12 +308,12 @@ def _train(
 
 
 def _corpus(run: LanguageRun, data: Path, directory: Path, config_name: str | None) -> Corpus:
-    """Return the tokenised corpus. Its vocabulary must have the configured size, which export requires."""
+    """Return the tokenised corpus. Its vocabulary must have the configured size, which the export requires."""
     corpus = prepare_corpus(data, directory, run.model.vocab_size)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
-            f"{config_name}: vocab_size is {run.model.vocab_size}, and the training text has {found} tokens: "
-            "train on more text, or with that vocab_size"
+            f"{config_name}: vocab_size is {run.model.vocab_size}, but the training text has {found} tokens; train "
+            "on more text, or with that vocab_size"
         )
     return corpus
 
@@ -332,7 +334,7 @@ def _record(trainer: Trainer, validation: dict[str, float], data: Path, **names:
 
 
 def _is_extended(out: Path, run: LanguageRun) -> bool:
-    """Return whether the run in `out` differs only by fewer steps.
+    """Return whether the run in `out` differs only by having fewer steps.
 
     Values are compared instead of text, because requests of earlier versions may lack fields.
     """
@@ -349,14 +351,14 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
     """Return the record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
-        raise ValueError(f"{out} contains a run trained on other text than {data}; choose another --out")
+        raise ValueError(f"{out} contains a run that was trained on other text than {data}; choose another --out")
     tqdm.write(LEFT.format(out), file=sys.stderr)
     return record
 
 
 def _save_tokenizer(out: Path, corpus: Corpus) -> None:
-    """Write the tokenizer. It must match that of a run in progress."""
+    """Write the tokenizer. If the run is in progress, the tokenizer must match its tokenizer."""
     path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
     if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
-        raise ValueError(f"{out} contains a run started with other text; choose another --out")
+        raise ValueError(f"{out} contains a run that was started with other text; choose another --out")
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""Configurations of language model training: `LanguageRun`, packaged configurations and variants."""
+"""Configurations for training language models: `LanguageRun`, packaged configurations and variants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 from rfa.training.optimiser import OptimiserConfig
 
 CONFIGS = Path(__file__).parent / "configs"
-# Overrides of a size configuration, by the names used in docs/MATH.md and the papers.
+# Overrides of a configuration, by the names that docs/MATH.md and the papers use.
 VARIANTS_FILE = CONFIGS / "variants.json"
 
 
@@ -20,11 +20,11 @@ class TrainingConfig(OptimiserConfig):
     """Training settings.
 
     Attributes:
-        modes: Modes to train. Empty: all modes of the model.
-        recurrent_from: Share of the steps that only train the attention mode, before the recurrent mode joins.
-        recurrent_share: Weight of the recurrent loss if both modes are trained. The attention mode has the rest.
-        compile: Compile the eager attention with torch.compile.
-        accumulation: Parts of a batch that are computed one after another, to bound memory.
+        modes: modes to train. If empty, all modes of the model are trained.
+        recurrent_from: share of the steps that only train the attention mode, before the recurrent mode joins.
+        recurrent_share: weight of the recurrent loss if both modes are trained. The attention mode has the rest.
+        compile: whether to compile the eager attention with torch.compile.
+        accumulation: number of parts of a batch that are computed one after another, to bound memory.
     """
 
     batch: int = 16
@@ -49,16 +49,18 @@ class TrainingConfig(OptimiserConfig):
         if not 0 <= self.recurrent_from < 1:
             raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
         if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:
-            raise ValueError(f"recurrent_from needs both modes, got modes {list(self.modes)}")
+            raise ValueError(f"recurrent_from requires both modes, got modes {list(self.modes)}")
         if not 0 < self.recurrent_share < 1:
-            raise ValueError(f"recurrent_share must be in (0, 1), got {self.recurrent_share}; for one mode set modes")
+            raise ValueError(
+                f"recurrent_share must be in (0, 1), got {self.recurrent_share}; to train one mode, set modes"
+            )
         if self.precision not in ("bf16", "fp32"):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
 
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """A training configuration file with sections model and training."""
+    """A training configuration file with the sections model and training."""
 
     model: LanguageModelConfig
     training: TrainingConfig
@@ -69,15 +71,18 @@ class LanguageRun:
 
     @classmethod
     def from_file(cls, path: Path, variant: str | None = None) -> LanguageRun:
-        """Read a configuration, with the overrides of a variant of `variants.json`.
+        """Read a configuration, with the overrides of a variant from `variants.json`.
 
         Raises:
-            ValueError: Unknown sections, keys, values or variant. The message lists the valid ones.
+            ValueError: If there are unknown sections, keys or variants, or invalid values. The message lists the valid
+                ones.
         """
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
         if unknown:
-            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; known are model and training")
+            raise ValueError(
+                f"{path.name} has unknown sections {sorted(unknown)}; the valid sections are model and training"
+            )
         overrides = load_variants()[check_variant(variant)] if variant is not None else {}
         return cls(
             LanguageModelConfig.from_dict({**document["model"], **overrides.get("model", {})}),
@@ -86,28 +91,33 @@ class LanguageRun:
 
 
 def load_variants() -> dict[str, dict[str, Any]]:
-    """Return variants by name: title, and overrides of model and training."""
+    """Return the variants by name, with their titles and their overrides of model and training."""
     variants: dict[str, dict[str, Any]] = json.loads(VARIANTS_FILE.read_text())
     return variants
 
 
 def check_variant(name: str) -> str:
-    """Return `name`, or raise ValueError if there is no such variant."""
+    """Return `name`.
+
+    Raises:
+        ValueError: If there is no such variant.
+    """
     available = load_variants()
     if name not in available:
-        raise ValueError(f"no variant {name!r}; known are {list(available)}")
+        raise ValueError(f"no variant {name!r}; the variants are {list(available)}")
     return name
 
 
 def find_config(name: str) -> Path:
-    """Return the path of a configuration, given a path or the name of a packaged one.
+    """Return the path of a configuration, given a path or the name of a packaged configuration.
 
     Raises:
-        FileNotFoundError: Neither exists. The message lists the packaged names.
+        FileNotFoundError: If neither exists. The message lists the packaged names.
     """
     for candidate in (Path(name), CONFIGS / f"{name}.json"):
         if candidate.is_file():
             return candidate
     raise FileNotFoundError(
-        f"no config {name!r}; known are {sorted(path.stem for path in CONFIGS.glob('*.json') if path != VARIANTS_FILE)}"
+        f"no config {name!r}; the packaged configs are "
+        f"{sorted(path.stem for path in CONFIGS.glob('*.json') if path != VARIANTS_FILE)}"
     )

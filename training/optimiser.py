@@ -1,7 +1,7 @@
-"""Optimisers: parameter groups, learning rate schedule, running average of the weights.
+"""Optimisers with parameter groups, a learning rate schedule, and a running average of the weights.
 
 The default is the paper's recipe (Racioppo, Robust Filter Attention, E.1): Adam, one cycle of the learning rate, and a
-separate group for the SDE scalars with beta1 = 0 and a tighter clip. Options replace parts of it:
+separate group for the SDE scalars with beta1 = 0 and a tighter clip. Options replace parts of it.
     muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ of the momentum's U S Vᵀ, for matrices inside the blocks
            (Jordan et al. 2024; the factor of Liu et al. 2025 gives steps of Adam's size)
     wsd    warm-up, a constant rate, a decay to zero over the last `decay_fraction` of the steps (Hu et al. 2024)
@@ -27,21 +27,22 @@ SCHEDULES = ("onecycle", "wsd")
 DECAYS = ("linear", "sqrt")
 PRECISIONS = ("bf16", "fp32")
 
-# Narrower matrices are tables of heads and slots, without weight decay and Muon.
+# Narrower matrices are tables of heads and slots. They are trained without weight decay and Muon.
 NARROWEST_MATRIX = 17
-# Keys of the running average in the state.
+# Key prefixes of the running average in the state.
 WEIGHTS, COUNT = "weights", "n_averaged"
 
 
 @dataclass(frozen=True)
 class OptimiserConfig(StrictConfig):
-    """Optimiser settings. Learning rates are peaks of the schedule.
+    """Optimiser settings. Learning rates are the peaks of the schedule.
 
     Attributes:
-        optimiser: "muon" updates the matrices of the blocks with Muon at `matrix_learning_rate`, others with Adam.
-        decay: Shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
-        ema: Weight of the old value in the running average. 0: no average.
-        matrix_precision: Precision of Muon. fp32 is faster on processors without bfloat16.
+        optimiser: "muon" updates the matrices of the blocks with Muon at `matrix_learning_rate`, and other parameters
+            with Adam.
+        decay: shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
+        ema: weight of the old value in the running average. 0 disables the average.
+        matrix_precision: precision of Muon. fp32 is faster on processors without bfloat16.
     """
 
     steps: int
@@ -82,7 +83,9 @@ class OptimiserConfig(StrictConfig):
 
 
 def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
-    """Cosine from 1/25 of the peak up, then down to 1e-4 of the start (torch's OneCycleLR)."""
+    """Return the factor of a cosine from 1/25 of the peak up to it, then down to 1e-4 of the start (torch's
+    OneCycleLR).
+    """
     start, end = 1 / 25, 1 / 25 / 1e4
     warmup = max(1.0, warmup_fraction * steps) - 1
     if step <= warmup:
@@ -95,7 +98,7 @@ def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
 def warmup_stable_decay(
     step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
-    """Linear warm-up, constant peak, then a decay that reaches zero at step `steps`."""
+    """Return the factor of a linear warm-up, a constant peak, and a decay that reaches zero at step `steps`."""
     up = (step + 1) / max(1.0, warmup_fraction * steps)
     done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
@@ -109,7 +112,9 @@ def rate_factor(step: float, config: OptimiserConfig) -> float:
 
 
 def is_sde_parameter(name: str) -> bool:
-    """Return whether a parameter is an SDE scalar (noises, nu, tau, confidence gate), a separate group in the paper."""
+    """Return whether a parameter is an SDE scalar (noises, nu, tau, confidence gate), which form a separate group in
+    the paper.
+    """
     return ".dynamics." in name or ".confidence." in name
 
 
@@ -120,7 +125,8 @@ def _is_matrix(parameter: Tensor) -> bool:
 def block_matrices(module: nn.Module) -> list[Tensor]:
     """Return the weights of the linear layers in the blocks, for Muon.
 
-    The embedding, which is also the head, and the tables of heads and slots do not map between activations.
+    The embedding, which is also the output head, and the tables of heads and slots are left out, because they do not
+    map between activations.
     """
     return [
         parameter
@@ -132,7 +138,7 @@ def block_matrices(module: nn.Module) -> list[Tensor]:
 
 
 def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
-    """Return the groups of Adam: matrices (with weight decay), other weights, SDE scalars."""
+    """Return the parameter groups for Adam: matrices (with weight decay), other weights, and SDE scalars."""
     elsewhere = {id(p) for p in block_matrices(module)} if config.optimiser == "muon" else set()
     named = [(name, p) for name, p in module.named_parameters() if id(p) not in elsewhere]
     sde = [p for name, p in named if is_sde_parameter(name)]
@@ -149,7 +155,7 @@ def parameter_groups(module: nn.Module, config: OptimiserConfig) -> list[dict[st
 
 
 def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
-    """Clip the norm of the weights and that of the SDE scalars separately."""
+    """Clip the gradient norms of the weights and of the SDE scalars separately."""
     sde: list[nn.Parameter] = []
     weights: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
@@ -160,7 +166,7 @@ def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
 
 
 def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state of torch's optimisers by `<key>.<parameter>`."""
+    """Return the state of torch's optimisers as `<key>.<parameter>`."""
     return {
         f"{key}.{name}": value
         for name, parameter in module.named_parameters()
@@ -170,7 +176,7 @@ def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[s
 
 
 def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
-    """Load `moments`. Parameters that never had a gradient have none."""
+    """Load the state that `moments` returned. Parameters that never had a gradient have no entry."""
     named = dict(module.named_parameters())
     part_of = {p: part for part in parts for group in part.param_groups for p in group["params"]}
     for label, tensor in tensors.items():
@@ -181,7 +187,8 @@ def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tens
 class Optimiser:
     """Updates every parameter of a module, and their running average if configured.
 
-    The average starts as a copy of `module`. To resume, build it from the saved model, then call `load_state`.
+    The average starts as a copy of `module`. To resume, create the optimiser from the saved model, then call
+    `load_state`.
     """
 
     def __init__(self, module: nn.Module, config: OptimiserConfig) -> None:
@@ -224,7 +231,7 @@ class Optimiser:
             self.average.update_parameters(self.module)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state to resume from, in addition to the saved model, by `<key>.<parameter>`."""
+        """Return the state to resume from, in addition to the saved model, as `<key>.<parameter>`."""
         tensors = moments(self.module, self.parts)
         if self.average is not None:
             tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}
@@ -233,7 +240,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from `state`. Parameters that never had a gradient have none."""
+        """Resume from a state that `state` returned. Parameters that never had a gradient have no entry."""
         named, rest = dict(self.module.named_parameters()), {}
         for label, tensor in tensors.items():
             key, _, name = label.partition(".")

@@ -1,4 +1,4 @@
-"""Plot the metrics of a run: training and validation loss against tokens, one line per mode."""
+"""Plots the metrics of a run: training and validation loss against tokens, with one line per mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plot_metrics(run: Path) -> Path:
     """Plot `metrics.jsonl` of a language run to `metrics.png` next to it.
 
     Raises:
-        ValueError: The run has no metrics.
+        ValueError: If the run has no metrics.
     """
     import matplotlib
 

@@ -1,8 +1,8 @@
-"""Several processes that train one model on the same steps, each on its rows of every batch (`torchrun`).
+"""Several processes that train one model together. Each takes its rows of every batch (`torchrun`).
 
     torchrun --nproc-per-node 2 -m rfa train lm …
 
-Gradients are averaged after every step, so the weights of all processes are the same. Process 0 writes the run.
+Gradients are averaged after every step, so all processes have the same weights. Process 0 writes the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """The process `rank` of `count`."""
+    """Process `rank` out of `count`."""
 
     rank: int = 0
     count: int = 1
@@ -30,7 +30,7 @@ class Processes:
         return self.rank == 0
 
     def rows(self, batch: Tensor) -> Tensor:
-        """The rows of a batch that are this process's."""
+        """Return the rows of a batch that belong to this process."""
         return batch[self.rank :: self.count]
 
     def average(self, module: nn.Module) -> None:
@@ -45,7 +45,7 @@ class Processes:
             gradient.copy_(part.view_as(gradient))
 
     def mean(self, numbers: dict[str, float]) -> dict[str, float]:
-        """The mean of each number over the processes."""
+        """Return the mean of each number over the processes."""
         if self.count == 1:
             return numbers
         values = torch.tensor(list(numbers.values()), dtype=torch.float64)
@@ -53,7 +53,7 @@ class Processes:
         return dict(zip(numbers, (values / self.count).tolist(), strict=True))
 
     def largest(self, number: int) -> int:
-        """The largest of a number in all processes, such as a signal that one has received."""
+        """Return the largest value of a number over the processes, such as a signal that one of them received."""
         if self.count == 1:
             return number
         value = torch.tensor([number])
@@ -61,7 +61,7 @@ class Processes:
         return int(value)
 
     def wait(self) -> None:
-        """Wait for the others."""
+        """Wait until all processes have reached this call."""
         if self.count > 1:
             dist.barrier()
 
@@ -71,7 +71,7 @@ ALONE = Processes()
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
-    """The processes that torchrun has started, connected by Gloo; one without torchrun."""
+    """Connect the processes that torchrun has started, with Gloo. Without torchrun, there is a single process."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE

@@ -1,4 +1,4 @@
-"""Load recorded files for training and evaluation, and print the loader's notes."""
+"""Loads recorded files for training and evaluation, and prints the loader's notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def load_recorded(source: str | Path) -> Series:
     """Load a series from a file, and print the loader's notes to stderr.
 
     Raises:
-        ValueError: It cannot be read, or is not a file (the record of a run needs its hash).
+        ValueError: If the file cannot be read, or `source` is not a file. The record of a run needs the hash of a file.
     """
     if str(source) == "-" or "://" in str(source):
         raise ValueError(f"training data must be a file, because its hash is recorded; save {str(source)!r} to a file")

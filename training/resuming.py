@@ -1,8 +1,8 @@
 """Resumable runs with atomic checkpoints.
 
-A run directory has `request.json` (what was requested) and `progress.json`. The same request, or one for more steps,
-continues the run; others are rejected. `checkpoint.sha256` has the digests of the checkpoint files in the format of
-`sha256sum`. Files that do not match are rejected.
+A run directory has `request.json`, which records what was requested, and `progress.json`. The same request, or one for
+more steps, continues the run; other requests are rejected. `checkpoint.sha256` has the digests of the checkpoint files
+in the format of `sha256sum`. Files that do not match are rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIMISER_FILE = "optimiser.safetensors"
 DIGESTS_FILE = "checkpoint.sha256"
 # Not imported from `rfa.model.checkpoint`, because fitting uses this file without torch.
 CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE, REQUEST_FILE)
-# Name of a complete checkpoint while its files are moved. Unfinished ones have a suffix.
+# Name of a complete checkpoint while its files are moved. An unfinished checkpoint has a suffix.
 WHOLE = ".checkpoint"
 # Message for a finished run.
 LEFT = "{} is finished (a larger --steps continues it)"
@@ -32,12 +32,14 @@ LEFT = "{} is finished (a larger --steps continues it)"
 
 @contextmanager
 def atomic_checkpoint(directory: Path) -> Iterator[Path]:
-    """Context manager of a folder whose files replace those in `directory` once all are written, with their digests.
+    """Create a directory whose files replace those in `directory` once all of them are written, together with their
+    digests.
 
-    Once renamed, the folder counts as written: `has_checkpoint` moves files that a killed process left there.
+    After the rename, the new directory counts as written. If the process is killed before all files are moved,
+    `has_checkpoint` moves the rest.
 
     Raises:
-        FloatingPointError: A tensor is not finite. `directory` is unchanged.
+        FloatingPointError: If a tensor is not finite. `directory` is unchanged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=f"{WHOLE}-") as folder:
@@ -52,7 +54,7 @@ def atomic_checkpoint(directory: Path) -> Iterator[Path]:
 
 
 def copy_checkpoint(out: Path, to: Path) -> None:
-    """Copy the checkpoint of a run to another folder, atomically."""
+    """Copy the checkpoint of a run to another directory, atomically."""
     with atomic_checkpoint(to) as folder:
         for name in CHECKPOINT:
             shutil.copyfile(out / name, folder / name)
@@ -67,14 +69,14 @@ def _put_in_place(directory: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """Return a line of `sha256sum`."""
+    """Return the line of `sha256sum` for a file."""
     return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
 
 
 def _check_finite(files: Path, directory: Path) -> None:
     for path in files.glob("*.safetensors"):
         with safe_open(path, "pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+            for name in tensors.keys():  # noqa: SIM118 - it is not a mapping
                 if not tensors.get_tensor(name).isfinite().all():
                     raise FloatingPointError(
                         f"the training diverged: {name} of {path.name} is not finite; {remaining_state(directory)}"
@@ -82,7 +84,7 @@ def _check_finite(files: Path, directory: Path) -> None:
 
 
 def remaining_state(out: Path) -> str:
-    """Return what remains of a failed run, for its message."""
+    """Return what remains of a failed run, for its error message."""
     return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
 
 
@@ -90,7 +92,7 @@ def has_checkpoint(out: Path) -> bool:
     """Return whether a run directory has a checkpoint, after completing an interrupted save.
 
     Raises:
-        ValueError: A file is missing or does not match its digest.
+        ValueError: If a file is missing or does not match its digest.
     """
     _put_in_place(out)
     for unfinished in out.glob(f"{WHOLE}-*"):
@@ -98,14 +100,14 @@ def has_checkpoint(out: Path) -> bool:
     digests = out / DIGESTS_FILE
     if not digests.is_file():
         if left := [name for name in CHECKPOINT if (out / name).exists()]:
-            raise ValueError(f"{out} holds {left[0]} and no {DIGESTS_FILE} to continue; choose another --out")
+            raise ValueError(f"{out} has {left[0]} but no {DIGESTS_FILE} to continue from; choose another --out")
         return False
     saved = digests.read_text(errors="replace").splitlines()
     for path in (out / name for name in CHECKPOINT):
         if not path.is_file() or _digest(path) not in saved:
-            found = "does not agree with" if path.exists() else "is gone, but stands in"
+            found = "does not match" if path.exists() else "is missing, but is listed in"
             raise ValueError(
-                f"{path} {found} {DIGESTS_FILE}: put the files of one checkpoint back, or choose another --out"
+                f"{path} {found} {DIGESTS_FILE}; restore the files of one checkpoint, or choose another --out"
             )
     return True
 
@@ -116,14 +118,16 @@ def differing_settings(requested: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether a request only has more steps, or minutes, than an earlier one in its directory.
+    """Return whether a request differs from an earlier one in its directory only by more steps or minutes.
 
     Raises:
-        ValueError: It differs in another setting, or has fewer steps.
+        ValueError: If the request differs in another setting, or has fewer steps.
     """
     names = differing_settings(requested, found)
     if not names:
         return False
     if names in (["steps"], ["minutes"]) and (requested[names[0]] or 0) > (found[names[0]] or math.inf):
         return True
-    raise ValueError(f"{out} contains a run of another config (it differs in {', '.join(names)}); choose another --out")
+    raise ValueError(
+        f"{out} contains a run with another config (it differs in {', '.join(names)}); choose another --out"
+    )

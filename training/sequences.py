@@ -1,8 +1,9 @@
-"""Sequences of events as a corpus: files of whole numbers, a sequence a line.
+"""Sequences of events as a corpus, in files of whole numbers with one sequence per line.
 
-An event is the token of its number after a space, as in " 5 22 9". A line begins after, and ends with, end-of-text. The
-tokenizer is a byte-level BPE: bytes, and the numbers of the training split with their beginnings. So any text can be
-scored, and a number that training did not have is a run of rare tokens.
+The token of an event is its number after a space, as in " 5 22 9". A sequence begins after an end-of-text token and
+ends with one. The tokenizer is a byte-level BPE with the bytes, and with the numbers of the training split and their
+prefixes. Any text can therefore be scored, and a number that does not occur in the training data becomes several rare
+tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from rfa.runtime.text.sequences import read_sequences
 
 END_OF_TEXT = "<|endoftext|>"
-SPACE = "Ġ"  # of byte-level BPE
+SPACE = "Ġ"  # a space in byte-level BPE
 MOST_EVENTS = 65_536
 _CHARACTERS = frozenset(b"0123456789 \t\r\n,;")
 
 
 def are_sequences(files: list[Path]) -> bool:
-    """Whether files have nothing but whole numbers."""
+    """Return whether the files contain nothing but whole numbers."""
     return bool(files) and all(_is_numbers(file) for file in files)
 
 
@@ -37,10 +38,10 @@ def _is_numbers(file: Path) -> bool:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """The sequences of a file as texts that the tokenizer reads.
+    """Yield the sequences of a file as texts for the tokenizer.
 
     Raises:
-        ValueError: A number has more than nine digits. The message names file and line.
+        ValueError: If a number has more than nine digits. The message names the file and line.
     """
     with file.open(encoding="ascii") as stream:
         for _, events in read_sequences(stream, str(file)):
@@ -48,10 +49,10 @@ def lines_of(file: Path) -> Iterator[str]:
 
 
 def event_tokenizer(files: list[Path]) -> Tokenizer:
-    """The tokenizer of the numbers in files.
+    """Return a tokenizer for the numbers in files.
 
     Raises:
-        ValueError: More than `MOST_EVENTS` different numbers.
+        ValueError: If there are more than `MOST_EVENTS` different numbers.
     """
     numbers: set[str] = set()
     for file in files:
@@ -59,7 +60,7 @@ def event_tokenizer(files: list[Path]) -> Tokenizer:
             numbers.update(line.split())
         if len(numbers) > MOST_EVENTS:
             raise ValueError(f"{file.parent} has more than {MOST_EVENTS} different events")
-    # A number grows from its space, digit by digit: no other merge exists.
+    # A number grows from its space digit by digit. There are no other merges.
     beginnings = {number[:size] for number in numbers for size in range(1, len(number) + 1)}
     ordered = sorted(beginnings, key=lambda text: (len(text), text))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

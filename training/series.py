@@ -1,4 +1,4 @@
-"""Recorded series for training: chronological splits, and windows."""
+"""Recorded series for training, as chronological splits and windows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from rfa.data import Series
 from rfa.model.batch import Batch
 
-# Chronological shares of training and validation. The rest is for tests.
+# Shares of training and validation data, in chronological order. The rest is for tests.
 SPLIT = (0.6, 0.2)
-# Calibration filters windows of the validation part, in attention mode too. Limits on the cost (states² · rows² over
-# all windows) and on the memory of a step (states² · rows over all windows).
+# Calibration also filters windows of the validation part in attention mode. These are limits on the cost (states² ·
+# rows² over all windows) and on the memory of a step (states² · rows over all windows).
 WINDOW_WORK, WINDOW_NUMBERS = 2e9, 2e7
 MIN_WINDOW = 96
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:
-    """Split into training, validation and test part, in the order of time."""
+    """Split a series into training, validation and test part, in the order of time."""
     n = len(series.times)
     first, second = int(SPLIT[0] * n), int((SPLIT[0] + SPLIT[1]) * n)
     bounds = (slice(0, first), slice(first, second), slice(second, n))
@@ -38,11 +38,12 @@ def windows(series: Series, length: int) -> Batch:
 
 
 def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
-    """Return windows of the validation part for export: twice the longest period, as many as calibration can afford.
+    """Return windows of the validation part for the export. A window has twice the longest period, and there are as
+    many as calibration can afford.
 
     Args:
-        states: Number of states of the filter.
-        longest: Period in steps, 0 without a season.
+        states: number of states of the filter.
+        longest: longest period in steps, or 0 without a season.
     """
     rows = len(validation.times)
     length = min(rows, max(MIN_WINDOW, 2 * round(longest)))

@@ -1,4 +1,6 @@
-"""Batches for the series network: series on cells, their tokens, queried horizons, and the values there."""
+"""Batches for the series network, with series on cells, their tokens, queried horizons, and the values at these
+horizons.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,22 @@ from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers, clock_seasons
 from rfa.training.synthetic.mixture import Split, draw
 
-# Batches that each process prepares ahead.
+# Number of batches that each process prepares ahead.
 AHEAD = 4
-# Horizons of a token: the next cell, one from each quarter of the near ones, and distant ones from a log scale.
+# Horizons of a token: the next cell, one from each quarter of the near horizons, and distant ones on a log scale.
 NEAR, NEAR_LEADS, FAR_LEADS = 64, 5, 3
 LEADS = NEAR_LEADS + FAR_LEADS
 # Training part of a recorded series.
 TRAINED_SHARE = 0.8
-# Half of the series have early tokens, a quarter of them, like the last token of a stream.
+# Half of the series have early tokens, for a quarter of their tokens, like the last token of a stream.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# Share of series with a calendar whose tokens include it, or the seasons of their clock.
+# Share of series with a calendar whose tokens include the calendar, or the seasons of their clock.
 CALENDAR_SHARE = 0.6
-# For version 2, this many of 8 batches have short series, with an eighth of the tokens, and long ones, with twice as
-# many.
+# For version 2, out of 8 batches this many have short series, with an eighth of the tokens, and this many have long
+# ones, with twice as many.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
 SHORT_PART, LONG_PART = 8, 2
-# Values before a token's forecasts count, and the bound of targets, after asinh.
+# Number of values before a token's forecasts count, and the bound on targets after asinh.
 SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
 
@@ -41,9 +43,9 @@ class Cells(NamedTuple):
     """A series on cells of one step.
 
     Attributes:
-        values: `[C]` float64, NaN where empty. The first is not empty.
-        start, step: Time of the first cell and the step, in seconds.
-        has_calendar: Whether times are dates.
+        values: `[C]` float64, NaN where a cell is empty. The first cell is not empty.
+        start, step: time of the first cell and the step, in seconds.
+        has_calendar: whether times are dates.
     """
 
     values: np.ndarray
@@ -54,7 +56,7 @@ class Cells(NamedTuple):
 
 class SeriesBatch(NamedTuple):
     """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, the queried horizons, targets asinh((y - c) / s) `[B, N, K]`, and
-    weights, 0 where there is no value.
+    weights, which are 0 where there is no value.
     """
 
     tokens: Tensor
@@ -65,9 +67,10 @@ class SeriesBatch(NamedTuple):
 
 
 def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
-    """Average values at times `[N]`, in seconds, on at most `count` cells from the first value on.
+    """Average the values at times `[N]`, in seconds, on at most `count` cells from the first value on.
 
-    Returns None if there are no values.
+    Returns:
+        The cells, or None if there are no values.
     """
     seen = np.flatnonzero(np.isfinite(values))
     if not len(seen):
@@ -81,13 +84,13 @@ def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, 
 
 
 class TokenPlan(NamedTuple):
-    """How tokens are made of series.
+    """Specifies how tokens are made from series.
 
     Attributes:
-        version: Version of the network.
-        tokens: Number of tokens per series.
-        early_series, early_tokens: Share of series with tokens before their patch is complete, and share of such
-        tokens.
+        version: version of the network.
+        tokens: number of tokens per series.
+        early_series: share of series with tokens before their patch is complete.
+        early_tokens: share of such tokens in these series.
     """
 
     version: int
@@ -97,7 +100,7 @@ class TokenPlan(NamedTuple):
 
 
 def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
-    """Return tokens of each series. Regular tokens are one patch apart."""
+    """Return the tokens of each series. Regular tokens are one patch apart."""
     shape = (len(series), plan.tokens, LEADS)
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
@@ -148,14 +151,15 @@ def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
 def synthetic_batch(
     seed: int, series: int, tokens: int, index: int = 0, split: Split = "training", version: int = 1
 ) -> SeriesBatch:
-    """Return batch `index` of a seed, a deterministic function of all arguments.
+    """Return batch `index` of a seed. It is a deterministic function of all arguments.
 
-    For version 2, some batches have more, shorter series, or fewer, longer ones, with the same number of tokens.
+    For version 2, some batches have more series that are shorter, or fewer series that are longer, with the same number
+    of tokens.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(version, tokens), False
     if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
-        # Eight consecutive validation batches have each kind in its share.
+        # Among eight consecutive validation batches, each kind occurs with its share.
         kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT
         if is_short:
@@ -175,25 +179,29 @@ def synthetic_batch(
 
 
 class Recorded:
-    """Recorded series. The last fifth of each is held out.
+    """Recorded series. The last fifth of each series is held out.
 
     Args:
-        series: Series. Those shorter than two patches are omitted.
-        tokens: Number of tokens per window.
-        version: Version of the network.
+        series: series to train on. Series that are shorter than two patches are omitted.
+        tokens: number of tokens per window.
+        version: version of the network.
 
     Raises:
-        ValueError: All series are shorter than two patches.
+        ValueError: If all series are shorter than two patches.
     """
 
     def __init__(self, series: Sequence[Cells], tokens: int, version: int = 1) -> None:
         self._tokens, self._plan = tokens, TokenPlan(version, tokens)
         self._parts = [(one, int(TRAINED_SHARE * len(one.values))) for one in series if len(one.values) >= 2 * PATCH]
         if not self._parts:
-            raise ValueError(f"no series has {2 * PATCH} steps of its usual lag, which training needs at least")
+            raise ValueError(
+                f"training needs at least {2 * PATCH} steps of the usual length, but no series has as many"
+            )
 
     def batch(self, seed: int, count: int, index: int) -> SeriesBatch:
-        """Return windows of the training parts, each series equally likely. Deterministic in the arguments."""
+        """Return windows of the training parts, with each series equally likely. The result is deterministic in the
+        arguments.
+        """
         rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(2,)))
         windows = []
         for which in rng.integers(0, len(self._parts), count).tolist():
@@ -219,7 +227,7 @@ class Recorded:
 
 
 def _window(one: Cells, begin: int, end: int) -> Cells:
-    """Return cells of a series from the first value on."""
+    """Return the cells of a series from the first value on."""
     values = one.values[begin:end]
     seen = np.flatnonzero(np.isfinite(values))
     first = int(seen[0]) if len(seen) else 0
@@ -228,7 +236,7 @@ def _window(one: Cells, begin: int, end: int) -> Cells:
 
 
 class _SyntheticBatches(IterableDataset[SeriesBatch]):
-    """Each of W processes makes every W-th batch."""
+    """Each of W processes creates every W-th batch."""
 
     def __init__(self, seed: int, series: int, tokens: int, first: int, version: int) -> None:
         super().__init__()
@@ -251,13 +259,13 @@ def feed(
     version: int = 1,
     is_pinned: bool = False,
 ) -> Iterator[SeriesBatch]:
-    """Yield batches `first`, first + 1, … of a seed, the same for any number of workers.
+    """Yield the batches `first`, first + 1, … of a seed. They are the same for any number of workers.
 
     Args:
-        seed, series, tokens, version: See `synthetic_batch`.
-        first: Number of batches that a resumed training has used.
-        workers: Number of processes. 0 uses this one.
-        is_pinned: Use pinned memory.
+        seed, series, tokens, version: see `synthetic_batch`.
+        first: number of batches that a resumed training has already used.
+        workers: number of processes. 0 uses this process.
+        is_pinned: whether to use pinned memory.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
         _SyntheticBatches(seed, series, tokens, first, version),
@@ -278,7 +286,7 @@ def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
 
 
 def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:
-    """Yield batches on a device. A GPU copies the next one while it computes."""
+    """Yield batches on a device. A GPU copies the next batch while it computes."""
     if device.type != "cuda":
         yield from batches
         return
@@ -300,5 +308,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ignore Ctrl-C, which reaches all processes of a terminal. The training process saves before it ends."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal. The training process saves its state before it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Configuration of a training of the series network."""
+"""Configuration for training the series network."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class SeriesTrainingConfig(OptimiserConfig):
     """Training settings.
 
     Attributes:
-        batch: Number of series per step.
-        tokens: Tokens of each series, one patch apart.
-        modes: Modes to train. With "attention" alone, shared parameters are frozen.
-        own_share: Weight of the loss of the user's series. The rest is for synthetic ones, to avoid forgetting.
-        workers: Processes that generate series.
-        threads: Threads of the training process.
-        minutes: Duration, which the learning rates then follow. None: the run ends after `steps`.
-        compile: Use torch.compile.
+        batch: number of series per step.
+        tokens: number of tokens per series, which are one patch apart.
+        modes: modes to train. With "attention" alone, shared parameters are frozen.
+        own_share: weight of the loss on the user's series. The rest is the loss on synthetic series, to avoid
+            forgetting.
+        workers: number of processes that generate series.
+        threads: number of threads of the training process.
+        minutes: duration, which the learning rates then follow. With None, the run ends after `steps`.
+        compile: whether to use torch.compile.
     """
 
     batch: int = 64
@@ -57,7 +58,7 @@ class SeriesTrainingConfig(OptimiserConfig):
 
 @dataclass(frozen=True)
 class SeriesRun(StrictConfig):
-    """A training configuration file: the network and the training."""
+    """A training configuration file with the sections for the network and the training."""
 
     model: SeriesConfig
     training: SeriesTrainingConfig
@@ -70,15 +71,17 @@ class SeriesRun(StrictConfig):
         """Read the configuration at `path`.
 
         Raises:
-            ValueError: Unknown sections, keys or values.
+            ValueError: If there are unknown sections or keys, or invalid values.
         """
         document = json.loads(path.read_text())
         unknown = set(document) - {"model", "training"}
         if unknown:
-            raise ValueError(f"{path.name} has unknown sections {sorted(unknown)}; known are model and training")
+            raise ValueError(
+                f"{path.name} has unknown sections {sorted(unknown)}; the valid sections are model and training"
+            )
         return cls.from_dict(document)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> SeriesRun:
-        """Create from the sections model and training of a document."""
+        """Create a configuration from the sections model and training of a document."""
         return cls(SeriesConfig.from_dict(document["model"]), SeriesTrainingConfig.from_dict(document["training"]))

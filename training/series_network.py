@@ -1,4 +1,4 @@
-"""Train the series network on synthetic series, with the pinball loss of quantiles on an asinh scale."""
+"""Trains the series network on synthetic series, with the pinball loss of quantiles on an asinh scale."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ from rfa.training.series_config import SeriesRun
 
 RECORD_FILE = "train.json"
 BAR = "{l_bar}{bar}| {elapsed}<{remaining}, {postfix}"
-# The same number of series for every batch size, so that losses are comparable.
+# The number of series is the same for every batch size, so that losses are comparable.
 VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
-# Steps between synchronisations to read GPU losses. Each stalls the GPU.
+# Number of steps between reads of the losses from the GPU. Each read stalls the GPU.
 CHECK_EVERY = 25
 # Tokens sum differences at `REACH` cells in float32. Each is at most twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
-# Index of the last-value path. Series with a smaller loss of the last value are not compared with it.
+# Index of the path that forecasts the last value. Series on which its loss is smaller than this are not compared with
+# it.
 LAST_VALUE, SMALLEST_NAIVE = PATHS - 1, 1e-3
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
@@ -71,7 +72,7 @@ def _levels(device: torch.device) -> Tensor:
 
 
 def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
-    """Return the mean over levels of ρ(z - q), at every horizon `[B, N, K]`."""
+    """Return the mean over levels of ρ(z - q) at every horizon, `[B, N, K]`."""
     levels = _levels(quantiles.device)
     off = batch.targets[..., None] - quantiles.float()
     return torch.maximum(levels * off, (levels - 1) * off).mean(-1)
@@ -83,7 +84,7 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
-    """Freeze parameters shared by both modes if only attention is trained."""
+    """Freeze the parameters that both modes share if only attention is trained."""
     if modes == ("attention",):
         for name, parameter in model.named_parameters():
             owner = model.get_submodule(name.rpartition(".")[0])
@@ -92,8 +93,8 @@ def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
 
 @torch.no_grad()
 def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-    """Return mean losses and coverage of 90 % intervals at near and distant horizons, and the loss relative to the last
-    value, as a geometric mean over series.
+    """Return mean losses and the coverage of 90 % intervals at near and distant horizons, and the loss relative to the
+    last value, as a geometric mean over series.
     """
     model.eval()
     model.mode = mode
@@ -122,16 +123,16 @@ def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -
 
 @dataclass
 class SeriesTrainer:
-    """One run: a network, its optimiser, and its progress.
+    """A training run with its network, optimiser and progress.
 
     Attributes:
-        begin_from: Run with the initial weights. None: random weights.
-        own: The user's series, in addition to synthetic ones.
-        data: Hashes of their files.
-        copy_to: Folder that gets a copy of each checkpoint.
+        begin_from: run with the initial weights. None uses random weights.
+        own: the user's series, in addition to synthetic ones.
+        data: hashes of their files.
+        copy_to: directory that gets a copy of each checkpoint.
 
     Raises:
-        ValueError: The directory holds a run of another configuration or other data, or a damaged checkpoint.
+        ValueError: If the directory holds a run with another configuration or other data, or a damaged checkpoint.
     """
 
     run: SeriesRun
@@ -147,7 +148,7 @@ class SeriesTrainer:
     model: SeriesNetwork = field(init=False)
     optimiser: Optimiser = field(init=False)
     _forward: Any = field(init=False)  # the network, or its compiled version
-    _losses: list[Tensor] = field(default_factory=list, init=False)  # of the last steps, not yet checked
+    _losses: list[Tensor] = field(default_factory=list, init=False)  # losses of the last steps, not yet checked
 
     def __post_init__(self) -> None:
         config = self.run.training
@@ -176,7 +177,7 @@ class SeriesTrainer:
                 **run.training.to_dict(),
                 "workers": None,
                 "data": data,
-            }  # does not change the result
+            }  # settings that do not change the result
             for run, data in ((SeriesRun.from_dict(document), document["data"]), (self.run, self.data))
         )
         check_request(self.out, requested, earlier)
@@ -192,7 +193,9 @@ class SeriesTrainer:
 
     @property
     def position(self) -> float:
-        """Position in the learning rate schedule, in steps. With a time limit it is a share of all steps."""
+        """Position in the learning rate schedule, in steps. With a time limit, it is the share of the time used, times
+        all steps.
+        """
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -215,7 +218,7 @@ class SeriesTrainer:
             copy_checkpoint(self.out, self.copy_to)
 
     def update(self, batch: SeriesBatch) -> Tensor:
-        """Do one optimiser step. Return the mean loss of the modes, without waiting for a GPU."""
+        """Do one optimiser step. Return the mean loss over the modes, without waiting for a GPU."""
         config = self.run.training
         self.optimiser.zero_grad()
         parts = [(batch, 1.0)]
@@ -241,7 +244,7 @@ class SeriesTrainer:
         """Wait for the losses of the last steps.
 
         Raises:
-            FloatingPointError: One of them is not finite.
+            FloatingPointError: If one of them is not finite.
         """
         losses = torch.stack(self._losses).tolist() if self._losses else []
         self._losses.clear()
@@ -251,7 +254,7 @@ class SeriesTrainer:
             self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
 
     def validate(self, fixed: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-        """Validate on synthetic series, and on the held-out part of the user's."""
+        """Validate on synthetic series, and on the held-out parts of the user's series."""
         found = validate(self.averaged, fixed, mode)
         if self.own is not None:
             own = validate(self.averaged, [to_device(self.own.held_out(), self.device)], mode)
@@ -262,8 +265,8 @@ class SeriesTrainer:
         """Train to the last step or minute, and return the final validation.
 
         Raises:
-            Stopped: A signal arrived. Its step is saved.
-            FloatingPointError: The training diverged. The last checkpoint is intact.
+            Stopped: If a signal arrived. The current step is saved.
+            FloatingPointError: If the training diverged. The last checkpoint is intact.
         """
         config, version = self.run.training, self.run.model.version
         fixed = [
@@ -313,7 +316,7 @@ class SeriesTrainer:
         return on_device(drawn, self.device)
 
     def progress_line(self) -> str:
-        """Return loss, learning rate and speed."""
+        """Return the loss, learning rate and speed for the progress bar."""
         config = self.run.training
         rate = config.learning_rate * rate_factor(self.position, config)
         return f"loss {self.smooth:.4f}, rate {rate:.1e}, {self.series / max(self.seconds, 1e-9):,.0f} series/s"
@@ -323,8 +326,8 @@ def _check_sizes(own: Sequence[Cells]) -> None:
     largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
     if largest > LARGEST:
         raise ValueError(
-            f"the series reach {largest:g}, but the network supports values up to {LARGEST:.0e}: "
-            "use a larger unit, or leave that column out"
+            f"the series reach {largest:g}, but the network supports values up to {LARGEST:.0e}; use a larger unit, "
+            "or leave that column out"
         )
 
 
@@ -338,23 +341,23 @@ def train_series(
     device: str = "cpu",
     copy_to: Path | None = None,
 ) -> dict[str, Any]:
-    """Train into a run directory. An interrupted run is resumed, a finished one is returned unchanged.
+    """Train into a run directory. An interrupted run is resumed, and a finished run is returned unchanged.
 
     Args:
-        begin_from: Run with the initial weights. None: random weights.
-        own: Series to train on in addition to synthetic ones.
-        files: Files of these series, for the record.
+        begin_from: run with the initial weights. None uses random weights.
+        own: series to train on in addition to synthetic ones.
+        files: files of these series, for the record.
         device: auto, cpu or cuda.
-        copy_to: Folder that gets a copy of each checkpoint.
+        copy_to: directory that gets a copy of each checkpoint.
 
     Returns:
-        The record of the run: validation losses, number of series, seconds, provenance.
+        The record of the run, with validation losses, number of series, seconds and provenance.
 
     Raises:
-        ValueError: The directory holds a run of another configuration or other data, or a damaged checkpoint; or values
-            are too large; or the device does not exist.
-        FloatingPointError: The training diverged. The last checkpoint is intact.
-        Stopped: A signal arrived. The run is saved, and the same call continues it.
+        ValueError: If the directory holds a run with another configuration or other data, or a damaged checkpoint; if
+            values are too large; or if the device does not exist.
+        FloatingPointError: If the training diverged. The last checkpoint is intact.
+        Stopped: If a signal arrived. The run is saved, and the same call continues it.
     """
     _check_sizes(own)
     chosen = choose_device(device)

@@ -1,7 +1,8 @@
 """Simulated linear systems with outliers, missing values and irregular times.
 
-The oscillator is the 2-D system of Adaptive Filter Attention §4.3: eigenvalues -0.1 ± i, eigenvectors S = [[1-i, 1+i],
-[1, 1]] (not orthogonal), noise settings (sigma², eta²), every tenth step of 0.01 time units measured.
+The oscillator is the 2-D system of Adaptive Filter Attention §4.3. Its eigenvalues are -0.1 ± i, with the eigenvectors
+S = [[1-i, 1+i], [1, 1]], which are not orthogonal. Its noise settings are (sigma², eta²), and every tenth step of 0.01
+time units is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ OUTLIER_SCALE = 10.0
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Disturbance of measurements: share and scale of outliers, share of missing rows, irregular (exponential) lags."""
+    """Disturbance of the measurements: share and scale of outliers, share of missing rows, and whether time steps are
+    irregular (exponential).
+    """
 
     outliers: float = 0.0
     missing: float = 0.0
@@ -34,7 +37,7 @@ class Disturbance:
 
 
 def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return e^{A lag}, and the covariance from unit white noise over the lag."""
+    """Return e^{A lag}, and the covariance that unit white noise adds over the lag."""
     rates, basis = np.linalg.eig(drift)
     dual = np.linalg.inv(basis)
     transition = (basis * np.exp(rates * lag)) @ dual
@@ -44,7 +47,7 @@ def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _paths(lags: np.ndarray, sigma2: np.ndarray, rng: np.random.Generator, steps: str) -> np.ndarray:
-    """Return states `[B, N, 2]` after each of the lags `[N]`, the initial state first. sigma2 is `[B]`."""
+    """Return the states `[B, N, 2]` after each of the lags `[N]`, starting with the initial state. sigma2 is `[B]`."""
     batch, length = len(sigma2), len(lags)
     state = np.sqrt(INITIAL_VARIANCE) * rng.standard_normal((batch, 2))
     truth = np.empty((batch, length, 2))
@@ -73,8 +76,8 @@ def simulate_oscillator(
     """Simulate sequences of the oscillator. Row b has the noises `settings[b mod len(settings)]`.
 
     Args:
-        length: Measurements per sequence.
-        steps: "exact" transitions, or the paper's "euler" steps (regular times only).
+        length: number of measurements per sequence.
+        steps: "exact" transitions, or the paper's "euler" steps (for regular times only).
     """
     changes = disturbance or Disturbance()
     if steps == "euler" and changes.is_irregular:
@@ -82,7 +85,7 @@ def simulate_oscillator(
     rng = np.random.default_rng(seed)
     chosen = np.array([settings[b % len(settings)] for b in range(batch)])
     regular = STEP * STEPS_PER_MEASUREMENT
-    # Rows of the batch share times and transitions.
+    # The rows of the batch share times and transitions.
     lags = rng.exponential(regular, length) if changes.is_irregular else np.full(length, regular)
     truth = _paths(lags, chosen[:, 0], rng, steps)
     scale = np.where(rng.random((batch, length, 1)) < changes.outliers, changes.outlier_scale, 1.0)

@@ -155,7 +155,7 @@ def test_the_recurrent_mode_joins_when_it_is_due(data, tmp_path, monkeypatch):
     assert (tmp_path / "run" / "metrics.png").is_file()
     assert trained == [(["attention"], True)] * 3 + [(both, False)] * 3
     assert sorted(record["validation_loss"]) == both
-    with pytest.raises(ValueError, match="recurrent_from needs both modes"):
+    with pytest.raises(ValueError, match="recurrent_from requires both modes"):
         train_language(write_config(tmp_path, recurrent_from=0.5, modes=["recurrent"]), data, tmp_path / "bad")
 
 
@@ -189,7 +189,7 @@ def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
 def test_a_text_too_small_for_its_vocabulary_is_refused_before_training(data, tmp_path):
     path = Path(write_config(tmp_path))
     path.write_text(path.read_text().replace("270", "512"))
-    with pytest.raises(ValueError, match=r"tiny: vocab_size is 512, and the training text has (\d+) tokens") as error:
+    with pytest.raises(ValueError, match=r"tiny: vocab_size is 512, but the training text has (\d+) tokens") as error:
         train_language(str(path), data, tmp_path / "run", device="cpu")
     enough = re.search(r"has (\d+) tokens", str(error.value))[1]
     path.write_text(path.read_text().replace("512", enough))
@@ -228,7 +228,7 @@ def test_variants_differ_from_their_size_in_what_they_name(size):
 
 
 def test_an_unknown_variant_lists_the_variants():
-    with pytest.raises(ValueError, match=r"no variant 'M9'; known are \['B1', .*'M2\.6'"):
+    with pytest.raises(ValueError, match=r"no variant 'M9'; the variants are \['B1', .*'M2\.6'"):
         LanguageRun.from_file(find_config("small"), "M9")
 
 

@@ -1,7 +1,7 @@
-"""Calibration of token confidence on a test text in both modes.
+"""Calibration of token confidence on a test text, in both modes.
 
-The expected calibration error (15 bins of equal mass) is measured for the served confidence of the most likely and of a
-sampled token, and for the plain softmax. Confidence intervals resample windows, because tokens within a text are
+The expected calibration error (ECE, 15 bins of equal mass) is measured for the served confidence of the most likely and
+of a sampled token, and for the plain softmax. Confidence intervals resample windows, because tokens within a text are
 dependent. The "floor" is the expected error of a perfectly calibrated model on a text of this size.
 """
 
@@ -47,10 +47,10 @@ class Observed:
     """Predictions of one mode at n positions of some windows.
 
     Attributes:
-        stated: Probability of the chosen token by stage and rule, `[n]`.
-        is_right: Whether it was the actual token, by rule, `[n]`.
-        nats: Loss of the actual token, `[n]`.
-        place, window: Position in the window and window number, `[n]`.
+        stated: probability of the chosen token by stage and rule, `[n]`.
+        is_right: whether the chosen token was the actual token, by rule, `[n]`.
+        nats: loss of the actual token, `[n]`.
+        place, window: position in the window, and number of the window, `[n]`.
     """
 
     stated: dict[str, dict[str, Reals]]
@@ -61,24 +61,24 @@ class Observed:
 
 
 def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
-    """Return windows of at most `limit` tokens, spread over a text without overlap: `[windows, WINDOW + 1]`.
+    """Return windows of at most `limit` tokens in total, spread over a text without overlap: `[windows, WINDOW + 1]`.
 
     Raises:
-        ValueError: The text or the limit is shorter than two windows.
+        ValueError: If the text or the limit is shorter than two windows.
     """
     if limit < 2 * WINDOW:
         raise ValueError(f"--limit {limit} is less than two windows; it must be at least {2 * WINDOW}")
     whole = (len(tokens) - 1) // WINDOW
     count = min(whole, limit // WINDOW)
     if count < 2:
-        raise ValueError(f"the text has {len(tokens)} tokens; two windows need {2 * WINDOW + 1}")
+        raise ValueError(f"the text has {len(tokens)} tokens, but two windows need {2 * WINDOW + 1}")
     starts = np.linspace(0, whole - 1, count).astype(int) * WINDOW
     return np.asarray(tokens)[starts[:, None] + np.arange(WINDOW + 1)].astype(np.int64)
 
 
 @torch.no_grad()
 def observe(model: LanguageModel, windows: Integers, mode: Mode, confidence: TokenConfidence) -> Observed:
-    """Return predictions of a mode on windows of tokens `[windows, length + 1]`, with calibrated confidence."""
+    """Return the predictions of a mode on windows of tokens `[windows, length + 1]`, with calibrated confidence."""
     model.mode = mode
     generator = np.random.default_rng(SEED)
     parts = []
@@ -121,9 +121,10 @@ def _observe_window(
 
 
 def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict[str, Any]:
-    """Return bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
+    """Return the bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
 
-    The percentile interval uses the bins of the whole text. Resampled texts have more noise, so it is biased upwards.
+    The percentile interval uses the bins of the whole text. Resampled texts have more noise, so the interval is biased
+    upwards.
     """
     table = reliability(stated, is_right)
     place = np.empty(len(stated), np.int64)
@@ -140,7 +141,7 @@ def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict
 
 
 def calibration_part(seen: Observed) -> dict[str, Any]:
-    """Return errors by rule and stage, and by position for the served confidence of the most likely token."""
+    """Return the errors by rule and stage, and by position for the served confidence of the most likely token."""
     rules = {
         rule: {
             stage: calibration_error(stated[rule], seen.is_right[rule], seen.window)
@@ -164,7 +165,7 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
     """Return the test files of a corpus.
 
     Raises:
-        ValueError: The bundle was trained or calibrated on one of them.
+        ValueError: If the bundle was trained or calibrated on one of them.
     """
     files = split_files(data, "test")
     trained_on = set(bundle.manifest.provenance["training"]["data"].values())
@@ -178,7 +179,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
     """Return the calibration of a language bundle on the `test` split of a corpus.
 
     Args:
-        limit: Number of tokens of the test text to score.
+        limit: maximum number of tokens of the test text to score.
     """
     bundle, model = open_bundle(path), load_model(path)
     files = unseen_files(bundle, data)
@@ -201,7 +202,7 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
 
 
 def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the targets: ECE of at most 1 % as served, for the most likely and the sampled token, in every mode."""
+    """Return the targets: an ECE of at most 1 % as served, for the most likely and the sampled token, in every mode."""
     rows = []
     for mode, part in modes.items():
         for rule in ("top", "sampled"):
@@ -213,7 +214,7 @@ def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """Return lines for the terminal."""
+    """Return the lines for the terminal."""
     lines = [
         f"{'mode':<10} {'token':<8} {' '.join(f'{stage:>11}' for stage in STAGES)} {'served, 95 %':>15} {'floor':>7}"
     ]

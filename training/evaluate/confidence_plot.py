@@ -11,7 +11,9 @@ TITLES = {"top": "most likely token", "sampled": "token sampled from the model"}
 
 
 def draw_reliability(document: Mapping[str, Any], path: str | Path) -> None:
-    """Draw a row of panels per mode and a column per kind of token. The suffix of `path` sets the format."""
+    """Draw a row of panels for each mode and a column for each kind of token. The suffix of `path` selects the
+    format.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")

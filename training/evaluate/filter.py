@@ -1,7 +1,7 @@
-"""One-step forecasts of a served filter on test data: error, likelihood, coverage.
+"""One-step forecasts of a served filter on test data, with error, likelihood and coverage.
 
-The filter runs as in the service. The forecast error is compared with that of the last value. Simulated data also have
-a true state.
+The filter runs as in the service. Its forecast error is compared with the error of repeating the last value. Simulated
+data also have a true state.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ SIMULATED_OUTLIERS = 0.05
 
 
 def load_test_data(source: str) -> Batch:
-    """Return the last part of a CSV as one stream, or new simulated streams with 5 % outliers.
+    """Return the last part of a CSV file as one stream, or new simulated streams with 5 % outliers.
 
     Raises:
-        ValueError: The simulation is unknown.
+        ValueError: If the simulation is unknown.
     """
     if source == SIMULATED:
         disturbance = Disturbance(outliers=SIMULATED_OUTLIERS)
         return simulate_oscillator(SIMULATED_STREAMS, SIMULATED_LENGTH, disturbance=disturbance, seed=SIMULATED_SEED)
     if source.startswith("simulate:"):
-        raise ValueError(f"unknown simulation {source!r}; known is {SIMULATED!r}")
+        raise ValueError(f"unknown simulation {source!r}; the only one is {SIMULATED!r}")
     test = split(load_recorded(source))[2]
     return Batch(test.times[None], test.values[None])
 
@@ -82,17 +82,17 @@ def _score_stream(
 
 
 def score_filter(path: Path, source: str) -> dict[str, Any]:
-    """Score the forecasts of a filter bundle on the last part of a CSV or on simulated streams.
+    """Score the forecasts of a filter bundle on the last part of a CSV file or on simulated streams.
 
     Raises:
-        ValueError: The data have other columns than the filter, or no values.
+        ValueError: If the data have another number of columns than the filter, or no values.
     """
     runtime = FilterRuntime(open_bundle(path))
     batch = load_test_data(source)
     if batch.observations.shape[-1] != runtime.observation_size:
         raise ValueError(
-            f"the data have {batch.observations.shape[-1]} columns, "
-            f"bundle {runtime.name!r} has {runtime.observation_size}"
+            f"the data have {batch.observations.shape[-1]} columns, but bundle {runtime.name!r} takes "
+            f"{runtime.observation_size}"
         )
     sums = _Sums(runtime.levels)
     for i in tqdm(range(len(batch.times)), unit="stream", disable=None):

@@ -1,7 +1,7 @@
 """Perplexity and bits per byte of language models on a test text, by mode and context length.
 
-Windows do not overlap, and each starts without context. All lengths score the same tokens. Bits per byte compare models
-with different vocabularies, and compressors.
+Windows do not overlap, and each starts without context. All lengths score the same tokens. Bits per byte can be
+compared between models with different vocabularies, and with compressors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rfa.runtime.text.config import Mode
 from rfa.training.corpus import END_OF_TEXT, encode_files
 
 LENGTHS = (256, 1024, 4096)
-# Tokens per batch, to bound the memory of logits.
+# Number of tokens per batch, to bound the memory of the logits.
 BATCH_TOKENS = 4096
 
 
@@ -39,7 +39,9 @@ class Score:
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """Return the bytes of each token, `[V]`: one per character of the byte-level BPE, none for end-of-text."""
+    """Return the number of bytes of each token, `[V]`. It is one per character of the byte-level BPE, and zero for
+    end-of-text.
+    """
     sizes = np.zeros(tokenizer.get_vocab_size(), np.int64)
     for token, index in tokenizer.get_vocab().items():
         sizes[index] = 0 if token == END_OF_TEXT else len(token)
@@ -59,10 +61,10 @@ def window_losses(
     """Return the loss in nats of every scored token, `[windows, scored]`.
 
     Args:
-        length: Tokens per window. Windows start without context.
-        scored: Number of predictions scored at the end of each window, and step between windows. Default: all, without
-            overlap.
-        first: Index of the token before the first scored one. The first window starts within the text.
+        length: number of tokens per window. Windows start without context.
+        scored: number of predictions that are scored at the end of each window, which is also the step between windows.
+            By default all are scored, without overlap.
+        first: index of the token before the first scored one. The first window starts within the text.
     """
     model.mode = mode
     scored = scored or length
@@ -71,7 +73,7 @@ def window_losses(
     if start < 0:
         raise ValueError(f"a window of {length} tokens that scores {scored} needs first >= {length - scored}")
     if count < 1:
-        raise ValueError(f"the text has {len(tokens)} tokens, one window needs {start + length + 1}")
+        raise ValueError(f"the text has {len(tokens)} tokens, but one window needs {start + length + 1}")
     device = model.embedding.weight.device
     ids = torch.from_numpy(np.asarray(tokens[start : start + length + (count - 1) * scored + 1], np.int64))
     windows = ids.unfold(0, length + 1, scored)  # [windows, length + 1]
@@ -100,12 +102,12 @@ def evaluate_model(
     """Score a run or bundle on text files in all its modes.
 
     Args:
-        path: Run or bundle directory with tokenizer.json.
-        lengths: Context lengths. The scored tokens are truncated to a multiple of the longest.
-        limit: Maximum number of tokens to score.
+        path: run or bundle directory with tokenizer.json.
+        lengths: context lengths. The scored tokens are truncated to a multiple of the longest one.
+        limit: maximum number of tokens to score.
 
     Raises:
-        ValueError: The text or the limit is shorter than the longest context.
+        ValueError: If the text or the limit is shorter than the longest context.
     """
     if limit is not None and limit < max(lengths):
         raise ValueError(f"--limit {limit} is less than the longest context; it must be at least {max(lengths)}")
@@ -114,7 +116,7 @@ def evaluate_model(
     tokens = encode_files(tokenizer, files)
     usable = min(len(tokens) - 1, limit or len(tokens)) // max(lengths) * max(lengths)
     if usable == 0:
-        raise ValueError(f"the text has {len(tokens)} tokens; the longest context needs {max(lengths) + 1}")
+        raise ValueError(f"the text has {len(tokens)} tokens, but the longest context needs {max(lengths) + 1}")
     tokens = tokens[: usable + 1]
     sizes, targets = token_bytes(tokenizer), np.asarray(tokens[1:], np.int64)
     return [

@@ -10,16 +10,16 @@ from rfa.training.synthetic.priors import chance, innovations, log_uniform
 from rfa.training.synthetic.recursions import autoregress
 
 ORDER, MOVING = 5, 2
-# Initial steps that are dropped.
+# Number of initial steps that are dropped.
 BURN_IN = 256
 
 
 def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` samples of φ(B) Φ(B^s) y = θ(B) e: ARMA(p ≤ 5, q ≤ 2), seasonal in a third of the series.
+    """Return `[B, N]` samples of φ(B) Φ(B^s) y = θ(B) e: ARMA with p ≤ 5 and q ≤ 2, seasonal in a third of the series.
 
     Partial autocorrelations are sampled instead of coefficients (Barndorff-Nielsen and Schou, 1973), so every series is
-    stationary. The first is -.9 to .999, mostly near 1; the others decrease. Φ is .3 to .98. Innovations are normal or
-    Student's t.
+    stationary. The first one is from -.9 to .999 and mostly near 1; the others decrease. Φ is from .3 to .98.
+    Innovations are normal or Student's t.
     """
     count = clock.count
     shape = (count, clock.grid_length + BURN_IN)
@@ -54,10 +54,10 @@ def stationary(partial: np.ndarray) -> np.ndarray:
 
 
 def long_memory(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` fractional Gaussian noise with Hurst exponent H, cumulated in three of ten series.
+    """Return `[B, N]` fractional Gaussian noise with Hurst exponent H, which is cumulated in three of ten series.
 
-    The spectrum is f^(1-2H) at low frequencies. H is .55 to .98, in a tenth .1 to .45. Exact, by circulant embedding of
-    the autocovariance (Davies and Harte, 1987).
+    The spectrum is f^(1-2H) at low frequencies. H is from .55 to .98, and in a tenth of the series from .1 to .45. The
+    samples are exact, by circulant embedding of the autocovariance (Davies and Harte, 1987).
     """
     count = clock.count
     hurst = np.where(rng.random(count) < 0.9, rng.uniform(0.55, 0.98, count), rng.uniform(0.1, 0.45, count))

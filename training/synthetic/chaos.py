@@ -29,17 +29,17 @@ FLOWS = (
 )  # fmt: skip
 KINDS = {"flow": 65, "map": 20, "delay": 15}
 LOGISTIC, HENON, IKEDA = 0, 1, 2
-# Steps before the first value of a map and a delay; integration steps per delay.
+# Number of steps before the first value of a map and of a delay equation, and number of integration steps per delay.
 BURN_IN, DELAY_STEPS = 100, 40
 
 
 def chaos(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` a variable of a chaotic system on its attractor, without noise.
+    """Return `[B, N]` values of one variable of a chaotic system on its attractor, without noise.
 
-    Flows: Lorenz, Rössler, Duffing (driven), Hindmarsh-Rose (bursts), Thomas, with 8 to N/2 values per cycle. Maps in
-    whole
-    steps: logistic x' = r x (1 - x), r in 3.6..4; Hénon x' = 1 - a x² + y, y' = .3 x, a in 1.2..1.4; Ikeda. Delay:
-    Mackey-Glass, x' = .2 x(t - τ) / (1 + x(t - τ)^10) - .1 x, τ in 17..40.
+    Flows are Lorenz, Rössler, Duffing (driven), Hindmarsh-Rose (bursts) and Thomas, with 8 to N/2 values per cycle.
+    Maps in whole steps are the logistic map x' = r x (1 - x) with r in 3.6..4, Hénon x' = 1 - a x² + y, y' = .3 x with
+    a in 1.2..1.4, and Ikeda. The delay equation is Mackey-Glass, x' = .2 x(t - τ) / (1 + x(t - τ)^10) - .1 x with τ in
+    17..40.
     """
     count = clock.count
     kind = choose(rng, KINDS, count)

@@ -2,7 +2,7 @@
 
 A clock has a step, from a second to a week, and a start on the calendar. Days, weeks, months and years therefore have
 the periods of recorded data with that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and 365.25
-for days. One series in seven has no calendar: its values are 1 s apart, starting at the epoch.
+for days. One series in seven has no calendar. Its values are 1 s apart and start at the epoch.
 
 Most clocks are regular. The others jitter, have exponential lags, lose rows and blocks, or come in bursts. Series are
 evaluated at these times, without resampling.
@@ -19,12 +19,12 @@ from rfa.training.synthetic.priors import choose, log_uniform
 
 MINUTE, HOUR, DAY, WEEK, YEAR = 60.0, 3600.0, 86400.0, 604800.0, 365.25 * 86400.0
 MONTH, QUARTER = YEAR / 12, YEAR / 4
-# Seconds per step → share among the clocks with a calendar.
+# Share of each step, in seconds, among the clocks with a calendar.
 STEPS = {
     1.0: 3, 10.0: 4, MINUTE: 8, 5 * MINUTE: 14, 10 * MINUTE: 7, 15 * MINUTE: 10, 30 * MINUTE: 7,
     HOUR: 24, DAY: 14, WEEK: 9, MONTH: 4, QUARTER: 1,
 }  # fmt: skip
-# The same for short series.
+# The same shares for short series.
 SHORT_STEPS = {
     5 * MINUTE: 3, 15 * MINUTE: 4, HOUR: 14, DAY: 16, WEEK: 14, MONTH: 28, QUARTER: 14, YEAR: 10,
 }  # fmt: skip
@@ -33,7 +33,7 @@ WITHOUT_CALENDAR = 1 / 7
 FIRST_START, LAST_START = 946_684_800.0, 1_893_456_000.0
 KINDS = {"regular": 80, "jittered": 6, "random": 5, "dropped": 6, "bursts": 3}
 SHORT_KINDS = {"regular": 93, "jittered": 3, "dropped": 4}
-# Seconds per cycle → weight of a season with this cycle, where step and length resolve it.
+# Weight of a season by its cycle in seconds, where step and length resolve the cycle.
 CYCLES = {MINUTE: 0.4, HOUR: 0.8, DAY / 2: 0.3, DAY: 3.0, WEEK: 1.5, MONTH: 0.3, YEAR: 1.5}
 SHORTEST_PERIOD = 3.0
 # Periods of series without a calendar.
@@ -45,9 +45,9 @@ class Clock:
     """Times of series.
 
     Args:
-        times: Seconds since the epoch `[B, N]`, increasing.
-        step: Nominal step in seconds `[B]`; the mean lag, unless rows were dropped.
-        has_calendar: Whether times are dates, `[B]`.
+        times: seconds since the epoch `[B, N]`, increasing.
+        step: nominal step in seconds `[B]`, which is the mean time step unless rows were dropped.
+        has_calendar: whether times are dates, `[B]`.
     """
 
     times: np.ndarray
@@ -95,7 +95,9 @@ class Clock:
         return bool((self._nearest == np.arange(self.length)).all())
 
     def periods(self, rng: np.random.Generator) -> np.ndarray:
-        """Return `[B]` steps per season: usually a calendar cycle that step and length resolve, otherwise any."""
+        """Return the number of steps per season, `[B]`. It is usually a calendar cycle that step and length resolve,
+        otherwise any number.
+        """
         cycles, weights = np.array(list(CYCLES)), np.array(list(CYCLES.values()))
         found = cycles / self.step[:, None]
         is_shown = (found >= SHORTEST_PERIOD) & (found <= self.length) & self.has_calendar[:, None]
@@ -109,14 +111,14 @@ class Clock:
         return np.where(is_free, free, period)
 
     def days(self, rng: np.random.Generator) -> np.ndarray:
-        """Return `[B, N]` days since the epoch, a Thursday. Without a calendar, days start anywhere."""
+        """Return `[B, N]` days since the epoch, which is a Thursday. Without a calendar, the days start anywhere."""
         period = np.where(self.has_calendar, 1.0, self.periods(rng))[:, None]
         phase = rng.uniform(0, 7, self.count)[:, None]
         return np.where(self.has_calendar[:, None], self.times / DAY, self.steps / period + phase)
 
 
 def draw_clock(rng: np.random.Generator, count: int, length: int, *, is_short: bool = False) -> Clock:
-    """Sample clocks of `count` series. Short series mostly have months, quarters, years, weeks or days."""
+    """Sample the clocks of `count` series. Short series mostly have months, quarters, years, weeks or days."""
     has_calendar = rng.random(count) >= WITHOUT_CALENDAR
     step = np.where(has_calendar, choose(rng, SHORT_STEPS if is_short else STEPS, count), 1.0)
     start = rng.uniform(FIRST_START, LAST_START, count)
@@ -132,18 +134,18 @@ def draw_clock(rng: np.random.Generator, count: int, length: int, *, is_short: b
 
 
 def _jittered(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """A regular clock, with each tick shifted by up to .45 steps."""
+    """Return a regular clock with each tick shifted by up to .45 steps."""
     width = log_uniform(rng, 0.005, 0.45, count)[:, None]
     return np.arange(length) + width * rng.uniform(-1, 1, (count, length))
 
 
 def _random(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """Exponential lags of mean one: a Poisson process."""
+    """Return a Poisson process, which has exponential time steps with mean one."""
     return _cumulated(rng.standard_exponential((count, length - 1)))
 
 
 def _dropped(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """Whole steps, of which a share is dropped, in some series also one to three blocks."""
+    """Return whole steps with a share of them dropped, and in some series also one to three blocks dropped."""
     lags = rng.geometric(rng.uniform(0.6, 0.98, count)[:, None], (count, length - 1)).astype(np.float64)
     for row in np.flatnonzero(rng.random(count) < 0.4):
         gaps = int(rng.integers(1, 4))
@@ -152,7 +154,7 @@ def _dropped(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
 
 
 def _bursts(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """Short lags, with a long one at every fifth to fiftieth value."""
+    """Return short time steps, with a long one at every fifth to fiftieth value."""
     lags = rng.standard_exponential((count, length - 1)) + 0.2
     is_long = rng.random(lags.shape) < log_uniform(rng, 0.02, 0.2, count)[:, None]
     return _cumulated(np.where(is_long, lags * log_uniform(rng, 5, 50, count)[:, None], lags))
@@ -161,7 +163,7 @@ def _bursts(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
 def _cumulated(lags: np.ndarray) -> np.ndarray:
     """Return `[B, N]` times whose lags `[B, N-1]` have mean one."""
     steps = np.concatenate([np.zeros((len(lags), 1)), np.cumsum(lags, axis=1)], axis=1)
-    # Lags are at least a thousandth of a step, so that float64 seconds since the epoch are distinct.
+    # Time steps are at least a thousandth of a step, so that float64 seconds since the epoch are distinct.
     steps += 1e-3 * np.arange(steps.shape[1])
     return steps * ((steps.shape[1] - 1) / steps[:, -1:])
 

@@ -6,17 +6,18 @@ import numpy as np
 
 from rfa.training.synthetic.priors import chance, log_uniform
 
-# Upper bound of the rates.
+# Upper bound on the rates.
 LARGEST_RATE = 1e6
 RARE, BURSTS = 0.3, 8
 
 
 def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts and their rate, `[B, N]` each, of a latent signal of mean 0 and variance 1.
+    """Return counts and their rate, `[B, N]` each, given a latent signal with mean 0 and variance 1.
 
-    log λ = m + s latent with e^m log-uniform on .1 to 300 and s on .2 to 1.2. Half of the series are Poisson, the
-    others negative binomial: λ times Gamma(k) of mean 1, k log-uniform on .5 to 50. In three of ten, e^m is .003 to .5,
-    with up to eight temporary bursts of 1 to 50, like rare errors of a service.
+    log λ = m + s latent, with e^m log-uniform from .1 to 300 and s log-uniform from .2 to 1.2. Half of the series are
+    Poisson, the others negative binomial: λ is multiplied by Gamma(k) with mean 1 and k log-uniform from .5 to 50. In
+    three of ten series, e^m is from .003 to .5, with up to eight temporary bursts of 1 to 50, like rare errors of a
+    service.
     """
     count = len(latent)
     rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
@@ -35,11 +36,11 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
 
 
 def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return intermittent demand and its mean, `[B, N]` each, of a latent signal of mean 0 and variance 1.
+    """Return intermittent demand and its mean, `[B, N]` each, given a latent signal with mean 0 and variance 1.
 
-    The probability of a demand is 1/(1 + e^-(l + s latent)), with l the logit of a share log-uniform on .01 to .5. s is
-    0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal (Croston, 1972;
-    Syntetos and Boylan, 2005).
+    The probability of a demand is 1/(1 + e^-(l + s latent)), where l is the logit of a share that is log-uniform from
+    .01 to .5. s is 0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal
+    (Croston, 1972; Syntetos and Boylan, 2005).
     """
     count = len(latent)
     share = log_uniform(rng, 0.01, 0.5, (count, 1))
@@ -49,7 +50,7 @@ def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarr
     more = log_uniform(rng, 0.05, 20, (count, 1))
     spread = rng.uniform(0.1, 1, (count, 1))
     shape = latent.shape
-    # A geometric number of mean `more`, from an exponential one.
+    # A geometric number with mean `more`, made from an exponential one.
     whole = 1 + np.floor(rng.standard_exponential(shape) / np.log1p(1 / more))
     sizes = np.where(is_whole, whole, np.exp(spread * rng.standard_normal(shape)))
     mean = np.where(is_whole, 1 + more, np.exp(spread**2 / 2))

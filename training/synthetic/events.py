@@ -11,17 +11,17 @@ from rfa.training.synthetic.recursions import BOX, DECAY, PULSE, TRIANGLE, inter
 ARRIVALS = {"random": 40, "periodic": 35, "clustered": 25}
 RESPONSES = {DECAY: 40, PULSE: 25, BOX: 25, TRIANGLE: 10}
 MARKS = {"same": 40, "exponential": 25, "lognormal": 35}
-# Maximum number of events per series. More would be noise.
+# Maximum number of events per series. More events would look like noise.
 EVENTS = 256
 
 
 def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = Σ_k m_k r((t - t_k)/d): shot noise, such as jobs, orders, rain or spikes.
+    """Return `[B, N]` x(t) = Σ_k m_k r((t - t_k)/d), which is shot noise such as jobs, orders, rain or spikes.
 
     Events arrive at random (a Poisson process), periodically with a jitter of 0 to .2 (including calendar periods), or
-    in clusters: each event of a Poisson process is followed by a geometric number of others at exponential lags
-    (Neyman-Scott). Marks are equal, exponential or lognormal, in a fifth of the series of either sign. r is a decay, a
-    pulse, a box or a triangle of up to a third of the mean interval.
+    in clusters, where each event of a Poisson process is followed by a geometric number of others at exponential lags
+    (Neyman-Scott). Marks are equal, exponential or lognormal, and in a fifth of the series of either sign. r is a
+    decay, a pulse, a box or a triangle that lasts up to a third of the mean interval.
     """
     count = clock.count
     every, arrivals = arriving(rng, clock, choose(rng, ARRIVALS, count))
@@ -38,9 +38,10 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean interval `[B]` and increasing times `[B, K]` of events, in steps, infinite after the last.
+    """Return the mean interval `[B]` and the increasing times `[B, K]` of events in steps. Times after the last event
+    are infinite.
 
-    The first may precede the series, whose start includes its response.
+    The first event may precede the series, whose start then includes its response.
     """
     count = clock.count
     span = clock.steps[:, -1]
@@ -62,11 +63,12 @@ def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[
 
 
 def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` a quantity that repeatedly fills up to a threshold and is emptied, such as tanks or batteries.
+    """Return `[B, N]` values of a quantity that repeatedly fills up to a threshold and is emptied, such as a tank or a
+    battery.
 
-    Each cycle rises for u p and falls for (1 - u) p, between thresholds that vary by cycle. In half of the series the
-    fall is immediate (a sawtooth). Durations vary by up to a half. The curve between thresholds is linear, or y = (1 -
-    e^(-c s)) / (1 - e^-c), as for heat and charge.
+    A cycle of period p rises for the time u p and falls for (1 - u) p, between thresholds that vary by cycle. In half
+    of the series, the fall is immediate (a sawtooth). Durations vary by up to a half. The curve between the thresholds
+    is linear, or y = (1 - e^(-c s)) / (1 - e^-c), as for heat and charge.
     """
     count = clock.count
     period = np.where(rng.random(count) < 0.5, clock.periods(rng), log_uniform(rng, 5, clock.length / 2, count))
@@ -81,7 +83,7 @@ def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     blur = chance(rng, 0.6, count) * log_uniform(rng, 0.01, 0.4, (count, 1))
     full, empty = 1 + blur * rng.standard_normal(shape), blur * rng.standard_normal(shape)
     levels = np.concatenate([np.zeros((count, 1)), np.stack([full, empty], axis=2).reshape(count, -1)], axis=1)
-    # Position between two thresholds, 0 to 1, curved, and then in their units.
+    # The position between two thresholds, from 0 to 1, is curved and then converted to their units.
     place = interpolate(clock.steps, nodes, np.tile(np.arange(nodes.shape[1], dtype=np.float64), (count, 1)))
     index = np.minimum(place.astype(np.int64), nodes.shape[1] - 2)
     way = np.clip(place - index, 0, 1)

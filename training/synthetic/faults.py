@@ -1,4 +1,4 @@
-"""Observation faults: outliers, stuck sensors, missing values, and short histories."""
+"""Observation faults: outliers, stuck sensors, missing values and short histories."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHORTEST = 24
 
 
 def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
-    """Add outliers and stuck sensors in place to values `[B, N]`.
+    """Add outliers and stuck sensors to values `[B, N]`, in place.
 
-    Outliers are single or patches of up to 12, from one to a fiftieth of the series, 3 to 100 deviations away. In a
-    third of the series they replace values by 0 or by one distant number. A stuck sensor repeats a value for up to a
-    quarter of the series. A flat one deviates only temporarily, if at all.
+    Outliers are single values or patches of up to 12 values. A series has from one outlier to a fiftieth of its values,
+    which lie 3 to 100 deviations away. In a third of the series, they replace values by 0 or by one distant number. A
+    stuck sensor repeats a value for up to a quarter of the series. Constant series only deviate temporarily, if at all.
     """
     count, length = values.shape
     spread = values.std(axis=1)
@@ -46,10 +46,10 @@ def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
 
 
 def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
-    """Set missing values to NaN in place in values `[B, N]`.
+    """Set missing values `[B, N]` to NaN, in place.
 
-    In a fifth of the series: single ones (.2 to 30 %), one to five blocks of up to an eighth, or a part of every cycle,
-    such as nights and weekends. A third of the series have short histories of 24 values or more.
+    A fifth of the series lose single values (.2 to 30 %), one to five blocks of up to an eighth, or a part of every
+    cycle, such as nights and weekends. A third of the series have short histories of 24 values or more.
     """
     count, length = values.shape
     rows = np.flatnonzero(rng.random(count) < MISSING)

@@ -1,4 +1,4 @@
-"""Gaussian processes from random features of kernels, their products and sums."""
+"""Gaussian processes from random features of kernels, and of products and sums of kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEATURES = 48
 KERNELS = {"rbf": 25, "matern_3": 15, "matern_5": 15, "rational_quadratic": 15, "periodic": 30}
 # Number of harmonics of a periodic kernel.
 HARMONICS = 24
-# Base kernels per kernel, and the probability that two of them are multiplied instead of added.
+# Number of base kernels per kernel, and probability that two of them are multiplied instead of added.
 PARTS = {1: 40, 2: 40, 3: 20}
 MULTIPLIED = 0.5
 
@@ -22,7 +22,7 @@ MULTIPLIED = 0.5
 def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Sample `[B, N]` from zero-mean Gaussian processes.
 
-    Each kernel combines one to three base kernels by addition or multiplication. The base kernels are those of
+    Each kernel combines one to three base kernels by addition or multiplication. The base kernels are the same as in
     KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's
     theorem a stationary kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product,
     frequencies sampled from each are added; for a sum, each is sampled from one of them. Length scales range from 3
@@ -42,13 +42,13 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` x(t) = Σ_d a_d cos 2π (f_d t + φ_d) with a_d² exponential of mean 2/D.
+    """Return `[B, N]` x(t) = Σ_d a_d cos 2π (f_d t + φ_d), where a_d² is exponential with mean 2/D.
 
     Its autocovariance is E[x(t) x(s)] = E[cos 2π f (t - s)].
 
     Args:
-        steps: t, `[B, N]`.
-        frequency: f in cycles per step, `[B, D]`.
+        steps: times t, `[B, N]`.
+        frequency: frequencies f in cycles per step, `[B, D]`.
     """
     size = np.sqrt(2 / frequency.shape[1] * rng.standard_exponential(frequency.shape))
     phase = rng.random(frequency.shape)
@@ -59,7 +59,7 @@ def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray)
 
 
 def _part(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, D]` frequencies of one base kernel per series."""
+    """Return `[B, D]` frequencies of one base kernel for each series."""
     count = clock.count
     kind, scale = choose(rng, KERNELS, count), log_uniform(rng, 3, clock.length, count)
     period, narrow = clock.periods(rng), log_uniform(rng, 0.4, 3, count)
@@ -79,7 +79,9 @@ def rbf_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> 
 
 
 def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarray, int], np.ndarray]:
-    """Return frequencies of the Matérn kernel with ν = freedom/2: Student's t with 2ν degrees of freedom."""
+    """Return a function that samples frequencies of the Matérn kernel with ν = freedom/2, which are Student's t with 2ν
+    degrees of freedom.
+    """
 
     def drawn(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
         return rng.standard_t(freedom, (len(scale), count)) / (2 * np.pi * scale[:, None])
@@ -88,7 +90,7 @@ def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarra
 
 
 def rational_quadratic_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
-    """Return frequencies of k(τ) = 1/(1 + τ²/2ℓ²): RBF kernels with exponential inverse squared scales."""
+    """Return frequencies of k(τ) = 1/(1 + τ²/2ℓ²), a mixture of RBF kernels with exponential inverse squared scales."""
     return rbf_frequencies(rng, scale, count) * np.sqrt(rng.standard_exponential((len(scale), count)))
 
 

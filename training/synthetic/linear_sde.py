@@ -1,4 +1,4 @@
-"""Physical systems as linear stochastic differential equations, exact at any times."""
+"""Physical systems as linear stochastic differential equations, sampled exactly at any times."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SYSTEMS = {"relaxing": 35, "oscillator": 45, "body": 20}
 
 
 def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` sums of one to three of: relaxation, oscillators, moving bodies.
+    """Return `[B, N]` sums of one to three relaxations, oscillators and moving bodies.
 
         dz = (-μ + iω) z dt + sqrt(2μ) dW,  x = Re z        E[x(t) x(s)] = e^(-μ|t-s|) cos ω(t - s)
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
-    1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the series. An oscillator has a seasonal period
-    and a coherence of .3 to 100 cycles, so it can be a changing season.
+    1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the length of the series. An oscillator has a
+    seasonal period and a coherence of .3 to 100 cycles, so it can represent a changing season.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)
@@ -41,7 +41,9 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` oscillators of variance 1 for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]` (infinite: ω = 0)."""
+    """Return `[B, N]` oscillators with variance 1 for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]`, which is infinite for ω
+    = 0.
+    """
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
     spread[:, 0] = 1.0
@@ -51,13 +53,15 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
 
 
 def bodies(rng: np.random.Generator, lags: np.ndarray, lasting: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` positions from 0, with velocities of unit variance and correlation time `[B]`. Exact."""
+    """Return `[B, N]` positions that start at 0, with velocities of unit variance and the given correlation times
+    `[B]`. The sampling is exact.
+    """
     tau = lasting[:, None]
     h = lags / tau
     decay = np.exp(-h)
     one, two = rng.standard_normal(lags.shape), rng.standard_normal(lags.shape)
     spread = np.sqrt(1 - decay**2)
-    # Noise of velocity and position over a lag: the correlated part, and the remaining variance.
+    # The noise of velocity and position over a lag: the correlated part, and the remaining variance.
     shared = tau * (1 - decay) ** 2 / np.where(spread > 0, spread, 1)
     left = np.maximum(tau**2 * (2 * h - 3 + 4 * decay - decay**2) - shared**2, 0)
     drive = spread * one

@@ -1,4 +1,4 @@
-"""From a real-valued signal to instrument readings: links, scales, offsets and grids."""
+"""Conversion of a real-valued signal to instrument readings, with links, scales, offsets and grids."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 
 
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values and truth, `[B, N]`, through one link per series, and `[B]` whether zero is a special value.
+    """Return values and truth, `[B, N]` each, through one link per series, and whether zero is a special value, `[B]`.
 
-    e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where x > c else 0, x between
-    two bounds, the running sum of log(1 + e^(s x)); or x.
+    The links are x itself, e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where
+    x > c and 0 elsewhere, x clipped between two bounds, and the running sum of log(1 + e^(s x)).
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -58,11 +58,12 @@ def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
 def in_units(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, has_zero: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert both to units of an instrument: scales over nine decades, offsets, and a grid in a third of the series.
+    """Convert values and truth to the units of an instrument, with scales over nine decades, offsets, and a grid in a
+    third of the series.
 
-    An offset makes all values positive (most physical quantities), or is up to a hundred deviations either way, or is
-    zero. The grid is 1, 2 or 5 times a power of ten, with one to a thousand points per deviation. The truth is not
-    rounded.
+    An offset makes all values positive (as for most physical quantities), is up to a hundred deviations of either sign,
+    or is zero. The grid is 1, 2 or 5 times a power of ten, with one to a thousand points per deviation. The truth is
+    not rounded.
     """
     count = len(values)
     spread = values.std(axis=1, keepdims=True)

@@ -29,7 +29,7 @@ from rfa.training.synthetic.trends import breaks, trend, walk
 Family = Callable[[np.random.Generator, Clock], np.ndarray]
 Split = Literal["training", "validation"]
 
-# Components of a signal: `[B, N]` at the times of a clock, without a unit.
+# Components of a signal, `[B, N]` at the times of a clock, without a unit.
 FAMILIES: dict[str, Family] = {
     "calendar": calendar,
     "daylight": daylight,
@@ -52,7 +52,7 @@ FAMILIES: dict[str, Family] = {
     "structural": structural,
     "growth": growth,
 }
-# Observations of a rate, instead of the signal with noise.
+# Observations of a rate, used instead of the signal with noise.
 OBSERVED = {"counted": counted, "intermittent": intermittent}
 
 SEASONS = {"calendar": 45, "harmonic": 25, "profile": 22, "daylight": 4, "linear_sde": 4}
@@ -76,10 +76,10 @@ class Recipe(NamedTuple):
     """Recipe for one kind of series.
 
     Args:
-        weight: Weight of the kind.
-        slots: Families of each component, and the probability that the series has it.
-        clean: Share of series without noise.
-        noise: Range of the ratio of noise to signal, log-uniform.
+        weight: weight of the kind.
+        slots: families of each component, and the probability that the series has the component.
+        clean: share of series without noise.
+        noise: range of the ratio of noise to signal, which is log-uniform.
     """
 
     weight: float
@@ -102,10 +102,10 @@ RECIPES = {
     "counted": Recipe(6, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
     "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
 }  # fmt: skip
-# Share of series whose seasons scale with the level, and share of the others whose seasons scale independently.
+# Share of series whose seasons scale with the level, and share of the other series whose seasons scale independently.
 MULTIPLIED, SWELLS = 0.35, 0.25
-# Share of series with a change of season and level, and of mixtures of up to three series (TSMixup; Ansari et al.,
-# Chronos, 2024).
+# Share of series with a change of season and level, and share of mixtures of up to three series (TSMixup; Ansari et
+# al., Chronos, 2024).
 CHANGED, MIXED = 0.06, 0.08
 SHORTEST_LENGTH = 64
 
@@ -115,13 +115,13 @@ class Drawn:
     """A batch of series.
 
     Args:
-        times: Seconds since the epoch, `[B, N]` float64, increasing.
+        times: seconds since the epoch, `[B, N]` float64, increasing.
         values: `[B, N]` float64, NaN where missing and before a short history begins.
-        truth: Signal in the units of the values, without noise, rounding, outliers and gaps, `[B, N]` float64. For
-            counts and demand, their mean.
-        step: Nominal step in seconds, `[B]`.
-        has_calendar: Whether times are dates, `[B]`.
-        families: Components of each series.
+        truth: signal in the units of the values, without noise, rounding, outliers and gaps, `[B, N]` float64. For
+            counts and demand, it is their mean.
+        step: nominal step in seconds, `[B]`.
+        has_calendar: whether times are dates, `[B]`.
+        families: components of each series.
     """
 
     times: np.ndarray
@@ -135,18 +135,18 @@ class Drawn:
 def draw(
     seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training", is_short: bool = False
 ) -> Drawn:
-    """Sample a batch of series, a deterministic function of the arguments.
+    """Sample a batch of series. It is a deterministic function of the arguments.
 
     Args:
-        seed: Seed of a run.
-        count: Number of series B.
-        length: Number of values N of each.
-        index: Index of the batch.
-        split: Splits never share random numbers, for any seeds.
-        is_short: Use clocks of short series, mostly months, quarters, weeks and days.
+        seed: seed of a run.
+        count: number of series B.
+        length: number of values N of each series.
+        index: index of the batch.
+        split: name of the split. Splits never share random numbers, for any seeds.
+        is_short: whether to use the clocks of short series, mostly months, quarters, weeks and days.
 
     Raises:
-        ValueError: A number is negative, there is no series, or they are too short.
+        ValueError: If a number is negative, there is no series, or the series are too short.
     """
     if seed < 0 or index < 0 or count < 1:
         raise ValueError("seed and index must not be negative, and count must be positive")
@@ -169,7 +169,7 @@ def draw(
 def compose(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
-    """Return `[B, N]` signals of mean 0 and variance 1 for recipes `[B]`, and their families."""
+    """Return `[B, N]` signals with mean 0 and variance 1 for recipes `[B]`, and their families."""
     seasonal, other = np.zeros((2, clock.count, clock.length))
     families: list[list[str]] = [[] for _ in range(clock.count)]
     for name, is_season, rows in _components(rng, recipe):
@@ -189,7 +189,7 @@ def compose(
 
 
 def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -> None:
-    """Change size and phase of the season, and the level, from some time on, in place."""
+    """Change the size and phase of the season, and the level, from some time on, in place."""
     length = seasonal.shape[1]
     for row in np.flatnonzero(rng.random(len(seasonal)) < CHANGED):
         at, later = rng.integers(length // 8, length), rng.integers(0, length // 4)
@@ -199,7 +199,7 @@ def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
-    """Return families, whether they are seasonal, and their rows: one call per family and use."""
+    """Yield families, whether they are seasonal, and their rows, with one call per family and use."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)
@@ -209,14 +209,14 @@ def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[
             for each in slot:
                 found.setdefault((each, slot is SEASONS), []).append(chosen[family == each])
     for (name, is_season), parts in found.items():
-        # A series with the same family twice has two rows.
+        # A series with the same family twice occurs in two rows.
         for layer in _layers(parts):
             if len(layer):
                 yield name, is_season, layer
 
 
 def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Yield rows without repetition: the first of each, then the remaining ones."""
+    """Return rows without repetition: the first row of each series, then the remaining ones."""
     rows = np.concatenate(parts)
     _, first = np.unique(rows, return_index=True)
     once = np.sort(first)
@@ -227,7 +227,7 @@ def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
 def _mixed(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `[count, N]` weighted means of three of the series `[B, N]`, each of variance 1."""
+    """Return `[count, N]` weighted means of three of the series `[B, N]`, each scaled to variance 1."""
     weights = rng.dirichlet((1.5, 1.5, 1.5), count)
     both = np.zeros((2, count, values.shape[1]))
     for part in weights.T:
@@ -249,7 +249,9 @@ def standard(values: np.ndarray) -> np.ndarray:
 def _seen(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray, signal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and truth `[B, N]` of signals: through noise, links and units, or as counts and demand."""
+    """Return the values and truth `[B, N]` of signals, either through noise, links and units, or as counts and
+    demand.
+    """
     values, truth = np.empty_like(signal), np.empty_like(signal)
     rows = np.flatnonzero(~np.isin(recipe, list(OBSERVED)))
     lowest, highest = np.array([RECIPES[name].noise for name in recipe[rows]]).reshape(-1, 2).T

@@ -1,4 +1,4 @@
-"""Noise of many kinds."""
+"""Noise with several distributions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FOLLOWS_SIGNAL = 0.25
 
 
 def noise(rng: np.random.Generator, clock: Clock, signal: np.ndarray) -> np.ndarray:
-    """Sample noise `[B, N]` for a standardised signal `[B, N]`: zero mean and, before scaling, unit scale.
+    """Sample noise `[B, N]` for a standardised signal `[B, N]`. It has zero mean and, before scaling, unit scale.
 
-    Normal; Student's t with 2.5 to 8 degrees of freedom; a centred Gamma variable of either sign; an Ornstein-Uhlenbeck
-    process of .3 to 30 steps; or normal with stochastic volatility. In a quarter of the series it scales with the
-    signal as e^(k signal), k in -.4 to .8.
+    The noise is normal, Student's t with 2.5 to 8 degrees of freedom, a centred Gamma variable of either sign, an
+    Ornstein-Uhlenbeck process of .3 to 30 steps, or normal with stochastic volatility. In a quarter of the series, it
+    scales with the signal as e^(k signal), with k from -.4 to .8.
     """
     count = clock.count
     out = rng.standard_normal(signal.shape)

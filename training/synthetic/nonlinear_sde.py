@@ -27,13 +27,13 @@ SYSTEMS = (
 
 
 def nonlinear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` a variable of a noisy system.
+    """Return `[B, N]` values of one variable of a noisy system.
 
         double well            dx = (x - x³ + p cos z) dt + σ dW,  dz = q dt
         Van der Pol            dx = y dt + …,  dy = (p (1 - x²) y - x) dt + σ dW
         FitzHugh and Nagumo    dv = (v - v³/3 - w + p) dt + σ dW,  dw = q (v + .7 - r w) dt + …
         predator and prey      du = (1 - e^u/p - e^v) dt + σ dW,  dv = q (e^u - 1) dt + …     u, v logarithms
-        logistic growth        du = p (1 - e^u) dt + σ dW,  whose e^u is Gamma(2p/σ²) of mean 1
+        logistic growth        du = p (1 - e^u) dt + σ dW,  where e^u is Gamma(2p/σ²) with mean 1
         driven pendulum        dθ = y dt,  dy = (-p y - sin θ + q cos z) dt + σ dW,  dz = r dt
 
     A cycle has 8 to N/2 values.

@@ -1,4 +1,4 @@
-"""Distributions of parameters, one value per series, and waves of many series."""
+"""Distributions of parameters, with one value per series, and periodic functions of many series."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ import numpy as np
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | tuple[int, ...]) -> np.ndarray:
-    """Log-uniform between two positive numbers."""
+    """Sample a log-uniform distribution between two positive numbers."""
     return np.exp(rng.uniform(np.log(low), np.log(high), count))
 
 
 def chance(rng: np.random.Generator, probability: float, count: int) -> np.ndarray:
-    """Return `[B, 1]`, 1 with a given probability, else 0."""
+    """Return `[B, 1]` ones with the given probability, else zeros."""
     return (rng.random((count, 1)) < probability).astype(np.float64)
 
 
 def choose(rng: np.random.Generator, weights: Mapping[Any, float], count: int) -> np.ndarray:
-    """Return `[B]` keys sampled by their weights."""
+    """Return `[B]` keys, sampled by their weights."""
     chances = np.cumsum(list(weights.values()))
     return np.array(list(weights))[np.searchsorted(chances, rng.random(count) * chances[-1], side="right")]
 
 
 def heavy(rng: np.random.Generator, freedom: np.ndarray, shape: tuple[int, int], largest: float = 30.0) -> np.ndarray:
-    """Student's t `[B, N]` of unit variance with `[B]` degrees of freedom above 2, bounded by `largest`."""
+    """Sample Student's t `[B, N]` with unit variance and `[B]` degrees of freedom above 2, bounded by `largest`."""
     values = rng.standard_t(freedom[:, None], shape) * np.sqrt(1 - 2 / freedom)[:, None]
     return np.clip(values, -largest, largest)
 
 
 def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: float = 0.25) -> np.ndarray:
-    """Innovations `[B, N]` of unit variance: normal, or Student's t with 2.5 to 8 degrees of freedom."""
+    """Sample innovations `[B, N]` with unit variance, which are normal, or Student's t with 2.5 to 8 degrees of
+    freedom.
+    """
     values = rng.standard_normal(shape)
     rows = np.flatnonzero(rng.random(shape[0]) < heavy_share)
     if len(rows):
@@ -40,7 +42,9 @@ def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: f
 
 
 def cosine(cycles: np.ndarray) -> np.ndarray:
-    """cos 2π x for x in cycles, with error 3e-7: reduced in float64 and evaluated in float32, twenty times as fast."""
+    """Return cos 2π x for x in cycles, with an error of 3e-7. The argument is reduced in float64 and evaluated in
+    float32, which is twenty times as fast.
+    """
     reduced = (cycles - np.floor(cycles)).astype(np.float32)
     reduced *= np.float32(2 * np.pi)
     return np.cos(reduced, out=reduced).astype(np.float64)

@@ -14,7 +14,9 @@ from numba import njit
 
 
 def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Compile a function of arrays. Arguments are made contiguous, because each layout would be compiled separately."""
+    """Compile a function of arrays. Arguments are made contiguous, because each memory layout would be compiled
+    separately.
+    """
     kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
 
     @wraps(function)
@@ -32,11 +34,11 @@ RESPONSE_ENDS = 9.0
 
 @array_jit
 def autoregress(innovation, coefficients, lag):
-    """y[n] = Σ_p c[p] y[n - p lag] + e[n].
+    """Return y with y[n] = Σ_p c[p] y[n - p lag] + e[n].
 
     Args:
-        innovation: e, `[B, N]`.
-        coefficients: c, `[B, P]`.
+        innovation: innovations e, `[B, N]`.
+        coefficients: coefficients c, `[B, P]`.
         lag: 1, or the season of a seasonal autoregression, `[B]`.
     """
     out = np.empty_like(innovation)
@@ -54,7 +56,7 @@ def autoregress(innovation, coefficients, lag):
 
 @array_jit
 def rotate(decay, cosine, sine, real, imaginary):
-    """Real part of z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], all `[B, N]`."""
+    """Return the real part of z with z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], all `[B, N]`."""
     out = np.empty_like(real)
     for b in range(real.shape[0]):
         x, y = 0.0, 0.0
@@ -67,7 +69,7 @@ def rotate(decay, cosine, sine, real, imaginary):
 
 @array_jit
 def relax(decay, drive):
-    """y[n] = d[n] y[n-1] + u[n], with y[0] = u[0], all `[B, N]`."""
+    """Return y with y[n] = d[n] y[n-1] + u[n] and y[0] = u[0], all `[B, N]`."""
     out = np.empty_like(drive)
     for b in range(drive.shape[0]):
         y = 0.0
@@ -79,7 +81,9 @@ def relax(decay, drive):
 
 @array_jit
 def segment_of(steps, boundaries):
-    """Return `[B, N]` the number of increasing boundaries `[B, K]` at or before each increasing time `[B, N]`."""
+    """Return `[B, N]` the number of increasing boundaries `[B, K]` at or before each of the increasing times `[B,
+    N]`.
+    """
     out = np.empty(steps.shape, np.int64)
     for b in range(steps.shape[0]):
         k = 0
@@ -92,16 +96,16 @@ def segment_of(steps, boundaries):
 
 @array_jit
 def superpose(steps, arrivals, marks, duration, response):
-    """Shot noise `[B, N]`: Σ marks · r((t - arrival) / duration) over the events before t.
+    """Return shot noise `[B, N]`: Σ marks · r((t - arrival) / duration) over the events before t.
 
-    r(u) is e^-u, u e^(1-u), 1 until u = 1, or the triangle 1 - |2 u - 1|, for u >= 0.
+    For u >= 0, r(u) is e^-u, u e^(1-u), 1 until u = 1, or the triangle 1 - |2 u - 1|.
 
     Args:
-        steps: t, `[B, N]`, increasing.
-        arrivals: `[B, K]`, increasing, infinite where there is none.
-        marks: Heights, `[B, K]`.
-        duration: `[B]` steps.
-        response: One of `DECAY`, `PULSE`, `BOX`, `TRIANGLE`, `[B]`.
+        steps: times t, `[B, N]`, increasing.
+        arrivals: times of the events, `[B, K]`, increasing, infinite where there is no event.
+        marks: heights of the responses, `[B, K]`.
+        duration: duration of the responses in steps, `[B]`.
+        response: `DECAY`, `PULSE`, `BOX` or `TRIANGLE`, `[B]`.
     """
     out = np.zeros_like(steps)
     length = steps.shape[1]
@@ -130,7 +134,7 @@ def superpose(steps, arrivals, marks, duration, response):
 
 @array_jit
 def interpolate(at, nodes, values):
-    """Interpolate linearly `[B, N]` between nodes `[B, K]` at times `at` `[B, N]`, constant beyond the nodes."""
+    """Interpolate linearly at times `at` `[B, N]` between nodes `[B, K]`. The result is constant beyond the nodes."""
     out = np.empty_like(at)
     last = nodes.shape[1] - 1
     for b in range(at.shape[0]):

@@ -1,4 +1,4 @@
-"""Series that switch between states, such as machines, traffic or climates."""
+"""Series that switch between states, as machines, traffic or climates do."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rfa.training.synthetic.priors import chance, log_uniform
 from rfa.training.synthetic.recursions import relax, segment_of
 
 STATES = 5
-# Number of visits to states. A longer series stays in the last.
+# Number of visits to states. A longer series stays in the last state.
 VISITS = 400
 
 
 def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` x' = (m_s - x)/τ + noise of state s, with two to five states.
 
-    Each state has its own mean and deviation. The states alternate at random; in a third of the series there are two,
-    on and off. A visit lasts Gamma(k) with a mean of 4 steps to a third of the series, k from 1 (Markov) to 100 (a duty
-    cycle). Changes are immediate or, in a third of the series, take τ of 1 to 30 steps. In three of four series the
-    states differ in mean, in the others in deviation.
+    Each state has its own mean and deviation. The states alternate at random. In a third of the series, there are only
+    two states, on and off. The duration of a visit is Gamma(k) with a mean of 4 steps to a third of the series, and k
+    from 1 (Markov) to 100 (a duty cycle). Changes are immediate or, in a third of the series, take τ of 1 to 30 steps.
+    The states differ in mean in three of four series, and in deviation in the others.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
@@ -38,7 +38,9 @@ def switching(
     spread: np.ndarray,
     approach: np.ndarray,
 ) -> np.ndarray:
-    """Return `[B, N]` values in states `[B, N]` with means and deviations `[B, K]`, reached in `[B]` steps."""
+    """Return `[B, N]` values in states `[B, N]` with means and deviations `[B, K]`, which are approached within `[B]`
+    steps.
+    """
     count = clock.count
     level = np.take_along_axis(mean, state, axis=1)
     slow = np.flatnonzero(approach)
@@ -64,6 +66,6 @@ def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarra
 
 
 def visited(rng: np.random.Generator, steps: np.ndarray, lasts: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` the state at each time, given visits `[B, K]`. The series starts during the first."""
+    """Return `[B, N]` the state at each time, given visits `[B, K]`. The series starts during the first visit."""
     ends = np.cumsum(lasts, axis=1) - rng.random((len(lasts), 1)) * lasts[:, :1]
     return np.take_along_axis(state, np.minimum(segment_of(steps, ends), state.shape[1] - 1), axis=1)

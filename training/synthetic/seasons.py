@@ -1,4 +1,4 @@
-"""Seasons: calendar, any period, and daylight."""
+"""Seasons of the calendar, of any period, and of daylight."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from rfa.training.synthetic.clock import DAY, HOUR, WEEK, Clock
 from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
 from rfa.training.synthetic.recursions import relax
 
-# Points per profile: the quarter hours of a day.
+# Number of points per profile, which are the quarter hours of a day.
 POINTS = 96
 HARMONICS = 6
-# Number of days with their own size. Later ones have the size of the last.
+# Number of days with a size of their own. Later days have the size of the last one.
 LONGEST_DAYS = 1024
 THURSDAY, SUNDAY = 3, 6
 PROFILES = {"harmonics": 35, "bumps": 30, "boxes": 12, "bridge": 18, "free": 5}
 
 
 def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.ndarray:
-    """Return `[B, M]` one cycle of mean 0 and variance 1.
+    """Return `[B, M]` one cycle with mean 0 and variance 1.
 
-    Harmonics with amplitudes that decrease as a power, one to three bumps exp(κ (cos 2π(u - c) - 1)), boxes of any
-    width, a Brownian bridge, or free values.
+    It has harmonics with amplitudes that decrease as a power, one to three bumps exp(κ (cos 2π(u - c) - 1)), boxes of
+    any width, a Brownian bridge, or independent values.
     """
     u = np.arange(points) / points
     kind = choose(rng, PROFILES, count)
@@ -57,8 +57,8 @@ def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.n
 def harmonic(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return a Fourier season `[B, N]`: x(t) = Σ_h a_h cos(2π h φ(t) + ψ_h), h ≤ 6.
 
-    φ' = 1/p for a period p of the calendar or any other; a_h ~ N(0, h^-2β), β ~ U(.3, 2). In a quarter of the series a
-    Brownian motion of .01 to .15 cycles per cycle is added to φ.
+    φ' = 1/p for a period p from the calendar or any other, with a_h ~ N(0, h^-2β) and β ~ U(.3, 2). In a quarter of the
+    series, a Brownian motion of .01 to .15 cycles per cycle is added to φ.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None]
@@ -77,10 +77,10 @@ def harmonic(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = g_k P(t/p mod 1): a repeated profile P of any shape.
+    """Return `[B, N]` x(t) = g_k P(t/p mod 1), a repeated profile P of any shape.
 
-    log g_k of cycle k is an AR(1) of deviation up to .5 in two of five series, and 0 in the others. Edges of P stay
-    sharp in half of the series. In a quarter P changes to another profile, abruptly or slowly.
+    log g_k of cycle k is an AR(1) with a deviation of up to .5 in two of five series, and 0 in the others. Edges of P
+    stay sharp in half of the series. In a quarter, P changes to another profile, abruptly or slowly.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None] + rng.random((count, 1))
@@ -95,12 +95,12 @@ def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = g_day [l(w) + a D_w(h)] (1 + m Y) + b Y(year) + c M(day of the month): work and rest.
+    """Return `[B, N]` x(t) = g_day [l(w) + a D_w(h)] (1 + m Y) + b Y(year) + c M(day of the month), for work and rest.
 
     The hour h follows one profile on working days and another, or a mixture with the first, at the weekend. w is the
-    day of the week and l its level. Days off (ten per year, some of them a fortnight) are Sundays. Each day has its own
-    size g, and in some series the season of the year Y scales that of the day. Without a calendar a day is any season,
-    and seven of them are a week.
+    day of the week, and l is its level. Days off (ten per year, some of them forming a fortnight) are treated as
+    Sundays. Each day has its own size g, and in some series the season of the year Y scales the season of the day.
+    Without a calendar, a day is any season, and seven of them are a week.
     """
     count = clock.count
     days = clock.days(rng)
@@ -130,11 +130,11 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q: sunlight under clouds.
+    """Return `[B, N]` x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q, which is sunlight under clouds.
 
-    h is the hour angle, noon where the step is too long to resolve hours; δ is the declination of the sun over the
-    year, φ a latitude, q ~ U(.7, 1.5). The clouds c = 1/(1 + e^-z) are an Ornstein-Uhlenbeck process z of an hour to
-    three days, in half of the series around a clear sky.
+    h is the hour angle, or noon if the step is too long to resolve hours. δ is the declination of the sun over the
+    year, φ is a latitude, and q ~ U(.7, 1.5). The clouds are c = 1/(1 + e^-z) with an Ornstein-Uhlenbeck process z of
+    an hour to three days. In half of the series, z varies around a clear sky.
     """
     count = clock.count
     days = clock.days(rng)
@@ -153,7 +153,7 @@ def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _week(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `[B, 7 POINTS]` the hours of a week: levels and profiles of working days and of rest."""
+    """Return `[B, 7 POINTS]` the hours of a week, with levels and profiles of working days and days of rest."""
     work, rest = profiles(rng, count)[:, None], profiles(rng, count)[:, None]
     is_rest = np.zeros((count, 7))
     is_rest[:, 5:] = 1.0
@@ -163,7 +163,7 @@ def _week(rng: np.random.Generator, count: int) -> np.ndarray:
     lower = is_rest * np.where(
         rng.random((count, 1)) < 0.8, rng.uniform(0, 2.5, (count, 1)), -rng.uniform(0, 2, (count, 1))
     )
-    # Days differ in three of five series, and where there is no day of rest.
+    # Days differ in three of five series, and if there is no day of rest.
     each = np.maximum(chance(rng, 0.6, count), ~is_rest.any(axis=1, keepdims=True))
     each = each * log_uniform(rng, 0.02, 0.5, (count, 1)) * rng.standard_normal((count, 7))
     size = (1 - is_rest * rng.uniform(-0.2, 0.9, (count, 1)))[:, :, None]
@@ -172,7 +172,7 @@ def _week(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `[B, 366]` the days of a year that are off."""
+    """Return `[B, 366]` whether each day of a year is off."""
     is_off = (rng.random((count, 366)) < 10 / 366) & (rng.random((count, 1)) < 0.5)
     for row in np.flatnonzero(is_off.any(axis=1) & (rng.random(count) < 0.4)):
         begin = int(rng.integers(0, 366))
@@ -181,7 +181,7 @@ def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _sizes(rng: np.random.Generator, cycles: np.ndarray, share: float) -> np.ndarray:
-    """Return `[B, N]` the size of the cycle at each time: e^(AR(1)) in a share of the series, else 1."""
+    """Return `[B, N]` the size of the cycle at each time. It is e^(AR(1)) in a share of the series, else 1."""
     count = len(cycles)
     out = np.ones_like(cycles)
     rows = np.flatnonzero(rng.random(count) < share)
@@ -196,6 +196,6 @@ def _sizes(rng: np.random.Generator, cycles: np.ndarray, share: float) -> np.nda
 
 
 def _day_of_month(times: np.ndarray) -> np.ndarray:
-    """Return `[N]` 0 to 30."""
+    """Return the day of the month, `[N]`, from 0 to 30."""
     moments = times.astype(np.int64).astype("datetime64[s]")
     return (moments.astype("datetime64[D]") - moments.astype("datetime64[M]")).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Signals without a calendar: heartbeat-like pulses and modulated waves."""
+"""Signals without a calendar: pulses similar to heartbeats, and modulated waves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rfa.training.synthetic.clock import Clock
 from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
 from rfa.training.synthetic.recursions import interpolate, relax
 
-# Points per beat, and number of Gaussians per beat: a heartbeat has five.
+# Number of points per beat, and of Gaussians per beat. A heartbeat has five Gaussians.
 POINTS = 256
 WAVES = 5
 PARTIALS = 3
@@ -16,12 +16,12 @@ SHAPES = {"sine": 50, "square": 15, "triangle": 15, "ramp": 20}
 
 
 def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = a_k W(φ), φ = (t - b_k) / (b_(k+1) - b_k): a waveform from beat to beat.
+    """Return `[B, N]` x(t) = a_k W(φ) with φ = (t - b_k) / (b_(k+1) - b_k), a waveform from beat to beat.
 
-    W is a sum of one to five Gaussians of the phase, at most two of them tall and narrow (the shape of McSharry et al.,
-    A dynamical model for generating synthetic electrocardiogram signals, 2003; here of random sizes). The intervals
-    b_(k+1) - b_k are p e^v, with v an AR(1) of deviation .003 to .15. In a fifth of the series single beats come early
-    or are missed. The sizes a_k vary by up to a third.
+    W is a sum of one to five Gaussians of the phase, at most two of them tall and narrow. It has the shape of McSharry
+    et al., A dynamical model for generating synthetic electrocardiogram signals, 2003, with random sizes. The intervals
+    b_(k+1) - b_k are p e^v, where v is an AR(1) with a deviation of .003 to .15. In a fifth of the series, single beats
+    come early or are missed. The sizes a_k vary by up to a third.
     """
     count = clock.count
     period = log_uniform(rng, 6, clock.length / 5, count)
@@ -35,13 +35,13 @@ def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 def beating(
     rng: np.random.Generator, steps: np.ndarray, period: np.ndarray, spread: np.ndarray, is_odd: np.ndarray
 ) -> np.ndarray:
-    """Return `[B, N]` the number of beats until each time. The series starts during the first.
+    """Return `[B, N]` the number of beats until each time. The series starts during the first beat.
 
     Args:
-        steps: Times, `[B, N]`.
-        period: Median interval in steps, `[B]`.
-        spread: Deviation of the log interval, `[B]`.
-        is_odd: 1 where three beats in a hundred come early or are missed, else 0, `[B]`.
+        steps: times, `[B, N]`.
+        period: median interval in steps, `[B]`.
+        spread: deviation of the log interval, `[B]`.
+        is_odd: 1 if three beats in a hundred come early or are missed, else 0, `[B]`.
     """
     count = len(steps)
     shape = (count, int(np.ceil(2 * steps.max() / period.min())) + 4)
@@ -70,10 +70,10 @@ def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = Σ_i A_i(t) w(φ_i(t)), i ≤ 3: waves of changing amplitude and frequency.
+    """Return `[B, N]` x(t) = Σ_i A_i(t) w(φ_i(t)) with i ≤ 3, waves of changing amplitude and frequency.
 
-    φ' = f e^(r t) (1 + m cos 2π g t): a chirp of up to two octaves, and frequency modulation. A = a (1 + b cos 2π g' t)
-    with g' up to f/4, so that beats form. w is a sine, a square, a triangle or a ramp.
+    φ' = f e^(r t) (1 + m cos 2π g t) is a chirp of up to two octaves with frequency modulation. A = a (1 + b cos 2π g'
+    t) has g' up to f/4, so that beats form. w is a sine, a square, a triangle or a ramp.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)
@@ -98,7 +98,7 @@ def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _wave(kind: np.ndarray, phase: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` one of the shapes per series."""
+    """Return `[B, N]` one of the wave shapes for each series."""
     out = cosine(phase)
     out[kind == "square"] = np.sign(out[kind == "square"])
     out[kind == "triangle"] = 2 / np.pi * np.arcsin(np.clip(out[kind == "triangle"], -1, 1))

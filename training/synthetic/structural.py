@@ -1,4 +1,4 @@
-"""Structural series: evolving level, slope and season, additive or multiplicative, and growth without noise."""
+"""Structural series with evolving level, slope and season, additive or multiplicative, and growth without noise."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ MULTIPLICATIVE = 0.45
 
 
 def structural(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` y = l + s + e, or y = l e^(s + e): the model of exponential smoothing.
+    """Return `[B, N]` y = l + s + e, or y = l e^(s + e), the model of exponential smoothing.
 
         l' = l + b' + q_l ε      b' = φ b + q_b η      s' = s one season before + q_s ω      e ~ N(0, σ²)
 
-    in units of the noise of a step. φ is 1 or .8 to .995. Each deviation is 0 in some of the series. A quarter have no
-    season. Multiplicative series have a positive level, whose minimum is a tenth to three times its range.
+    The units are the noise of a step. φ is 1, or from .8 to .995. Each deviation is 0 in some of the series. A quarter
+    of the series have no season. Multiplicative series have a positive level, whose minimum is a tenth to three times
+    its range.
     """
     count, length = clock.count, clock.grid_length
     shape = (count, length)
@@ -45,7 +46,9 @@ def structural(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.ndarray:
-    """Return `[B, N]` a profile of `[B]` steps and variance about 1, each step a random walk from cycle to cycle."""
+    """Return `[B, N]` a profile of `[B]` steps with variance about 1. Each step is a random walk from cycle to
+    cycle.
+    """
     count = len(period)
     cycle = profiles(rng, count)
     changes = chance(rng, 0.6, count) * log_uniform(rng, 1e-3, 0.15, (count, 1))
@@ -53,16 +56,16 @@ def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.nd
     for row, steps in enumerate(period.tolist()):
         most = min(steps, length)
         index = (np.arange(most) * POINTS) // steps
-        # Short seasons are sampled per step: a profile of 96 points has more shape than four steps can show.
+        # Short seasons are sampled per step, because a profile of 96 points has more shape than four steps can show.
         drive[row, :most] = rng.standard_normal(most) if steps <= 12 else cycle[row, index]
     return autoregress(drive, np.ones((count, 1)), period)
 
 
 def growth(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x' = g, or the same for log x: smooth growth such as prices, populations or emissions.
+    """Return `[B, N]` x' = g, or the same for log x, which is smooth growth such as prices, populations or emissions.
 
-    g is a constant plus an Ornstein-Uhlenbeck process of a twentieth of the series to all of it, smoothed again in half
-    of the series.
+    g is a constant plus an Ornstein-Uhlenbeck process that lasts from a twentieth of the series to all of it. In half
+    of the series it is smoothed again.
     """
     count, length = clock.count, clock.length
     decay = np.exp(-clock.lags / log_uniform(rng, length / 20, length, (count, 1)))

@@ -1,4 +1,4 @@
-"""Nonlinear systems of up to three variables: equations and integration."""
+"""Nonlinear systems of up to three variables, with their equations and integration."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -19,7 +19,7 @@ DOUBLE_WELL, VAN_DER_POL, FITZHUGH_NAGUMO, PREDATOR_PREY, LOGISTIC, PENDULUM = 5
 
 @njit(cache=True, error_model="numpy", inline="always")
 def field(system, x, y, z, p, q, r):
-    """Return time derivatives of a system at a state. In driven systems z is the phase of the drive."""
+    """Return the time derivatives of a system at a state. In driven systems, z is the phase of the drive."""
     if system == LORENZ:
         return p * (y - x), x * (q - z) - y, x * y - r * z
     if system == ROSSLER:
@@ -51,16 +51,16 @@ def field(system, x, y, z, p, q, r):
 def integrate(rng, system, state, parameters, noise, longest, durations):
     """Return the state after each duration, `[B, N, 3]`.
 
-    Fourth-order Runge-Kutta in steps of at most `longest`, each followed by a normal step of variance noise² dt. For
-    additive noise this converges in first order of dt.
+    The method is fourth-order Runge-Kutta in steps of at most `longest`, each followed by a normal step with variance
+    noise² dt. For additive noise, it converges in first order of dt.
 
     Args:
-        system: Index of the equations, `[B]`.
-        state: Initial state, `[B, 3]`.
-        parameters: `[B, 3]`.
-        noise: Diffusion, `[B, 3]`.
-        longest: Largest step, `[B]`.
-        durations: `[B, N]`, >= 0.
+        system: index of the equations, `[B]`.
+        state: initial state, `[B, 3]`.
+        parameters: parameters of the equations, `[B, 3]`.
+        noise: diffusion, `[B, 3]`.
+        longest: largest step, `[B]`.
+        durations: durations between the returned states, `[B, N]`, >= 0.
     """
     count, length = durations.shape
     out = np.empty((count, length, 3))
@@ -90,8 +90,8 @@ def integrate(rng, system, state, parameters, noise, longest, durations):
 
 
 class System(NamedTuple):
-    """A system: ranges of its parameters, initial state, time per cycle, relative diffusion of its first two variables,
-    observed variables, and integration steps per cycle.
+    """A system with the ranges of its parameters, its initial state, time per cycle, relative diffusion of its first
+    two variables, observed variables, and integration steps per cycle.
     """
 
     kind: int
@@ -105,9 +105,9 @@ class System(NamedTuple):
 
 
 def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.ndarray, length: int) -> np.ndarray:
-    """Return `[B, N]` a variable of a system at `steps` `[B, N]`, with 8 to `length / 2` steps per cycle.
+    """Return `[B, N]` values of one variable of a system at `steps` `[B, N]`, with 8 to `length / 2` steps per cycle.
 
-    The first 10 cycles are dropped, so that states are on the attractor. Noise is that of the system, or down to a
+    The first 10 cycles are dropped, so that states are on the attractor. The noise is that of the system, or down to a
     thirtieth of it.
     """
     count = len(steps)

@@ -1,4 +1,4 @@
-"""Levels: trends, structural breaks, and random walks."""
+"""Levels: trends, structural breaks and random walks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
         y = s x + Σ_k s_k max(0, x - c_k) + a (e^(g x) - 1) / (e^|g| - 1) + b / (1 + e^-((x - c)/w))
 
-    s, s_k, a, b ~ N(0, 1), g = ±U(1, 6), w from .01 to .3. Half of the series have kinks, a quarter each of the last
-    two terms, and a third of those with such a term no line.
+    s, s_k, a and b are N(0, 1), g is ±U(1, 6), and w is from .01 to .3. Half of the series have kinks, and a quarter
+    have each of the last two terms. A third of the series with such a term have no line.
     """
     count = clock.count
     x = clock.steps / clock.steps[:, -1:]
@@ -40,8 +40,8 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
         y = Σ_k h_k r((t - c_k) / d_k)
 
-    with r(u) a step in half of the breaks, min(1, max(0, u)) over d up to a tenth of the series, a step that returns
-    after d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
+    In half of the breaks, r(u) is a step. In the others, it is min(1, max(0, u)) over d of up to a tenth of the series,
+    a step that returns after d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
     """
     count = clock.count
     steps, span = clock.steps, clock.steps[:, -1:]
@@ -63,11 +63,12 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps: random walks, such as prices, stocks and levels.
+    """Return `[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps, which are random walks such as prices, stocks and levels.
 
-    Increments over a lag have variance σ² lag, are normal or Student's t, and drift by b (half of the series, up to 2 σ
-    / √T). κ is 0, or 1/κ is a third to three times the series (a fifth). log σ is a slow process in two of five series
-    (stochastic volatility). A tenth have rare jumps, and an eighth is integrated again: a local linear trend.
+    Increments over a lag have variance σ² lag and are normal or Student's t. In half of the series they drift by b, up
+    to 2 σ / √T. κ is 0, or in a fifth of the series 1/κ is a third to three times the length. log σ is a slow process
+    in two of five series (stochastic volatility). A tenth of the series have rare jumps, and an eighth are integrated
+    again, which gives a local linear trend.
     """
     count, length = clock.count, clock.length
     lags = clock.lags
@@ -86,7 +87,9 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def volatility(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` e^v of median 1, v an Ornstein-Uhlenbeck process of deviation .3 to 1 and 10 to N steps."""
+    """Return `[B, N]` e^v with median 1, where v is an Ornstein-Uhlenbeck process with a deviation of .3 to 1 and 10 to
+    N steps.
+    """
     count = clock.count
     decay = np.exp(-clock.lags / log_uniform(rng, 10, clock.length, (count, 1)))
     drive = np.sqrt(1 - decay**2) * rng.standard_normal(decay.shape)

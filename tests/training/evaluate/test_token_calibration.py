@@ -68,7 +68,7 @@ def test_windows_are_spread_and_do_not_overlap(monkeypatch):
     monkeypatch.setattr(token_calibration, "WINDOW", 10)
     windows = spread_windows(np.arange(1001, dtype=np.uint16), 35)
     assert windows.tolist() == [list(range(start, start + 11)) for start in (0, 490, 990)]
-    with pytest.raises(ValueError, match="the text has 20 tokens; two windows need 21"):
+    with pytest.raises(ValueError, match="the text has 20 tokens, but two windows need 21"):
         spread_windows(np.arange(20), 100)
     with pytest.raises(ValueError, match="--limit 19 is less than two windows; it must be at least 20"):
         spread_windows(np.arange(1001), 19)
