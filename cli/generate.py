@@ -81,7 +81,7 @@ def generate(
     import asyncio
 
     from rfa.cli.bundles import find_bundle
-    from rfa.service.engine.engine import draw_seed
+    from rfa.service.engine.seeds import draw_seed
     from rfa.service.engine.text.options import GenerateOptions
 
     options = GenerateOptions(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from rfa.runtime.filters import auto
 from rfa.runtime.filters.filter import FilterRuntime
@@ -17,7 +16,8 @@ from rfa.runtime.text.context_format import output_bytes
 from rfa.runtime.text.language import Language
 from rfa.runtime.uncertainty.interface import FilterOptions, MergeOptions
 from rfa.service.engine import request_size
-from rfa.service.engine.filter.jobs import FilterJob
+from rfa.service.engine.choices import ModelChoice, ResolvedChoice, StateKind, WithCovariates
+from rfa.service.engine.filter.filter_job import FilterJob
 from rfa.service.engine.filter.many import EVENT_BYTES, ManyJob, ManyStage, Part
 from rfa.service.engine.filter.merging import MergeJob
 from rfa.service.engine.filter.sequence_job import SequenceJob
@@ -36,34 +36,11 @@ from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
-from rfa.service.schemas.server_replies import Kind
 from rfa.service.schemas.system import SystemRequest
 from rfa.service.settings import Settings
 
-SEED_BITS = 53  # JSON readers may store numbers as doubles, whose integers are exact up to 53 bits
 NUMBERS_PER_TOKEN = 5
-# The name of a model, None for the default model, or the system of a request.
-ResolvedChoice = str | None | ServedSystem
-
-
-class WithCovariates(NamedTuple):
-    """A model together with its number of known covariates."""
-
-    choice: ResolvedChoice
-    covariates: int
-
-
-ModelChoice = ResolvedChoice | WithCovariates
 AnyJob = TypeVar("AnyJob", bound=Job)
-
-
-@dataclass(frozen=True)
-class StateKind:
-    """The model that a state belongs to, and the maximum size of its states."""
-
-    digest: str
-    kind: Kind
-    max_bytes: int
 
 
 class Engine:
@@ -418,8 +395,3 @@ class Engine:
         if numbers > limit:
             message = f"{param} requests a reply of about {numbers} numbers; this server sends at most {limit}."
             raise InvalidRequest(message, param=param, code="reply_too_large")
-
-
-def draw_seed() -> int:
-    """Return a random seed."""
-    return secrets.randbits(SEED_BITS)

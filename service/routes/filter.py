@@ -35,8 +35,9 @@ from rfa.service.access.record import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces
-from rfa.service.engine.engine import Engine, ModelChoice, WithCovariates
-from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.choices import ModelChoice, WithCovariates
+from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter.filter_job import Filtered, FilterJob
 from rfa.service.engine.filter.many import Part
 from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.errors import InvalidRequest

@@ -37,7 +37,8 @@ from rfa.runtime.uncertainty.input import value_range
 from rfa.runtime.uncertainty.steps import select_fields
 from rfa.service.access.quotas import client_of
 from rfa.service.disconnect import ClientGone
-from rfa.service.engine.engine import Engine, ModelChoice, WithCovariates
+from rfa.service.engine.choices import ModelChoice, WithCovariates
+from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamStep
 from rfa.service.errors import (
     NAMED,

@@ -11,7 +11,8 @@ from rfa.service.access.quotas import client_of
 from rfa.service.access.record import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
-from rfa.service.engine.engine import Engine, ModelChoice
+from rfa.service.engine.choices import ModelChoice
+from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter.merging import MergedState
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import lease_of

@@ -11,7 +11,8 @@ from starlette.requests import HTTPConnection
 
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state.names import Opened, SessionName, SessionReference, StateScope
-from rfa.service.engine.engine import StateKind, draw_seed
+from rfa.service.engine.choices import StateKind
+from rfa.service.engine.seeds import draw_seed
 from rfa.service.errors import Conflict, InvalidRequest, NotFound
 from rfa.service.state.keeper import StateKeeper
 

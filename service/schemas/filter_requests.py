@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -17,154 +15,53 @@ from pydantic import (
     model_validator,
 )
 
-from rfa.data.clock import get_zone
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.uncertainty.input import (
-    LARGEST_HORIZON,
-    LARGEST_OBSERVATION,
-    LARGEST_TIME,
-    LEAST_NOISE,
     MOST_COMPONENTS,
     MOST_COVARIATES,
-    MOST_HORIZONS,
-    MOST_LEVELS,
-    MOST_NOISE,
-    MOST_SAMPLES,
 )
 from rfa.service.schemas.alarm_requests import Alarms
-from rfa.service.schemas.arrays import takes_arrays
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import (
     MAX_ITEMS,
     SEED,
     InitialState,
-    ModelName,
     ReturnState,
     Seed,
+)
+from rfa.service.schemas.filter_fields import (
+    BIAS,
+    COVARIATES,
+    INPUT,
+    MAX_AHEAD,
+    ONLY_COLUMN,
+    ROW_FIELDS,
+    USUAL_AHEAD,
+    Column,
+    ColumnName,
+    FilterModel,
+    Horizons,
+    Input,
+    Levels,
+    NamedColumns,
+    NoiseScale,
+    Observation,
+    PassesChoice,
+    Samples,
+    SeriesName,
+    StepFields,
+    System,
+    Times,
+    ValueRange,
+    Zone,
 )
 from rfa.service.schemas.late import Late
 from rfa.service.schemas.stream_rows import refuse_rows
 from rfa.service.schemas.system import SystemRequest
 
-# Largest value of `ahead`, and the default for a list of numbers without times.
-MAX_AHEAD = 1024
-USUAL_AHEAD = 16
-# Name of the column that holds a list of numbers.
-ONLY_COLUMN = "y"
 # Fields of a series that may also apply to all of `series`.
 SHARED_FIELDS = frozenset({"return_state", "system"})
-
-Component = Annotated[float, Field(ge=-LARGEST_OBSERVATION, le=LARGEST_OBSERVATION)]
-Observation = Annotated[list[Component | None], Field(min_length=1, max_length=MOST_COMPONENTS, fail_fast=True)]
-Time = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
-NoiseScale = Annotated[float, Field(ge=LEAST_NOISE, le=MOST_NOISE)]
-# Lists in JSON; float64 arrays in Arrow, where NaN marks a missing value.
-Times = Annotated[list[Time], Field(max_length=MAX_ITEMS, fail_fast=True), takes_arrays(LARGEST_TIME, may_miss=False)]
-Column = Annotated[
-    list[Component | None],
-    Field(max_length=MAX_ITEMS, fail_fast=True),
-    takes_arrays(LARGEST_OBSERVATION, may_miss=True),
-]
-SeriesName = Annotated[str, Field(max_length=256)]
-ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Input = Annotated[list[Component], Field(min_length=1, max_length=MOST_COMPONENTS)]
-INPUT = (
-    "control input per unit of time since the previous observation, one number per state component. Only linear "
-    "filters of up to 16 components support it. Forecasts use the last input"
-)
-COVARIATES = (
-    "columns whose future values are known, such as a price, a promotion or a holiday (0 or 1); null is "
-    "unknown. Only `default` and `series` use them, and only where they have improved the forecasts"
-)
-BIAS = "offset of the measurement, one number per component, which is subtracted first"
-# Fields that have a value for each row.
-ROW_FIELDS = {
-    "times": Time, "observations": Observation | None, "noise": NoiseScale | None, "input": Input | None,
-    "bias": Input | None,
-}  # fmt: skip
-
-Level = Annotated[float, Field(gt=0, lt=1)]
-Levels = Annotated[
-    list[Level] | None,
-    Field(
-        max_length=MOST_LEVELS, fail_fast=True, description="levels of the intervals; null uses the calibrated levels"
-    ),
-]
-Horizons = Annotated[
-    list[Annotated[float, Field(gt=0, le=LARGEST_HORIZON)]],
-    Field(
-        max_length=MOST_HORIZONS,
-        fail_fast=True,
-        description="horizons of the forecasts from each observation, in units of the times",
-    ),
-]
-StepField = Literal[
-    "mean", "std", "precision", "confidence", "weight", "innovation", "nis", "anomaly", "alarm", "raised", "interval",
-    "forecast", "samples", "weights",
-]  # fmt: skip
-StepFields = Annotated[
-    list[StepField] | None,
-    Field(
-        min_length=1,
-        max_length=14,
-        description="fields of each step in addition to index and t; null selects all except `weights`. Fewer "
-        "fields are faster",
-    ),
-]
-FilterModel = Annotated[
-    ModelName | None,
-    Field(
-        description="name of the model; null selects `series`, a network for any number of columns, or `auto` if "
-        "`series` is not served. `auto-joint` uses the correlation of the columns"
-    ),
-]
-ValueRange = Annotated[
-    Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None,
-    Field(
-        description="lowest and highest possible value (null for no limit). Estimates, forecasts, bounds and "
-        "samples never lie outside. To report values outside a range as alarms, use `alarm.range`"
-    ),
-]
-System = Annotated[
-    SystemRequest | None, Field(description="system to filter with instead of a `model`; a state needs the same system")
-]
-Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="number of samples from the posterior of each step")]
-PassesChoice = Annotated[
-    int | None,
-    Field(
-        ge=1,
-        le=64,
-        description="number K of passes that compute the robust weight, at most the model's own; null uses the "
-        "model's number",
-    ),
-]
-
-
-def _checked_zone(name: str) -> str:
-    get_zone(name)
-    return name
-
-
-Zone = Annotated[
-    str,
-    AfterValidator(_checked_zone),
-    Field(
-        max_length=64,
-        description="time zone, such as Europe/Berlin. `default` follows its days and weeks through clock changes; "
-        "times must be seconds since 1970. A continued stream must state it again",
-    ),
-]
-
-
-def _named(values: Any) -> Any:
-    """Return a list of numbers as one named column."""
-    return {ONLY_COLUMN: values} if isinstance(values, list) else values
-
-
-NamedColumns = Annotated[
-    dict[ColumnName, Column], BeforeValidator(_named, json_schema_input_type=dict[ColumnName, Column] | Column)
-]
 
 
 class FilterSeries(Request):

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from rfa.runtime.choices import MergeMethod
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import ModelName, ReturnState, StateReference
-from rfa.service.schemas.filter_requests import Horizons, Levels, System, Time, check_system
+from rfa.service.schemas.filter_fields import Horizons, Levels, System, Time
+from rfa.service.schemas.filter_requests import check_system
 
 MAX_MERGED = 8
 

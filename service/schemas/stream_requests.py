@@ -10,7 +10,7 @@ from rfa.runtime.uncertainty.input import MOST_COMPONENTS, MOST_COVARIATES
 from rfa.service.schemas.alarm_requests import Alarms
 from rfa.service.schemas.base import FieldError, Request
 from rfa.service.schemas.fields import InitialState, ReturnState, Seed
-from rfa.service.schemas.filter_requests import (
+from rfa.service.schemas.filter_fields import (
     BIAS,
     COVARIATES,
     INPUT,
@@ -29,8 +29,8 @@ from rfa.service.schemas.filter_requests import (
     Time,
     ValueRange,
     Zone,
-    check_system,
 )
+from rfa.service.schemas.filter_requests import check_system
 from rfa.service.schemas.late import Late
 
 

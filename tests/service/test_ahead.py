@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import rfa
-from rfa.service.schemas.filter_requests import USUAL_AHEAD
+from rfa.service.schemas.filter_fields import USUAL_AHEAD
 from tests.service.live import answer, serving
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import stages as filtering
-from rfa.service.engine.filter.jobs import FilterJob
+from rfa.service.engine.filter.filter_job import FilterJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
 from rfa.service.errors import InternalError, NotReady, Overloaded

@@ -25,7 +25,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from rfa.service.engine.filter.jobs import MOST_REFUSED
+from rfa.service.engine.filter.recurrent_job import MOST_REFUSED
 from rfa.service.engine.filter.stream import StreamJob
 from rfa.service.errors import Conflict, ErrorReply, InvalidRequest, RowErrorReply
 from rfa.service.routes.stream_frames import parse_observation

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rfa.service.engine.filter.jobs import MOST_REFUSED
+from rfa.service.engine.filter.recurrent_job import MOST_REFUSED
 from rfa.service.errors import RowErrorReply
 from rfa.service.schemas.filter_replies import FilterDone, LateStep
 from tests.service.live import refusal, serving

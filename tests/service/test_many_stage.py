@@ -21,7 +21,7 @@ from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.filter import many as many_series
 from rfa.service.engine.filter import stages as filtering
-from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.filter.filter_job import Filtered, FilterJob
 from rfa.service.engine.filter.many import ManyJob, SeriesEnd
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import Observed

@@ -16,7 +16,7 @@ from rfa.runtime.series.work import count_cells
 from rfa.runtime.uncertainty.interface import FilterOptions, Piece
 from rfa.service.engine import job as jobs
 from rfa.service.engine.filter import stages
-from rfa.service.engine.filter.jobs import FilterJob
+from rfa.service.engine.filter.filter_job import FilterJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamJob
 from rfa.service.metrics import Metrics

@@ -14,7 +14,7 @@ from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
-from rfa.service.engine.filter.jobs import RecurrentJob
+from rfa.service.engine.filter.recurrent_job import RecurrentJob
 from tests.soak.seat_reuse import soak, without_zeroing
 from tests.soak.watched import WatchedFilter
 

@@ -19,7 +19,7 @@ from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.runtime.uncertainty.steps import Steps
 from rfa.service.engine.engine import Engine
-from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.filter.filter_job import Filtered, FilterJob
 from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob
 from rfa.service.engine.text.generated import Generation

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rfa.service.engine.filter.jobs import Filtered, FilterJob
+from rfa.service.engine.filter.filter_job import Filtered, FilterJob
 from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.filter.stages import QUANTUM_SECONDS, observe_end
 from rfa.service.engine.job import Job

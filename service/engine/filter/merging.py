@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.outputs import FilterStep
 from rfa.runtime.uncertainty.interface import MergeOptions
-from rfa.service.engine.filter.jobs import PackedState
+from rfa.service.engine.filter.recurrent_job import PackedState
 from rfa.service.engine.filter.stages import observe_end
 from rfa.service.engine.job import Job
 from rfa.service.metrics import Metrics

@@ -41,7 +41,8 @@ from rfa.runtime.uncertainty.forecast_checks import (
 )
 from rfa.runtime.uncertainty.input import level_name, out_of_range
 from rfa.runtime.uncertainty.steps import Forecasts, Steps
-from rfa.service.engine.filter.jobs import Filtered, FilterJob, PackedState, RecurrentJob, forecast_rows
+from rfa.service.engine.filter.filter_job import Filtered, FilterJob, forecast_rows
+from rfa.service.engine.filter.recurrent_job import PackedState, RecurrentJob
 from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.job import Job
 from rfa.service.engine.scheduler import deliver_early

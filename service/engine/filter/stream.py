@@ -14,7 +14,7 @@ from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.interface import UNLIMITED, LateOptions, ReadoutOptions, Row
 from rfa.service.disconnect import ClientGone
-from rfa.service.engine.filter.jobs import PackedState, RecurrentJob
+from rfa.service.engine.filter.recurrent_job import PackedState, RecurrentJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.errors import RowErrorReply, ServiceError
 from rfa.service.schemas.filter_replies import EndReason
