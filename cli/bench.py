@@ -21,15 +21,11 @@ Folder = Annotated[Path | None, typer.Option(help="Directory for the pictures.",
 @app.command("decode")
 def bench_decode(
     bundle: BundleName = "books",
-    device: Annotated[
-        Literal["cpu", "cuda"], typer.Option(help="With cuda, measure the paper-size model in CUDA graphs.")
-    ] = "cpu",
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="cuda measures the paper-size model.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="JSON file to write. The default is in results.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the time per token on one thread, early and late in a text, and with a cache. On a GPU, also measure it
-    by batch size.
-    """
+    """Measure the time per token on one thread, early and late, and with a cache; on a GPU, also by batch size."""
     if device == "cuda":
         from rfa.benchmarks.gpu.decode import write_decode_gpu
 
@@ -44,16 +40,11 @@ def bench_decode(
 @app.command("aot")
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with the file; the exit code is 1 if a number grew.")
-    ] = False,
-    triton: Annotated[
-        Path | None, typer.Option(help="Directory of another Triton version, made with `pip install --target`.")
-    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number grew compared with --out.")] = False,
+    triton: Annotated[Path | None, typer.Option(help="Directory of another Triton (`pip install --target`).")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compile the fused kernels for five architectures without a GPU, and report registers, spills and instructions per
-    score.
+    """Compile the fused kernels for five architectures without a GPU, and report their registers and instructions.
 
     This takes 20 minutes on two cores.
     """
@@ -145,12 +136,10 @@ def bench_filter_accuracy(
     trials: Annotated[int, typer.Option(min=1, help="Number of streams per scenario.")] = 500,
     steps: Annotated[int, typer.Option(min=20, help="Number of observations per stream.")] = 1000,
     out: JsonFile = RESULTS / "filter-accuracy.json",
-    plot: Annotated[
-        Path | None, typer.Option(help="Figure to write, with the error by noise level and the response to a jump.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure of the error by noise and the response to a jump.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure error, calibration and the delay after a jump of the linear filter, on simulated systems from the
+    """Measure error, calibration and delay after a jump of the linear filter, on simulated systems from the
     literature.
     """
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
@@ -173,9 +162,7 @@ def bench_quality(
             metavar="DIR",
         ),
     ],
-    runs: Annotated[
-        Path, typer.Option(help="Directory for the runs, with one subdirectory each.", metavar="DIR", file_okay=False)
-    ],
+    runs: Annotated[Path, typer.Option(help="Directory for the runs.", metavar="DIR", file_okay=False)],
     variants: Annotated[
         str | None,
         typer.Option(
@@ -184,27 +171,17 @@ def bench_quality(
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
     config: Annotated[str, typer.Option(help="Model size: small, paper, or a JSON file.")] = "small",
-    lengths: Annotated[
-        str, typer.Option(help="Context windows in multiples of the training length.", metavar="NUMBERS")
-    ] = "1,2,4,8",
-    tokens: Annotated[int, typer.Option(help="Number of tokens to score, a multiple of the longest window.")] = 65_536,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Number of parallel runs, each in a process with one thread.")
-    ] = 1,
+    lengths: Annotated[str, typer.Option(help="Context windows in training lengths.", metavar="NUMBERS")] = "1,2,4,8",
+    tokens: Annotated[int, typer.Option(help="Number of tokens to score.")] = 65_536,
+    workers: Annotated[int, typer.Option(min=1, help="Number of parallel runs, each with one thread.")] = 1,
     device: Device = "auto",
-    evaluate_only: Annotated[
-        bool, typer.Option("--evaluate-only", help="Score trained runs without training.")
-    ] = False,
-    speed_only: Annotated[
-        bool, typer.Option("--speed-only", help="Only measure the speed of the variants, on one thread.")
-    ] = False,
+    evaluate_only: Annotated[bool, typer.Option("--evaluate-only", help="Only score trained runs.")] = False,
+    speed_only: Annotated[bool, typer.Option("--speed-only", help="Only time the variants, on one thread.")] = False,
     figures: Folder = None,
     out: JsonFile = RESULTS / "quality-small.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train every variant of the papers on a corpus, or continue training, and report the perplexity by context length
-    over seeds.
-    """
+    """Train every variant of the papers on a corpus, or continue, and report perplexity by context length."""
     from rfa.benchmarks.language.quality.runs import FailedRunsError
     from rfa.benchmarks.language.quality.scores import Scoring
     from rfa.benchmarks.language.quality.table import QualityPlan, names, numbers, write_quality, write_speed
@@ -237,23 +214,17 @@ def bench_load(
     warmup: Annotated[float | None, typer.Option(help="Seconds of load before the measurement.")] = None,
     generators: Annotated[int | None, typer.Option(help="Number of processes that generate load.")] = None,
     text_rate: Annotated[float | None, typer.Option(help="Texts per second, as a Poisson process.")] = None,
-    text_streams: Annotated[
-        int | None, typer.Option(help="Number of concurrent texts, instead of --text-rate.")
-    ] = None,
+    text_streams: Annotated[int | None, typer.Option(help="Concurrent texts, instead of --text-rate.")] = None,
     filter_streams: Annotated[int | None, typer.Option(help="Number of live filter streams.")] = None,
     rate: Annotated[float | None, typer.Option(help="Observations per second in each live stream.")] = None,
     batch_rate: Annotated[float | None, typer.Option(help="Whole series per second, as a Poisson process.")] = None,
     bundles: Bundles = None,
     budgets: Annotated[Path | None, typer.Option(help="Scenario file. The default is benchmarks/budgets.toml.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Figure to write, with the latency over time and its distribution.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure of the latency over time and its distribution.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send load to a server in an open loop, and check every response. The exit code is 1 if a latency budget is
-    missed.
-    """
+    """Send load to a server in an open loop, and check every response. Exit with 1 if a latency budget is missed."""
     from rfa.benchmarks.load.report import BudgetMissed
     from rfa.benchmarks.load.run import run_scenario
     from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
@@ -295,14 +266,10 @@ def bench_filter_speed(
 def bench_forecast(
     data: Annotated[Path, typer.Option(help="ETTh1.csv, which is not included.", metavar="CSV")],
     out: JsonFile = RESULTS / "forecast-etth1.json",
-    plot: Annotated[
-        Path | None, typer.Option(help="Figure to write, with a week of forecasts and their intervals.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure of a week of forecasts with their intervals.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forecast ETTh1 one and 24 hours ahead, and compare CRPS and coverage with persistence, seasonal naive and
-    statsmodels.
-    """
+    """Forecast ETTh1 1 and 24 hours ahead, and compare with persistence, seasonal naive and statsmodels."""
     from rfa.benchmarks.forecasting.ett import write_ett
 
     _print("forecast-etth1", write_ett(data, out, plot), as_json)
@@ -315,9 +282,7 @@ def bench_series(
     out: JsonTable = RESULTS / "gift.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure forecasts under GIFT-Eval's protocol, and compare series and auto with seasonal naive and
-    statsforecast.
-    """
+    """Measure forecasts under GIFT-Eval's protocol, compared with seasonal naive and statsforecast."""
     from rfa.benchmarks.series.gift import write_gift
 
     _print("gift", write_gift(data, out, tuple(model or ())), as_json)
@@ -389,20 +354,13 @@ def bench_blimp(
 
 @app.command("events")
 def bench_events(
-    data: Annotated[
-        Path, typer.Option(help="Directory with DeepLog's sessions, normal.txt and abnormal.txt.", metavar="DIR")
-    ],
+    data: Annotated[Path, typer.Option(help="Directory with DeepLog's normal.txt and abnormal.txt.", metavar="DIR")],
     bundle: BundleName = "events",
-    corpus: Annotated[
-        Path | None,
-        typer.Option(help="Directory for the training corpus. With this option, the command only writes the corpus."),
-    ] = None,
+    corpus: Annotated[Path | None, typer.Option(help="Only write the training corpus, to this directory.")] = None,
     out: JsonFile = RESULTS / "events.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Detect anomalous HDFS sessions from their events, and report F1, recall, and alarms on normal sessions at the
-    rate.
-    """
+    """Detect anomalous HDFS sessions from their events, and report F1, recall and false alarms."""
     from rfa.benchmarks.language.events import write_corpus, write_events
 
     if corpus is not None:
@@ -417,14 +375,10 @@ def bench_recall(
         list[str] | None,
         typer.Option(help="Train only this setting and keep the file's other rows. Repeatable. The default is all."),
     ] = None,
-    task: Annotated[
-        Literal["recall", "copy"] | None, typer.Option(help="Train only the settings of this task.")
-    ] = None,
+    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="Only train this task.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Train a few settings, which takes three minutes.")] = False,
     out: JsonTable = RESULTS / "recall.json",
-    plot: Annotated[
-        Path | None, typer.Option(help="Figure to write, with the accuracy by pairs, length and distance.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Figure of the accuracy by pairs, length and distance.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train softmax, RFA and slots on associative recall and copying, to measure the capacity of the state."""

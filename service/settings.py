@@ -93,9 +93,7 @@ class ServerSettings(SettingsGroup):
         description="Separate port for /health, /ready and /metrics; 0 chooses a free one.",
     )
     stall_seconds: float = Field(default=30.0, gt=0, description="Seconds without progress after which /ready fails.")
-    shutdown_grace_seconds: int = Field(
-        default=10, ge=0, description="Seconds that running requests have to finish after a stop signal."
-    )
+    shutdown_grace_seconds: int = Field(default=10, ge=0, description="Seconds to finish requests when stopping.")
     log_format: Literal["text", "json"] = Field(
         default="text", description="Format of the log. json writes one line per request."
     )
@@ -105,38 +103,28 @@ class ServerSettings(SettingsGroup):
 class LimitSettings(SettingsGroup):
     """Limits on requests, connections, memory and clients, per process."""
 
-    max_running: int = Field(
-        default=64, ge=1, description="Maximum number of requests that hold model state at the same time."
-    )
+    max_running: int = Field(default=64, ge=1, description="Maximum number of requests that hold model state.")
     max_waiting: int = Field(
         default=256, ge=0, description="Maximum number of requests in the queue. Further requests get status 429."
     )
     queue_seconds: float = Field(
         default=10.0, gt=0, description="Maximum seconds that a request waits in the queue before it gets status 429."
     )
-    max_streams: int = Field(
-        default=4_096, ge=1, description="Maximum number of live filter streams, including idle ones."
-    )
+    max_streams: int = Field(default=4_096, ge=1, description="Maximum number of live streams, including idle ones.")
     stream_idle_seconds: float = Field(
         default=3_600.0, gt=0, description="Seconds without an observation after which a live stream ends."
     )
     stream_buffer: int = Field(
-        default=256,
-        ge=1,
-        description="Maximum number of unread events before a request pauses. Expensive events count more than once.",
+        default=256, ge=1, description="Number of unread events at which a request pauses. Expensive ones count more."
     )
 
     max_connections: int = Field(default=16_384, ge=1, description="Maximum number of open connections.")
     header_timeout_seconds: float = Field(
         default=10.0, gt=0, description="Maximum seconds from the connection to the end of the request headers."
     )
-    body_timeout_seconds: float = Field(
-        default=30.0, gt=0, description="Maximum seconds between two parts of a request body."
-    )
+    body_timeout_seconds: float = Field(default=30.0, gt=0, description="Maximum seconds between parts of a body.")
     min_body_rate: int = Field(
-        default=8_192,
-        ge=1,
-        description="Minimum bytes per second of a request body, once it has taken longer than body_timeout_seconds.",
+        default=8_192, ge=1, description="Minimum bytes per second of a request body, after body_timeout_seconds."
     )
     send_timeout_seconds: float = Field(
         default=30.0, gt=0, description="Seconds without reading after which a client is disconnected."
@@ -145,9 +133,7 @@ class LimitSettings(SettingsGroup):
     # a connection that is being closed.
     keep_alive_seconds: int = Field(default=75, ge=1, description="Seconds after which an idle connection is closed.")
     max_header_bytes: int = Field(default=32_768, ge=1_024, description="Maximum size of the request headers in bytes.")
-    max_message_bytes: int = Field(
-        default=262_144, ge=1_024, description="Maximum size of a WebSocket message in bytes."
-    )
+    max_message_bytes: int = Field(default=262_144, ge=1_024, description="Maximum bytes of a WebSocket message.")
 
     max_memory: int | None = Field(
         default=None,
@@ -164,20 +150,16 @@ class LimitSettings(SettingsGroup):
     max_body_values: int = Field(
         default=250_000,
         ge=1_000,
-        description="Maximum number of numbers, strings, nulls, arrays and objects in a request body.",
+        description="Maximum number of numbers, strings, nulls, arrays and objects in a body.",
     )
     max_json_depth: int = Field(default=32, ge=8, description="Maximum nesting depth of a JSON request body.")
     max_prompt_tokens: int = Field(default=16_384, ge=1, description="Maximum number of tokens in a prompt.")
     prefix_cache_bytes: int = Field(
-        default=33_554_432,
-        ge=0,
-        description="Maximum size in bytes of the cached states of recent prompts. 0 disables the cache.",
+        default=33_554_432, ge=0, description="Maximum bytes of cached states of recent prompts. 0 disables the cache."
     )
     max_new_tokens: int = Field(default=4_096, ge=1, description="Maximum number of generated tokens per request.")
     max_choices: int = Field(
-        default=128,
-        ge=1,
-        description="Maximum number of continuations per request, which is the number of prompts times `n`.",
+        default=128, ge=1, description="Maximum number of continuations per request, for all prompts together."
     )
     max_attention_tokens: int = Field(
         default=4_096, ge=2, description='Maximum number of prompt and generated tokens with decode="attention".'
@@ -189,9 +171,7 @@ class LimitSettings(SettingsGroup):
         "high in JSON and 60 times in Arrow.",
     )
     max_reply_numbers: int = Field(
-        default=2_000_000,
-        ge=1_000,
-        description="Maximum number of numbers in a reply. For many series, the limit applies to each series.",
+        default=2_000_000, ge=1_000, description="Maximum number of numbers in a reply, or for each of many series."
     )
     max_series: int = Field(default=10_000, ge=1, description="Maximum number of series per request.")
     max_series_numbers: int = Field(
@@ -203,12 +183,8 @@ class LimitSettings(SettingsGroup):
         description="Maximum number of live streams for each key, or for each address without keys. The default is "
         "three quarters of max_streams.",
     )
-    quota_requests: float | None = Field(
-        default=None, gt=0, description="Maximum number of requests per second for each key."
-    )
-    quota_concurrent: int | None = Field(
-        default=None, ge=1, description="Maximum number of concurrent requests for each key."
-    )
+    quota_requests: float | None = Field(default=None, gt=0, description="Maximum requests per second for each key.")
+    quota_concurrent: int | None = Field(default=None, ge=1, description="Maximum concurrent requests for each key.")
     quota_tokens: float | None = Field(
         default=None, gt=0, description="Maximum number of tokens per second for each key. Prompt tokens count."
     )
@@ -251,16 +227,14 @@ class SecuritySettings(SettingsGroup):
         "name. The default is the name that the server listens on, or any name if there are API keys.",
     )
     allowed_origins: Names = Field(
-        default=(),
-        description="Origins whose pages may use this server, separated by commas. Its own origin is always allowed.",
+        default=(), description="Other origins whose pages may use this server, separated by commas."
     )
     trusted_proxies: Networks = Field(
         default=(),
         description="Networks of trusted proxies, separated by commas. Their X-Forwarded-For header names the client.",
     )
     trusted_keys: str | None = Field(
-        default=None,
-        description="Minisign public keys, separated by commas. Each bundle must be signed with one of them.",
+        default=None, description="Minisign public keys, separated by commas. One of them must sign each bundle."
     )
     trusted_keys_file: Path | None = Field(
         default=None, description="File with one Minisign public key per line, in the format of minisign.pub."
@@ -272,8 +246,7 @@ class StateSettings(SettingsGroup):
 
     state_keys: SecretStr | None = Field(
         default=None,
-        description="Keys for state tokens, separated by commas. Each is 32 bytes in base64. New tokens use the "
-        "first key.",
+        description="State keys, separated by commas; each is 32 bytes in base64. New tokens use the first key.",
     )
     state_keys_file: Path | None = Field(default=None, description="File with one state key per line.")
     state_audience: str = Field(

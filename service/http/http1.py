@@ -37,10 +37,9 @@ MAX_AHEAD_BYTES: Final = 65_536
 # costs more.
 CHUNKED_SLICE_BYTES: Final = 1_024
 PLAIN_SLICE_BYTES: Final = 65_536
-# Limit on all trailers together, and on the line of a chunk size, because each of these is parsed in one call.
+# Limit on all trailers together, and on the line of a chunk size, which are each parsed in one call.
 MAX_TRAILER_BYTES: Final = 1_024
-# Time after the last response during which input of a client that is still sending is read, so that the client receives
-# the response.
+# Time after the last response to read from a client that is still sending, so that it receives the response.
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
 # Interval between checks whether a client that has shut down its sending side is still connected.
@@ -217,9 +216,7 @@ class HTTPConnection(Connection):
     def _start_request(self, head: bytes) -> None:
         """Start the application, or upgrade to a WebSocket."""
         check_text(head)
-        parser = h11.Connection(
-            h11.SERVER, MAX_TRAILER_BYTES
-        )  # limits the trailers, because the head is already complete
+        parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits the trailers: the head is complete
         parser.receive_data(head)
         request = parser.next_event()
         if not isinstance(request, h11.Request):
@@ -252,9 +249,7 @@ class HTTPConnection(Connection):
         self._timer = None
         if self._unread or self._framing_bytes:
             seconds = self.manager.limits.header_timeout_seconds
-            self._send_error(
-                RequestTimeout(f"The headers must be complete within {seconds:g} s.", code="header_timeout")
-            )
+            self._send_error(RequestTimeout(f"The headers must end within {seconds:g} s.", code="header_timeout"))
         else:
             self.transport.close()
 

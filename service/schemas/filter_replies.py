@@ -103,9 +103,7 @@ OmittedIncidents = Annotated[int, says("number of further incidents that are not
 
 @dataclass
 class FilterStepReply(Reply):
-    """The state after one observation, in units of the observation. With `fields`, only those fields, `index` and `t`
-    are present.
-    """
+    """The state after one observation. With `fields`, only those fields, `index` and `t` are present."""
 
     always = ("index", "t")
     index: Index
@@ -116,16 +114,11 @@ class FilterStepReply(Reply):
     confidence: Confidence
     weight: Annotated[float | None, says("weight in (0, 1] that the robust update gave the observation")]
     innovation: Annotated[list[float | None] | None, says("observation minus forecast; null if missing")]
-    nis: Annotated[
-        float | None, says("normalised innovation squared; about the number of components if the model is correct")
-    ]
+    nis: Annotated[float | None, says("normalised innovation squared, about the number of components")]
     anomaly: Annotated[
-        float | None,
-        says("1 - tail probability of the observation; exceeds 0.999 for one observation in 1,000", ge=0, le=1),
+        float | None, says("1 - tail probability; exceeds 0.999 for one observation in 1,000", ge=0, le=1)
     ]
-    alarm: Annotated[
-        bool | None, says("whether the observation is an alarm; null without `alarm` or without an observation")
-    ]
+    alarm: Annotated[bool | None, says("whether this is an alarm; null without `alarm` or an observation")]
     raised: Annotated[
         Annotated[outputs.RaisedAlarm | None, Json(RaisedAlarm | None)],
         says("details of the alarm; null if the observation is not an alarm"),
@@ -133,28 +126,20 @@ class FilterStepReply(Reply):
     interval: Intervals
     forecast: Forecasts
     # Arrays, not lists: freeing the lists of 256 steps with 128 samples takes 5 ms.
-    samples: Annotated[
-        Rows,
-        says("posterior samples, [samples, components]; with `smooth`, the k-th samples of all steps form one path"),
-    ]
+    samples: Annotated[Rows, says("[samples, components]; with `smooth`, the k-th samples of all steps form one path")]
     weights: Annotated[
         dict[str, list[list[float]]] | None,
-        says(
-            "weights of the experts that `default` mixes, by expert name, for each horizon and component; null for "
-            "other models. Only returned if `fields` names it"
-        ),
+        says("weights of the experts of `default`, for each horizon and component; null unless in `fields`"),
     ] = None
 
 
 @dataclass
 class LateStep(FilterStepReply):
-    """The step of a late row in a stream with `late`. Its `index` and values are those at its place in the order of
-    time.
-    """
+    """The step of a late row in a stream with `late`. `index` and values are those at its place in time."""
 
     late: Annotated[Literal[True], says("marks the step of a late row")] = True
     recomputed: Annotated[
-        int, says("number of later rows that were filtered again; the steps that were sent for them are outdated")
+        int, says("number of later rows that were filtered again, whose earlier steps are outdated")
     ] = 0
 
 
@@ -193,14 +178,9 @@ class AlarmChecks(Reply):
 
     observations: Annotated[int, says("observations that could be alarms")]
     raised: Annotated[int, says("alarms")]
-    expected: Annotated[
-        float, says("number of alarms at the requested rate, without the effect of direction, min_deviation and quiet")
-    ]
+    expected: Annotated[float, says("alarms at the requested rate, without direction, min_deviation and quiet")]
     rate: Annotated[float, says("share of the observations that were alarms")]
-    bound: Annotated[
-        tuple[float, float],
-        says("95 % interval of the rate; it assumes independent alarms and is too narrow for clusters"),
-    ]
+    bound: Annotated[tuple[float, float], says("95 % interval of the rate for independent alarms")]
 
 
 @dataclass(frozen=True)
@@ -209,13 +189,7 @@ class LeadChecks(Reply):
 
     horizon: Annotated[float, says("horizon as requested, in units of the times")]
     steps: Annotated[float | None, says("horizon in typical time steps of this stream; null if no forecast was scored")]
-    scored: Annotated[
-        int,
-        says(
-            "number of observed components that were compared with a forecast; at most 32 forecasts are pending at "
-            "a time"
-        ),
-    ]
+    scored: Annotated[int, says("observed components with a forecast, of which at most 32 are pending")]
     coverage: Coverage
 
 
@@ -229,16 +203,11 @@ class ComponentChecks(Reply):
 
 @dataclass(frozen=True)
 class ForecastChecks(Reply):
-    """Coverage and calibration of the one-step forecasts of this request or stream. The first observation has no
-    forecast.
-    """
+    """Coverage and calibration of the one-step forecasts of this request or stream."""
 
     scored: Annotated[int, says("number of observed components that were compared with a forecast")]
     coverage: Coverage
-    bound: Annotated[
-        float | None,
-        says("conformal guarantee for any data: the largest possible difference between coverage and level"),
-    ]
+    bound: Annotated[float | None, says("conformal guarantee for any data: largest difference of coverage and level")]
     gamma: Annotated[float, says("step size of the adaptation; the bound is about components / (gamma · scored)")]
     weighted_nis: Annotated[float | None, says("mean of weight × nis / components; about 1 if the model is correct")]
     pit: Annotated[
@@ -413,10 +382,7 @@ class StreamDone(Done):
     warnings: Warnings
     reason: Annotated[
         EndReason,
-        says(
-            "why the stream ended: the client closed it, it was idle, the server is shutting down, or 100 rows in a "
-            "row were rejected"
-        ),
+        says("why the stream ended: the client closed it, it was idle, a shutdown, or 100 rejected rows in a row"),
     ]
     state: State
     refused: Refused
