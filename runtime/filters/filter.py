@@ -33,6 +33,7 @@ from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.baseline import baseline_fields
 from rfa.runtime.uncertainty.calibration import Calibration
+from rfa.runtime.uncertainty.draws import state_samples
 from rfa.runtime.uncertainty.input import Observation, as_array, check_noise, check_readout
 from rfa.runtime.uncertainty.interface import (
     Ahead,
@@ -46,7 +47,7 @@ from rfa.runtime.uncertainty.interface import (
 )
 from rfa.runtime.uncertainty.rules import alarm_fields
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
-from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout, Steps, draw, limit_outputs
+from rfa.runtime.uncertainty.steps import Readout, Steps, limit_outputs
 
 Array = np.ndarray
 KEPT_READOUTS = 64  # of 90 kB each, with 256 horizons and 16 levels
@@ -227,7 +228,7 @@ class FilterRuntime(FilterStates):
             inputs = np.array([nothing if row.input is None else row.input for row in rows], np.float64)
         outputs, trace = self.step(pool, batch, readout, inputs, traced=readout.samples > 0)
         limit_outputs(outputs, readout.options.range)
-        steps = Steps(readout, batch.times, outputs, _samples(readout, trace, outputs, [row.seed for row in rows]))
+        steps = Steps(readout, batch.times, outputs, state_samples(readout, trace, outputs, [row.seed for row in rows]))
         likelihoods, replies = outputs.log_likelihood.tolist(), steps.replies(copies=len(rows) > 1)
         for is_good, *stepped in zip(outputs.is_good.tolist(), replies, likelihoods, outputs.tally, strict=True):
             yield Stepped(*stepped) if is_good else None
@@ -274,7 +275,9 @@ class FilterRuntime(FilterStates):
         limit_outputs(outputs, readout.options.range)
         good = int(outputs.is_good.argmin()) if not outputs.is_good.all() else len(piece.times)
         steps = Steps(readout, piece.times, outputs)[:good]
-        return Steps(readout, steps.times, steps.outputs, _samples(readout, trace, steps.outputs, piece.seed)), trace
+        return Steps(
+            readout, steps.times, steps.outputs, state_samples(readout, trace, steps.outputs, piece.seed)
+        ), trace
 
     def readout(
         self,
@@ -421,17 +424,3 @@ def _steps(bundle: Bundle, leads: Horizons) -> FilterSteps:
     from rfa.runtime.filters.compiled_steps import CompiledSteps
 
     return CompiledSteps.of(bundle, leads)
-
-
-def _samples(readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int | Sequence[int]) -> list[Array] | None:
-    """Return samples of the state of each row, `[samples, P]`, or none for invalid rows. None if none are requested."""
-    if not readout.samples:
-        return None
-    good, position = outputs.is_good, outputs.position.tolist()
-    keys = [seeds] * len(position) if isinstance(seeds, int) else seeds
-    # The covariance of an invalid row may have any value.
-    covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
-    paths = draw(outputs.mean, covariances, readout.samples, keys, position)
-    paths = paths.clip(*readout.options.range) if readout.has_range else paths
-    # Copies, so that a reader of one row does not keep the samples of all rows alive.
-    return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]

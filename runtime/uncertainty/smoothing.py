@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfa.runtime.uncertainty.steps import draw
+from rfa.runtime.uncertainty.draws import draw
 
 Array = np.ndarray
 # Steps at a time: enough to amortise a call, few enough for a short latency.

@@ -76,8 +76,6 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 
 
 NO_SAMPLES = np.empty((0, 0))
-
-
 STEP_FIELDS = tuple(field.name for field in fields(WeightedStep) if field.name not in ("index", "t"))
 
 
@@ -289,17 +287,3 @@ def _none_for_nan(column: Array) -> list[float | None]:
 def _flags(column: Array) -> list[bool | None]:
     """The column as booleans, None for NaN."""
     return [None if value != value else value > 0 for value in column.tolist()]  # noqa: PLR0124
-
-
-def draw(means: Array, covariances: Array, samples: int, seeds: Sequence[int], indices: Sequence[int]) -> Array:
-    """Normal draws `[R, samples, n]` around means `[R, n]`, each row's keyed by its (seed, index)."""
-    bits = np.random.Philox(0)
-    fresh, source = bits.state, np.random.Generator(bits)
-    normal = np.empty((len(means), samples, means.shape[1]))
-    for row, key in enumerate(zip(seeds, indices, strict=True)):
-        fresh["state"]["key"][:] = key[0] & (2**64 - 1), key[1]
-        bits.state = fresh
-        source.standard_normal(out=normal[row])
-    values, vectors = np.linalg.eigh((covariances + covariances.swapaxes(1, 2)) / 2)
-    found: Array = means[:, None] + (normal * np.sqrt(np.maximum(values, 0.0))[:, None]) @ vectors.swapaxes(1, 2)
-    return found

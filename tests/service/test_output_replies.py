@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rfa.runtime import outputs
-from rfa.service.schemas import filter_replies, server_replies
+from rfa.service.schemas import alarm_replies, filter_replies, server_replies
 from rfa.service.schemas.base import Reply
 
 RETURNED = [kind for kind in vars(outputs).values() if is_dataclass(kind) and kind.__module__ == outputs.__name__]
@@ -20,7 +20,7 @@ UNASKED = {"FilterStep": {"weights"}}
 
 def reply_of(kind: type) -> type[Reply]:
     name = REPLY_NAMES.get(kind.__name__, kind.__name__)
-    found: type[Reply] = {**vars(server_replies), **vars(filter_replies)}[name]
+    found: type[Reply] = {**vars(server_replies), **vars(alarm_replies), **vars(filter_replies)}[name]
     return found
 
 

@@ -1,0 +1,46 @@
+"""Samples of states, which depend on a seed and a position only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
+from rfa.runtime.uncertainty.steps import NO_SAMPLES, Readout
+
+if TYPE_CHECKING:
+    from rfa.runtime.filters.steps import Traced
+
+Array = np.ndarray
+
+
+def state_samples(
+    readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int | Sequence[int]
+) -> list[Array] | None:
+    """Return samples of the state of each row, `[samples, P]`, or none for invalid rows. None if none are requested."""
+    if not readout.samples:
+        return None
+    good, position = outputs.is_good, outputs.position.tolist()
+    keys = [seeds] * len(position) if isinstance(seeds, int) else seeds
+    # The covariance of an invalid row may have any value.
+    covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
+    paths = draw(outputs.mean, covariances, readout.samples, keys, position)
+    paths = paths.clip(*readout.options.range) if readout.has_range else paths
+    # Copies, so that a reader of one row does not keep the samples of all rows alive.
+    return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]
+
+
+def draw(means: Array, covariances: Array, samples: int, seeds: Sequence[int], indices: Sequence[int]) -> Array:
+    """Normal draws `[R, samples, n]` around means `[R, n]`, each row's keyed by its (seed, index)."""
+    bits = np.random.Philox(0)
+    fresh, source = bits.state, np.random.Generator(bits)
+    normal = np.empty((len(means), samples, means.shape[1]))
+    for row, key in enumerate(zip(seeds, indices, strict=True)):
+        fresh["state"]["key"][:] = key[0] & (2**64 - 1), key[1]
+        bits.state = fresh
+        source.standard_normal(out=normal[row])
+    values, vectors = np.linalg.eigh((covariances + covariances.swapaxes(1, 2)) / 2)
+    found: Array = means[:, None] + (normal * np.sqrt(np.maximum(values, 0.0))[:, None]) @ vectors.swapaxes(1, 2)
+    return found
