@@ -1,4 +1,4 @@
-"""Write a language model as a folder that transformers loads: AutoModelForCausalLM.from_pretrained(…)."""
+"""Writes a language model as a directory that transformers loads with AutoModelForCausalLM.from_pretrained(…)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ CONFIG_FILE = "config.json"
 
 
 def export_transformers(source: str | Path, out: str | Path) -> dict[str, Any]:
-    """Write the language model of a run or a bundle. Its logits are those of `load_model`, within 1e-5.
+    """Write the language model of a run or a bundle. Its logits equal those of `load_model` within 1e-5.
 
     Returns:
-        The written config.json.
+        The content of config.json.
 
     Raises:
-        FileNotFoundError: `source` is neither a run nor a bundle.
-        ValueError: It is no language model, it has a part that the file lacks, or `out` has other files.
+        FileNotFoundError: If `source` is neither a run nor a bundle.
+        ValueError: If `source` is not a language model, the written model does not support a part of it, or `out` has
+            other files.
     """
     model, target = load_model(source), Path(out)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"--format transformers is for language models; {source} is not one")
+        raise ValueError(f"--format transformers is only for language models, but {source} is not one")
     if target.exists() and any(target.iterdir()) and not (target / f"{MODULE}.py").is_file():
-        raise ValueError(f"--out {target} has files of something else; choose another folder")
+        raise ValueError(f"--out {target} has other files; choose another directory")
     check_supported(model.config)
     text = (Path(source) / TOKENIZER_FILE).read_bytes()
     tokenizer = Tokenizer.from_str(text.decode())
@@ -51,20 +52,20 @@ def export_transformers(source: str | Path, out: str | Path) -> dict[str, Any]:
 
 
 def check_supported(config: LanguageModelConfig) -> None:
-    """Refuse models of which the file has not every part.
+    """Refuse models that have a part which the written model does not support.
 
     Raises:
-        ValueError: Another mixer than RFA, an ablation, an extension, or a window.
+        ValueError: If the model has another mixer than RFA, an ablation, an extension, or a window.
     """
     usual = {"mixer": "rfa", "window": 0, **ABLATIONS, **EXTENSIONS}
     usual.pop("kernel")
     for name, value in usual.items():
         if getattr(config, name) != value:
-            raise ValueError(f"--format transformers supports {name} {value!r} only, got {getattr(config, name)!r}")
+            raise ValueError(f"--format transformers only supports {name} {value!r}, got {getattr(config, name)!r}")
 
 
 def config_document(config: LanguageModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return config.json."""
+    """Return the content of config.json."""
     special = [entry for entry in sorted(tokenizer.get_added_tokens_decoder().items()) if entry[1].special]
     end = {name: special[0][0] for name in ("bos_token_id", "eos_token_id") if special}
     absent = {"mixer_options", *EXTENSIONS}

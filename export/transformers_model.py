@@ -1,15 +1,15 @@
-"""A Robust Filter Attention language model for transformers, in one file. It needs torch and transformers only.
+"""A Robust Filter Attention language model for transformers, in one file. It only needs torch and transformers.
 
-`rfa export --format transformers` writes this file as modeling_rfa.py, for `trust_remote_code`. The model runs as a
-recurrence of constant memory, token by token, or as attention of whole sequences: `config.mode`. Equations, in the
-rotating frame (docs/MATH.md):
+`rfa export --format transformers` writes this file as modeling_rfa.py, for `trust_remote_code`. `config.mode` selects
+whether the model runs token by token as a recurrence with constant memory, or as attention over whole sequences. The
+equations in the rotating frame (docs/MATH.md) are
 
     slots      m⁻ = E m,  1/p⁻ = E²/p + q,  w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa') in K passes,
                p = p⁻ + w pi,  m = m⁻ + (delta w pi / p)(z - m⁻),  z = (k, v);  read at variance 1/p + gamma²
     attention  softmax of tau (-log V - kappa log(1 + r² / (nu V))) over the tokens, times E v
 
-`[B, N, H, 2D]`: batch, tokens, heads, real parts then imaginary parts. The log probabilities of a bundle divide the
-logits by its calibrated temperature; here they are as trained.
+`[B, N, H, 2D]`: batch, tokens, heads, real parts then imaginary parts. A bundle divides the logits by its calibrated
+temperature. Here the logits are as trained.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ PROCESS_GATE_SCALE = 0.1
 
 
 class RfaConfig(PretrainedConfig):
-    """Configuration: `rfa` has the fields of rfa-server's `LanguageModelConfig`; `mode` is recurrent or attention."""
+    """Configuration. `rfa` has the fields of rfa-server's `LanguageModelConfig`, and `mode` is recurrent or
+    attention.
+    """
 
     model_type = "rfa"
 
@@ -48,7 +50,7 @@ class RfaState:
 
     Attributes:
         layers: `(means, precisions)` or `(keys, values)` of each layer.
-        mask: Which of the inputs so far are tokens, `[B, M]`. Padding is not.
+        mask: which inputs so far are tokens and not padding, `[B, M]`.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,7 @@ class RfaState:
 
 @dataclass
 class RfaOutput(ModelOutput):
-    """logits `[B, N, V]`; loss if labels were given; the state after the last token, to go on from."""
+    """Logits `[B, N, V]`, the loss if labels were given, and the state after the last token, to continue from."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None
@@ -74,7 +76,7 @@ class RfaOutput(ModelOutput):
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """Return the dtype of the filter: at least float32."""
+    """Return the dtype of the filter, which is at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -108,7 +110,7 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 class RfaLinear(nn.Linear):
-    """A matrix for both modes, or one for each."""
+    """A matrix for both modes, or one for each mode."""
 
     def __init__(self, d_in: int, d_out: int, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -120,7 +122,7 @@ class RfaLinear(nn.Linear):
 
 
 class RfaNorm(nn.RMSNorm):
-    """Gains for both modes, or for each."""
+    """Gains for both modes, or for each mode."""
 
     def __init__(self, width: int, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -165,7 +167,7 @@ class RfaDynamics(nn.Module):
 
 
 class RfaMixer(nn.Module):
-    """Robust Filter Attention over a sequence, and its slots."""
+    """Robust Filter Attention over a sequence, or with slots."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
@@ -187,7 +189,7 @@ class RfaMixer(nn.Module):
     def forward(
         self, x: Tensor, mode: str, mask: Tensor, before: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Mix the last n tokens `[B, n, d]` of the M that `mask` `[B, M]` describes."""
+        """Mix the last n tokens `[B, n, d]` out of the M inputs that `mask` `[B, M]` describes."""
         rfa, d = self.rfa, self.dynamics()
         positions = (mask.long().cumsum(1) - 1).clamp_min(0)
         omega = frequencies(rfa["frequencies"], rfa["n_heads"], rfa["head_dim"]).to(x.device)
@@ -310,7 +312,7 @@ class RfaBlock(nn.Module):
 
 
 class RfaForCausalLM(PreTrainedModel, GenerationMixin):
-    """The language model. `config.mode` may be set at any time; a cache belongs to its mode."""
+    """The language model. `config.mode` may be set at any time, but a cache only fits its own mode."""
 
     config_class = RfaConfig
     _is_stateful = True
@@ -323,7 +325,7 @@ class RfaForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: this class loads trained weights, and `rfa train lm` makes new ones."""
+        """Do nothing, because this class loads trained weights. `rfa train lm` creates new ones."""
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
@@ -341,14 +343,14 @@ class RfaForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         **_: Any,
     ) -> RfaOutput:
-        """Return logits of the next token after each token `[B, N]`.
+        """Return the logits of the next token after each token `[B, N]`.
 
         Args:
             attention_mask: 0 for padding, on either side.
-            state: Of the tokens before, which is changed.
-            labels: Tokens `[B, N]` to predict, -100 for none; the loss is their mean cross-entropy.
-            use_cache: Without, no state is returned.
-            logits_to_keep: Logits of that many last tokens only; 0: of all.
+            state: state after the previous tokens. It is modified.
+            labels: tokens `[B, N]` to predict, or -100 for none. The loss is their mean cross-entropy.
+            use_cache: whether to return the state.
+            logits_to_keep: number of last tokens whose logits are returned. 0 returns all.
         """
         mode, state = self.config.mode, state or RfaState()
         new = torch.ones_like(input_ids) if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]

@@ -140,7 +140,7 @@ def test_the_command_writes_a_folder(language_run: Path, tmp_path: Path) -> None
     assert (out / "tokenizer.json").read_bytes() == (language_run / "tokenizer.json").read_bytes()
     assert set(load_file(out / "model.safetensors")) == set(load_model(language_run).state_dict())
     (tmp_path / "other").write_text("something else")
-    with pytest.raises(ValueError, match="choose another folder"):
+    with pytest.raises(ValueError, match="choose another directory"):
         export_transformers(language_run, tmp_path)
 
 
