@@ -1,4 +1,4 @@
-"""Reading recorded series from files and tables into times and numbers, and writing times back in the same form."""
+"""Reads recorded series from files and tables into times and numbers, and writes times back in the same form."""
 
 from rfa.data.frame import Frame, ReadOptions, read_all, read_frame
 from rfa.data.horizon import future_times, usual_lag, usual_step

@@ -1,4 +1,4 @@
-"""Columns that are known ahead of the values, such as prices, promotions and holidays."""
+"""Columns whose future values are known, such as prices, promotions and holidays."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rfa.data.marks import MissingRule
 from rfa.data.series import Covariates, Series
 from rfa.data.table import Table
 
-# The most words of a column of words, each of which becomes a column of 0 and 1.
+# Maximum number of different words in a column of words, each of which becomes a column of 0 and 1.
 MOST_WORDS: Final = 12
 
 
 def read_covariates(table: Table, names: Sequence[str], rule: MissingRule, *, strict: bool) -> dict[str, np.ndarray]:
-    """Columns that are known ahead: numbers, switches such as yes and no, or a column of 0 and 1 for each word.
+    """Return the known covariates: numbers, switches such as yes and no, or a column of 0 and 1 for each word.
 
     Raises:
-        ValueError: a column has too many words; the message says what to do.
+        ValueError: If a column has too many words. The message says what to do.
     """
     found: dict[str, np.ndarray] = {}
     for name in names:
@@ -37,16 +37,17 @@ def _indicators(table: Table, name: str) -> dict[str, np.ndarray]:
     cells = np.array([None if cell is None else str(cell).strip() for cell in table.columns[name].to_pylist()], object)
     words = sorted({cell for cell in cells if cell})
     if not words or len(words) > MOST_WORDS:
-        many = f"{len(words)} different words, at most {MOST_WORDS} are taken" if words else "no values"
-        raise ValueError(f"column {name!r} has {many}: give a column of 0 and 1 for each kind of row, by --known")
+        many = f"{len(words)} different words, more than the limit of {MOST_WORDS}" if words else "no values"
+        raise ValueError(f"column {name!r} has {many}; give a column of 0 and 1 for each kind of row, with --known")
     return {f"{name}={word}": (cells == word).astype(np.float64) for word in words}
 
 
 def split_covariates(series: Series, count: int) -> Series:
-    """The series without its last `count` columns, which are known ahead, up to the last row with another value.
+    """Split off the last `count` columns of a series, which are known covariates. Rows after the last other value are
+    the future.
 
     Raises:
-        ValueError: no other column has a value.
+        ValueError: If no other column has a value.
     """
     values, covariates = series.values[:, :-count], series.values[:, -count:]
     seen = np.flatnonzero(~np.isnan(values).all(axis=1))

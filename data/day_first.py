@@ -1,4 +1,4 @@
-"""Which of day and month comes first in dates such as 1/2/2024, by other evidence in the file."""
+"""Decides whether the day or the month comes first in dates such as 1/2/2024, from other evidence in the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.data.clock_numbers import words_of
 from rfa.data.numbers import SEPARATORS_WITH_DECIMAL_COMMA, NumberFormat
 from rfa.data.table import Table
 
-# Words in headers of languages whose dates begin with the day.
+# Words in headers of languages that write the day first.
 WORDS: Final = frozenset((
     "datum", "zeit", "wert", "betrag", "buchungstag", "fecha", "hora", "valor", "importe", "heure", "valeur", "montant",
     "jour", "giorno", "ora", "valore", "importo", "tijd", "waarde", "bedrag", "dato", "beløb", "belopp", "kwota",
@@ -22,13 +22,15 @@ WORDS: Final = frozenset((
 # The order of day and month in a header, such as dd/MM/yyyy.
 PATTERN: Final = re.compile(r"\bdd?\W+mm?\b|\bmm?\W+dd?\b", re.IGNORECASE)
 CURRENCIES: Final = ("€", "£")
-# The fewest steps that tell which format is regular, and how near they are to the usual one; months differ by a tenth.
+# Minimum number of steps for judging which format is regular, and their tolerance relative to the usual step. Months
+# differ by a tenth.
 FEWEST_STEPS: Final = 6
 NEAR: Final = 0.1
 
 
 def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
-    """The format with the day first, or the one of another column of dates, and why; None without evidence.
+    """Return the format with the day first, or the format of another column of dates, and the reason. Return None
+    without evidence.
 
     Args:
         clock, cells: name and text of the times.
@@ -50,7 +52,9 @@ def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) 
 
 
 def _only_regular(column: Any, formats: Sequence[str]) -> str | None:
-    """The one format in which all steps between different times are about equal; None if there is none, or several."""
+    """Return the only format in which all steps between different times are about equal, or None if there is not
+    exactly one.
+    """
     found = []
     for form in formats:
         times = read_clock(column, "", zone="UTC", time_format=form, rows=np.arange(len(column))).stamps

@@ -11,7 +11,7 @@ WORDS: Final = {"sec": "s", "second": "s", "minute": "min", "hr": "h", "hour": "
 _WRITTEN: Final = re.compile(rf"(\d+\.?\d*|\.\d+)(e-?\d+)? *(?:({'|'.join(SECONDS)})|({'|'.join(WORDS)})s?)?")
 
 
-# Several parts; m is minutes there, and not alone, where it may be months.
+# Durations with several parts. There, m means minutes; alone it may mean months.
 _COMBINED: Final = re.compile(
     r"(?=\D*\d+\D+\d|P)P?(?:(\d+) *w(?:eeks?)?)?[ ,]*(?:(\d+) *d(?:ays?)?)?[ ,T]*(?:(\d+) *h(?:ours?|rs?)?)?[ ,]*"
     r"(?:(\d+) *m(?:in(?:ute)?s?)?)?[ ,]*(?:(\d+\.?\d*) *s(?:ec(?:ond)?s?)?)?",
@@ -21,7 +21,7 @@ _CLOCK: Final = re.compile(r"(?:(\d+)\.|(\d+) *d(?:ays?)?,? +)?(\d+):(\d\d)(?::(
 
 
 def _combined(text: str) -> float | None:
-    """The seconds of a duration in several parts; None for others."""
+    """Return the seconds of a duration in several parts, or None for other text."""
     if found := _CLOCK.fullmatch(text):
         parts = (None, found[1] or found[2], *found.groups()[2:])
     elif (found := _COMBINED.fullmatch(text)) and any(found.groups()):
@@ -36,7 +36,9 @@ _ELAPSED: Final = re.compile(rf"(\d+\.?\d*|\.\d+) *(?:({'|'.join(SECONDS)})|({'|
 
 
 def elapsed(text: str) -> float | None:
-    """The seconds of a time since a start, such as `90 min`, `26:10:00` or `0 days 00:10:00`; None for others."""
+    """Return the seconds of a time since a start, such as `90 min`, `26:10:00` or `0 days 00:10:00`, or None for other
+    text.
+    """
     text = text.strip()
     if (found := _ELAPSED.fullmatch(text)) is not None:
         return float(found[1]) * SECONDS[WORDS[found[3]] if found[3] else found[2]]
@@ -44,7 +46,9 @@ def elapsed(text: str) -> float | None:
 
 
 def duration(text: str) -> tuple[float, str | None] | None:
-    """A positive number and its unit (a key of SECONDS, or None), from text such as "6h" or "24"; None: invalid."""
+    """Return a positive number and its unit (a key of SECONDS, or None) from text such as "6h" or "24", or None if it
+    is invalid.
+    """
     if (seconds := _combined(text.strip())) is not None:
         return (seconds, "s") if 0 < seconds < math.inf else None
     found = _WRITTEN.fullmatch(text.strip())

@@ -1,4 +1,4 @@
-"""A sheet of a workbook as a table; python-calamine reads the cells."""
+"""A sheet of a workbook as a table. python-calamine reads the cells."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rfa.data.table import Table
 
 OLD_WORKBOOK: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 PARTS: Final = ("xl/workbook.xml", "xl/workbook.bin", "content.xml")
-# Of the decompressed file: each cell becomes a Python object many times its size.
+# Maximum size of the decompressed file. Each cell becomes a Python object of many times its size.
 MOST_BYTES: Final = 2**29
 
 
 def is_workbook(content: bytes) -> bool:
-    """Whether a file is an Excel (old or new) or OpenDocument workbook."""
+    """Return whether a file is an Excel (old or new) or OpenDocument workbook."""
     if content.startswith(OLD_WORKBOOK):
         return True
     if not content.startswith(b"PK\x03\x04"):
@@ -32,17 +32,18 @@ def is_workbook(content: bytes) -> bool:
 
 
 def read_workbook(content: bytes, sheet: str | None) -> Table:
-    """A sheet by its name, or the first, read like a CSV file.
+    """Return a sheet by name, or the first one, read like a CSV file.
 
     Raises:
-        ValueError: no such sheet, an empty sheet, a file too large or damaged, or python-calamine is not installed.
+        ValueError: If there is no such sheet, the sheet is empty, the file is too large or damaged, or python-calamine
+            is not installed.
     """
     _check_size(content)
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ModuleNotFoundError:
         raise ValueError(
-            "this is a workbook, and reading one needs python-calamine: pip install python-calamine, or save the "
+            "reading a workbook needs python-calamine; install it with pip install python-calamine, or save the "
             "sheet as CSV"
         ) from None
     try:
@@ -72,7 +73,7 @@ def _check_size(content: bytes) -> None:
 
 
 def _to_csv(rows: list[list[Any]]) -> str:
-    """The rows as CSV. Title rows, at most half filled, end with their last cell."""
+    """Return the rows as CSV. Title rows, which are at most half filled, end with their last cell."""
     width = max((_length(row) for row in rows), default=0)
     header = next((k for k, row in enumerate(rows) if 2 * sum(cell != "" for cell in row) > width), 0)
     buffer = io.StringIO()

@@ -1,4 +1,4 @@
-"""The header of a text table: which line it is, and the names in several lines of it."""
+"""The header of a text table: its line, and the names in several header lines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
 DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T _].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
 PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
-# Lines below a header that describe the columns: units, types.
+# Maximum number of lines below a header that describe the columns, such as units and types.
 MOST_DESCRIPTIONS: Final = 8
-# The last rows of a preview, which tell the columns of values.
+# Number of last rows of a preview that show which columns have values.
 LAST: Final = 4
 TYPE: Final = re.compile(r"\d+[sdn]")
 # A line that ends the properties of a file.
 END_OF_PROPERTIES: Final = re.compile(r"\W*(end[ _](of[ _])?header|\[data\]|\*end\*)\W*", re.IGNORECASE)
 COMMENT: Final = re.compile(r"[#%!]+\s*")
-# Comments above the rows that may be a header, and rows that are compared with it.
+# Maximum number of comments above the rows that may be a header, and of rows that are compared with them.
 MOST_COMMENTS: Final = 6
 COMPARED: Final = 6
 
 
 def is_data(cells: Sequence[str]) -> bool:
-    """Whether a row has only numbers and dates, so it is not a header."""
+    """Return whether a row has only numbers and dates, so that it is not a header."""
     filled = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
     return bool(filled) and all(map(_is_value, filled))
 
@@ -40,9 +40,9 @@ def _is_value(cell: str) -> bool:
 
 
 def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row is one of the table, not its header.
+    """Return whether the first row belongs to the table and is not its header.
 
-    It has values only; or it has a date, or numbers that do not rise, and no name above values.
+    This is so if it has only values, or if it has a date, or numbers that do not increase, and no name above values.
 
     Args:
         rows: some rows below.
@@ -50,12 +50,14 @@ def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     cells = [cell.strip() for cell in first]
     dates = [cell for cell in cells if DATE.fullmatch(cell) and not DECIMAL.fullmatch(cell)]
     numbers = [float(cell) for cell in cells if PLAIN.fullmatch(cell)]
-    is_unsorted = len(numbers) > 1 and numbers != sorted(numbers)  # names that are numbers rise
+    is_unsorted = len(numbers) > 1 and numbers != sorted(numbers)  # names that are numbers increase
     return is_data(first) or (bool(dates or is_unsorted) and _is_like(first, rows))
 
 
 def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a row has values where all rows below have some, and its values are no steps of a wide table."""
+    """Return whether a row has values where all rows below have some, and its values are not the steps of a wide
+    table.
+    """
     cells = [cell.strip() for cell in first]
     below = [[row[k].strip() for row in rows if len(row) == len(first)] for k in range(len(first))]
     below = [[cell for cell in column if cell.lower() not in MISSING] for column in below]
@@ -66,10 +68,10 @@ def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
-    """The number of rows right below a header that describe the columns.
+    """Return the number of rows right below a header that describe the columns.
 
-    They have no digits, or none in their first cell, or only types as in USGS' files, and the rows below have some in
-    their first cell.
+    Such rows have no digits, none in their first cell, or only types as in files of the USGS, while the rows below have
+    digits in their first cell.
     """
 
     def describes(row: Sequence[str]) -> bool:
@@ -85,9 +87,9 @@ def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _count_words(rows: Sequence[Sequence[str]]) -> int:
-    """The number of rows below a header without a value in the first column that has values further below.
+    """Return the number of rows below a header that have no value in the first column that has values further below.
 
-    Their other cells are words, or fewer than half of them are numbers if the row below is one of words.
+    Their other cells are words, or fewer than half of them are numbers if the row below also has words.
     """
     width = len(rows[-1]) if rows else 0
     below = [row for row in rows[-LAST:] if len(row) == width]
@@ -111,9 +113,9 @@ def _count_words(rows: Sequence[Sequence[str]]) -> int:
 
 
 def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The names in the rows of a header: the row with most of them, completed by the others.
+    """Return the names in the rows of a header. The row with most names counts, and the others complete it.
 
-    A name that repeats gets the name of its group, which is above it or to the left of there. The unit of a first
+    A repeated name gets the name of its group, which is above it or further left in that row. The unit of a first
     column in units of time is part of its name.
     """
     width = len(rows[0])
@@ -149,7 +151,7 @@ def _is_unit(cell: str) -> bool:
 
 
 def _fill(row: Sequence[str]) -> list[str]:
-    """The cells, empty ones as the one before."""
+    """Return the cells, with empty ones filled from the left."""
     found: list[str] = []
     for cell in row:
         found.append(cell or (found[-1] if found else ""))
@@ -157,7 +159,8 @@ def _fill(row: Sequence[str]) -> list[str]:
 
 
 def uncomment_header(text: str, splits: Sequence[Callable[[str], list[str]]]) -> str | None:
-    """The text from a header on that is a comment right above the rows, without its sign; None for other text.
+    """Return the text from a header on that is a comment right above the rows, without its comment sign, or None for
+    other text.
 
     Args:
         splits: functions that split a line into cells.

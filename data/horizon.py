@@ -1,4 +1,4 @@
-"""The times of a series' next rows."""
+"""The times of the next rows of a series."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rfa.data.durations import SECONDS, duration
 from rfa.data.series import Series
 
 MOST_AHEAD: Final = 10_000
-# The last lags, which decide the usual step.
+# Number of last time steps that determine the usual step.
 OF_LATE: Final = 25
 DAY: Final = SECONDS["d"]
-# From this many rows without a weekend on, future rows skip weekends.
+# Minimum number of rows without a weekend for future rows to skip weekends.
 WORKING_DAYS: Final = 10
-# The usual number of rows for a step up to so many seconds; and where rows are counted.
+# Usual number of rows for a step of up to this many seconds, and where rows are numbered.
 USUAL: Final = "usual"
 USUAL_ROWS: Final = (
     (90.0, 60), (1.5 * SECONDS["h"], 24), (1.5 * DAY, 7), (8 * DAY, 8), (32 * DAY, 12), (93 * DAY, 4), (np.inf, 5),
@@ -25,58 +25,61 @@ UNDATED_ROWS: Final = 12
 
 
 def parse_horizon(text: str) -> tuple[int, float]:
-    """A horizon as a number of rows, or as seconds; the other one is 0.
+    """Return a horizon as a number of rows, or as seconds. The other value is 0.
 
     Raises:
-        ValueError: neither.
+        ValueError: If the text is neither.
     """
     found = duration(text)
     if found is not None and found[1] is not None:
         return 0, found[0] * SECONDS[found[1]]
     if found is None or not found[0].is_integer():
         raise ValueError(
-            f"--horizon takes a number of rows such as 24 (of months, too), or a time such as 30min, 6h, 2 days or 1w, "
-            f"got {text!r}"
+            "--horizon must be a number of rows such as 24 (also of months), or a duration such as 30min, 6h, 2 days "
+            f"or 1w, got {text!r}"
         )
     if found[0] > MOST_AHEAD:
-        raise ValueError(f"--horizon takes at most {MOST_AHEAD:,} rows, got {text!r}")
+        raise ValueError(f"--horizon must be at most {MOST_AHEAD:,} rows, got {text!r}")
     return int(found[0]), 0.0
 
 
 def usual_step(series: Series) -> float:
-    """The usual time between two rows; 0 if all times are equal."""
+    """Return the usual time between two rows, or 0 if all times are equal."""
     return usual_lag(series.times)
 
 
 def usual_lag(times: np.ndarray) -> float:
-    """The median of the last positive lags of times `[N]`, for the sampling rate may change; 0 if all are equal."""
+    """Return the median of the last positive steps of times `[N]`, because the sampling rate may change, or 0 if all
+    are equal.
+    """
     lags = np.diff(times)
     lags = lags[lags > 0][-OF_LATE:]
     return float(np.median(lags)) if len(lags) else 0.0
 
 
 def usual_rows(series: Series) -> int:
-    """How many rows to forecast if nobody says."""
+    """Return the default number of rows to forecast."""
     step = usual_step(series)
     return next(rows for most, rows in USUAL_ROWS if step <= most) if series.is_dated else UNDATED_ROWS
 
 
 def future_times(series: Series, text: str) -> np.ndarray:
-    """The times `[M]` of the next rows up to a horizon, at the usual step.
+    """Return the times `[M]` of the next rows up to a horizon, at the usual step.
 
-    Steps of days, weeks, months or years follow the calendar of the zone; weekends are skipped if the series has none.
+    Steps of days, weeks, months or years follow the calendar of the time zone. Weekends are skipped if the series has
+    none.
 
     Raises:
-        ValueError: the horizon is shorter than a step, or has too many rows.
+        ValueError: If the horizon is shorter than a step, or has too many rows.
     """
     rows, seconds = (usual_rows(series), 0.0) if text == USUAL else parse_horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
     if not step:
-        raise ValueError("--horizon needs two rows with different times, for the step between rows")
+        raise ValueError("--horizon requires two rows with different times, which determine the step between rows")
     if not rows:
         if seconds / step > MOST_AHEAD:
-            raise ValueError(f"--horizon {text} is more than {MOST_AHEAD:,} rows of {step:g} s, the limit")
-        rows = int(seconds / step + 1) + 1  # calendar steps may be a little shorter
+            raise ValueError(f"--horizon {text} exceeds the limit of {MOST_AHEAD:,} rows of {step:g} s")
+        rows = int(seconds / step + 1) + 1  # calendar steps may be slightly shorter
     found = _next(series, step, rows)
     if seconds:
         found = found[found <= series.times[-1] + seconds * (1 + 1e-9)]
@@ -104,7 +107,9 @@ def _next(series: Series, step: float, count: int) -> np.ndarray:
 
 
 def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
-    """The next local times of a series on the same day of each month, or the last day; None for other series."""
+    """Return the next local times of a series on the same day of each month, or on its last day, or None for other
+    series.
+    """
     days = np.floor(shown / DAY).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     lags = np.diff(months.astype(np.int64))
@@ -122,5 +127,5 @@ def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def _is_weekend(shown: np.ndarray) -> np.ndarray:
-    """Whether local seconds since 1970, a Thursday, are on a weekend."""
+    """Return whether local seconds since 1970, whose first day was a Thursday, are on a weekend."""
     return (np.floor(shown / DAY).astype(np.int64) + 3) % 7 >= 5

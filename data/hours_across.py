@@ -1,4 +1,4 @@
-"""Tables with a row for each day and a column for each hour, half hour or quarter of an hour of it."""
+"""Tables with a row for each day and a column for each hour, half hour or quarter of an hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.data.clock_choice import clock_column, date_columns
 from rfa.data.table import Table
 from rfa.data.wide import TOTAL, VALUE, is_there
 
-# Columns of a day; one more, of the day with 25 hours, is left out if it is empty.
+# Number of columns of a day. One more, for the day with 25 hours, is left out if it is empty.
 COUNTS: Final = (24, 48, 96)
 MINUTES: Final = 1440
 TIME: Final = "time"
@@ -25,7 +25,9 @@ NEM12: Final = re.compile(r"100,NEM12[,\r\n]")
 
 
 def melt_hours(table: Table) -> Table:
-    """Convert a table of days with a column for each part of the day to one row per value; others are returned."""
+    """Convert a table of days, with a column for each part of the day, to one row per value. Other tables are
+    unchanged.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -38,7 +40,7 @@ def melt_hours(table: Table) -> Table:
         return table
     rest[date] = pc.replace_substring_regex(rest[date], r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3")
     rows, count = len(table), len(steps)
-    there = np.stack([is_there(table.columns[name]) for name in steps]).T.ravel()  # by day, then by time of day
+    there = np.stack([is_there(table.columns[name]) for name in steps]).T.ravel()  # ordered by day, then by time of day
     order = np.arange(rows * count)[: int(np.flatnonzero(there)[-1]) + 1] if there.any() else np.arange(rows * count)
     day, part = np.divmod(order, count)
     stacked = pa.chunked_array([chunk for name in steps for chunk in table.columns[name].cast(pa.string()).chunks])
@@ -51,10 +53,10 @@ def melt_hours(table: Table) -> Table:
 
 
 def nem12_as_csv(text: str) -> str | None:
-    """Australian interval data as CSV with a row for each day; None for other text.
+    """Return Australian interval data as CSV with a row for each day, or None for other text.
 
     Raises:
-        ValueError: the days have different intervals.
+        ValueError: If the days have different intervals.
     """
     if NEM12.match(text) is None:
         return None
@@ -63,19 +65,21 @@ def nem12_as_csv(text: str) -> str | None:
     for cells in csv.reader(text.splitlines()):
         if cells[:1] == ["200"] and len(cells) > 8:
             if cells[8] not in INTERVALS:
-                raise ValueError(f"this NEM12 file has intervals of {cells[8][:20]!r} minutes: 5, 15 and 30 are read")
+                raise ValueError(
+                    f"this NEM12 file has intervals of {cells[8][:20]!r} minutes; only 5, 15 and 30 are supported"
+                )
             meter = cells
         elif cells[:1] == ["300"] and meter:
             rows.append([meter[1], meter[4], cells[1], *cells[2 : 2 + MINUTES // int(meter[8])]])
     if not rows or len({len(row) for row in rows}) > 1:
-        raise ValueError("the days of this NEM12 file have no or different intervals: split it by meter")
+        raise ValueError("the days of this NEM12 file have no intervals or different ones; split it by meter")
     step = MINUTES // (len(rows[0]) - 3)
     names = [f"{k * step // 60:02d}:{k * step % 60:02d}" for k in range(len(rows[0]) - 3)]
     return "\n".join(",".join(row) for row in (["nmi", "suffix", "date", *names], *rows)) + "\n"
 
 
 def _steps(names: Sequence[str]) -> list[str]:
-    """The consecutive columns that are the times of a day; [] if there are none."""
+    """Return the consecutive columns that are the times of a day, or [] if there are none."""
     for count in COUNTS:
         for begin in range(len(names) - count + 1):
             chosen = names[begin : begin + count]
@@ -99,5 +103,5 @@ def _is_day(names: Sequence[str]) -> bool:
 
 
 def _totals(rest: dict[str, Any]) -> list[str]:
-    """Columns beside those of the day that are empty, or are its sum."""
+    """Return the columns next to those of the day that are empty, or are its sum."""
     return [name for name in rest if not is_there(rest[name]).any() or TOTAL.fullmatch(name.strip())]

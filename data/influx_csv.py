@@ -1,4 +1,4 @@
-"""InfluxDB's annotated CSV: any number of tables, each below its own annotations and header."""
+"""InfluxDB's annotated CSV, with any number of tables, each below its own annotations and header."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rfa.data.table import Table
 ANNOTATION: Final = re.compile(r"#(group|datatype|default)\b")
 # Columns that describe the query.
 OF_QUERY: Final = ("column 1", "result", "table", "_start", "_stop")
-# Labels that a table does not have.
+# Value for labels that a table does not have.
 NO_LABEL: Final = "none"
 
 
 def is_annotated(text: str) -> bool:
-    """Whether text begins with an annotation."""
+    """Return whether text begins with an annotation."""
     return ANNOTATION.match(text.lstrip()) is not None
 
 
 def split_tables(text: str) -> dict[str, str]:
-    """The rows below each distinct header; tables with the same header are joined."""
+    """Return the rows below each distinct header. Tables with the same header are joined."""
     found: dict[str, list[str]] = {}
     for part in re.split(r"(?:^|\n)\s*(?:#[^\n]*\n\s*)+", text.replace("\r\n", "\n")):
         for piece in re.split(r"\n\s*\n", part):
@@ -31,15 +31,15 @@ def split_tables(text: str) -> dict[str, str]:
 
 
 def join_tables(tables: list[Table]) -> Table:
-    """One table with all their rows.
+    """Return one table with all rows.
 
     Raises:
-        ValueError: there is none, or the first has an error of the query.
+        ValueError: If there are no rows, or the first table has an error of the query.
     """
     import pyarrow as pa
 
     if not tables:
-        raise ValueError("the file has annotations and no rows")
+        raise ValueError("the file has annotations but no rows")
     if "error" in tables[0].columns:
         raise ValueError(f"InfluxDB answered with an error: {tables[0].columns['error'][0].as_py()!r}")
     names = list(dict.fromkeys(name for table in tables for name in table.columns))

@@ -1,4 +1,4 @@
-"""Tables inside JSON: every list of rows, pairs or columns, with the fields around it as labels."""
+"""Tables inside JSON: every list of rows, pairs or columns, with the surrounding fields as labels."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from rfa.data.table import Table
 Labels = dict[str, Any]
 Block = tuple[Labels, Table]
 Read = Callable[[Any], Table | None]
-# Objects and lists around the rows, such as {"data": {"rows": […]}}.
+# Maximum number of objects and lists around the rows, such as {"data": {"rows": […]}}.
 MOST_LEVELS: Final = 12
 MOST_BLOCKS: Final = 100_000
-# The label of tables that are told apart by the names of their fields.
+# The label that distinguishes tables by the names of their fields.
 FIELD: Final = "name"
-# Names of the first time around rows with positions, and what a resolution looks like, as ENTSO-E writes them.
+# Names of the first time around rows with positions, and the form of a resolution, as in ENTSO-E's JSON.
 START, POSITION, OFFSET = "start", "position", "offset"
 RESOLUTION: Final = re.compile(r"P(?:T?)(\d{1,4})([MHD])")
 UNITS: Final = {"M": "minutes", "H": "hours", "D": "days"}
-# Before the name of a label that the rows have as well.
+# Prefix of a label whose name the rows already have.
 OUTER: Final = "outer "
-# Labels by how well they name a series; identifiers come last.
+# Labels ordered by how well they name a series. Identifiers come last.
 NAMES, IDENTIFIERS = ("label", "name", "title", "metric"), ("id", "uuid", "href", "url", "uri")
 
 
 def read_blocks(document: Any, read: Read) -> Table | None:
-    """The rows of the tables of one form that have the most rows, those with times first; None without any.
+    """Return the rows of the tables of the form that has the most rows, preferring tables with times, or None without
+    tables.
 
     Args:
         document: parsed JSON.
-        read: makes a table of a list, or of an object's own columns; None if it is none.
+        read: returns a table for a list, or for an object's own columns, or None.
     """
     groups: dict[tuple[str, ...], list[Block]] = {}
     problems: list[ValueError] = []
@@ -49,7 +50,7 @@ def read_blocks(document: Any, read: Read) -> Table | None:
 
     for count, (labels, table) in enumerate(_blocks(document, {}, attempt, MOST_LEVELS)):
         if count == MOST_BLOCKS:
-            raise ValueError(f"this JSON has more than {MOST_BLOCKS:,} tables: give an array of objects, or CSV")
+            raise ValueError(f"this JSON has more than {MOST_BLOCKS:,} tables; give an array of objects, or CSV")
         groups.setdefault(tuple(table.columns), []).append((labels, table))
 
     def rank(blocks: Sequence[Block]) -> tuple[bool, int]:
@@ -62,7 +63,7 @@ def read_blocks(document: Any, read: Read) -> Table | None:
 
 
 def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Block]:
-    """The outermost tables with times; without any, all of them."""
+    """Yield the outermost tables with times, or all tables if none has times."""
     table = read(value)
     if isinstance(value, Mapping):
         labels = labels | flatten_row({name: cell for name, cell in value.items() if not name[:1].isdigit()})
@@ -87,7 +88,9 @@ def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Blo
 
 
 def _with_times(table: Table, labels: Labels) -> Table:
-    """The rows with times, where a start stands around them: with a resolution and positions, or with offsets."""
+    """Return the rows with times, computed from a surrounding start time with a resolution and positions, or with
+    offsets.
+    """
     start = next((labels[name] for name in labels if name.lower().rpartition(".")[2] == START), None)
     name = next((name for name in table.columns if name.lower() in (POSITION, OFFSET)), None)
     step = next((found for text in labels.values() if (found := RESOLUTION.fullmatch(str(text)))), None)
@@ -105,7 +108,7 @@ def _with_times(table: Table, labels: Labels) -> Table:
 
 
 def _join(blocks: Sequence[Block]) -> Table:
-    """One table of all rows; fields that differ between the tables become columns of labels."""
+    """Return one table of all rows. Fields that differ between the tables become label columns."""
     import pyarrow as pa
 
     if len(blocks) == 1:
@@ -132,7 +135,7 @@ def _label_order(name: str) -> int:
 
 
 def parallel_lists(document: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """The lists of equal length in an object and in the objects in it, if one of its own may be their times."""
+    """Return the lists of equal length in an object and in nested objects, if one of its own lists may be the times."""
     own = {name: cells for name, cells in document.items() if _are_plain(cells)}
     if not own:
         return {}
@@ -145,7 +148,7 @@ def parallel_lists(document: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 
 
 def _lists(value: Mapping[str, Any], name: str, levels: int) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The lists of plain values in an object; one in an object with a label is called by it."""
+    """Yield the lists of plain values in an object. A list in an object with a label is named after the label."""
     label = next((value[key] for key in NAMES if isinstance(value.get(key), str)), name)
     lists = [key for key, cells in value.items() if _are_plain(cells)]
     for key, cells in value.items():
@@ -164,7 +167,7 @@ def _are_plain(cells: Any) -> bool:
 
 
 def named_cells(document: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
-    """The columns of a list of names beside a list of rows or of columns, as databases answer."""
+    """Return the columns given by a list of names next to a list of rows or columns, as in replies of databases."""
     parts = [document, *(value for value in document.values() if isinstance(value, Mapping))]
     headers = [_header(cells) for part in parts for cells in part.values() if isinstance(cells, list)]
     bodies = [cells for part in parts for cells in part.values() if _are_lists(cells)]
@@ -179,7 +182,7 @@ def named_cells(document: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
 
 
 def _header(cells: list[Any]) -> list[str]:
-    """The names in a list of names, or of objects that have one; empty for other lists."""
+    """Return the names in a list of names, or of objects that have a name. The result is empty for other lists."""
     if not cells:
         return []
     found = [cell.get("name", cell.get("text")) if isinstance(cell, Mapping) else cell for cell in cells]
@@ -191,6 +194,6 @@ def _are_lists(cells: Any) -> bool:
 
 
 def _unwrap(value: Any) -> Any:
-    """The value of an object with the only field `f` or `v`, as BigQuery writes rows and cells."""
+    """Return the value of an object whose only field is `f` or `v`, as BigQuery writes rows and cells."""
     is_wrapped = isinstance(value, Mapping) and len(value) == 1 and {*value} <= {"f", "v"}
     return next(iter(value.values())) if is_wrapped else value

@@ -1,4 +1,4 @@
-"""The rows of each series of a table: by key columns, given or found by evidence."""
+"""The rows of each series of a table, by key columns that are given or found by evidence."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from rfa.data.series import Key
 from rfa.data.table import Table, combine_chunks
 
 MOST_SERIES: Final = 100_000
-# Names of columns that label series, whatever the times.
+# Names of columns that label series, whatever the times are.
 KEY_NAMES: Final = (
     "unique_id", "entity_id", "item_id", "series_id", "statistic_id", "ts_id", "sensor_id", "metric_name", "_field",
 )  # fmt: skip
-# In a table of several series at most this share of the times is distinct.
+# Maximum share of distinct times in a table of several series.
 MAX_DISTINCT: Final = 0.6
-# Rows of a series that may have the time of another.
+# Maximum share of rows of a series that may have the time of another row.
 MAX_REPEATED: Final = 0.01
-# Most columns that may label series, and most labels a row.
+# Maximum number of columns that may label series, and of labels per row.
 MOST_LABELS: Final = 12
-# Most columns that are searched for labels.
+# Maximum number of columns that are searched for labels.
 MOST_TRIED: Final = 64
 MOST_LABELS_PER_ROW: Final = 0.5
 UNIT_NAMES: Final = ("unit", "units", "einheit", "unité", "unite", "unidad", "uom", "unit_of_measurement")
-# Series whose rows alternate: the fewest rows of each, the least share of rows after one of another series, how near
-# steps are to the usual one, and the share of such steps in one series, and in all rows if these are several series.
+# For series whose rows alternate: the minimum number of rows of each series, the minimum share of rows that follow a
+# row of another series, the tolerance of steps relative to the usual step, and the share of such steps within a series
+# and among all rows.
 LEAST_ROWS: Final = 8
 ALTERNATING: Final = 0.8
 NEAR: Final = 0.1
@@ -36,7 +37,7 @@ LEAST_REGULAR, MOST_REGULAR = 0.9, 0.7
 
 
 def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
-    """The rows of each key, in the order of appearance, and a note on rows without a key."""
+    """Return the rows of each key, in the order of appearance, and a note on rows without a key."""
     import pyarrow.compute as pc
 
     if not by:
@@ -53,17 +54,17 @@ def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], 
     rows = np.flatnonzero(is_there)
     _, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
     if len(first) > MOST_SERIES:
-        raise ValueError(f"--by {' '.join(by)} gives {len(first):,} series; the limit is {MOST_SERIES:,}")
+        raise ValueError(f"--by {' '.join(by)} gives {len(first):,} series, but the limit is {MOST_SERIES:,}")
     parts = np.split(rows[np.argsort(codes[rows], kind="stable")], np.cumsum(counts)[:-1])
     found = {tuple(texts[at[parts[k][0]]] for texts, at in cells): parts[k] for k in np.argsort(first)}
     if not found:
-        raise ValueError(f"no row has a key: column {', '.join(map(repr, by))} is empty")
+        raise ValueError(f"no row has a key, because column {', '.join(map(repr, by))} is empty")
     lost = len(table) - len(rows)
     return found, [f"{lost} rows have no key: left out"] if lost else []
 
 
 def _key_column(column: Any) -> Any:
-    """Keys without surrounding spaces; empty cells are null."""
+    """Return keys without surrounding spaces. Empty cells are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -74,12 +75,12 @@ def _key_column(column: Any) -> Any:
 
 
 def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tuple[str, ...]:
-    """The columns that label the series of a table, or () for one series.
+    """Return the columns that label the series of a table, or () for one series.
 
-    They have a usual name; or times repeat, and do not for each label; or times decrease only where the label changes.
+    They have a usual name; or times repeat, but not within each label; or times decrease only where the label changes.
 
     Args:
-        times: of the rows; None if there is no time column.
+        times: times of the rows, or None if there is no time column.
         rest: columns other than the time.
     """
     rest = [name for name in rest if not is_part(table.columns[name])]
@@ -112,9 +113,10 @@ def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tu
 
 
 def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[str, ...]:
-    """The column that labels series whose rows alternate at times of their own; () if there is none.
+    """Return the column that labels series whose rows alternate at their own times, or () if there is none.
 
-    Either each series has regular steps where all rows together have none, or its unit differs from that of others.
+    Either each series has regular steps where all rows together have none, or its unit differs from the units of
+    others.
     """
     if len(times) < 2 * LEAST_ROWS:
         return ()
@@ -136,19 +138,19 @@ def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[
 
 
 def _is_frequent(codes: np.ndarray) -> bool:
-    """Whether labels have many rows each, and alternate."""
+    """Return whether labels have many rows each, and alternate."""
     counts = np.bincount(codes)
     changes = np.count_nonzero(np.diff(codes))
     return bool(counts.min() >= LEAST_ROWS and changes >= ALTERNATING * len(codes) * (1 - counts.max() / len(codes)))
 
 
 def _tells(codes: np.ndarray, units: np.ndarray) -> bool:
-    """Whether each label has one unit."""
+    """Return whether each label has one unit."""
     return len(np.unique(np.stack([codes, units], axis=1), axis=0)) == len(np.unique(codes))
 
 
 def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
-    """The share of steps inside series that are near the usual step of their series."""
+    """Return the share of steps within series that are near the usual step of their series."""
     order = np.lexsort((times, codes))
     steps, is_inside = np.diff(times[order]), np.diff(codes[order]) == 0
     near, count = 0, 0
@@ -159,13 +161,13 @@ def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
 
 
 def _near_usual(steps: np.ndarray) -> int:
-    """The number of steps that are near the usual one."""
+    """Return the number of steps that are near the usual one."""
     usual = float(np.median(steps))
     return int((np.abs(steps - usual) <= NEAR * usual).sum()) if usual > 0 else 0
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
-    """The labels without those that the others make needless."""
+    """Return the labels without those that the others make redundant."""
     kept = dict(codes)
     for name in reversed(codes):
         others = [found for other, found in kept.items() if other != name]
@@ -175,7 +177,7 @@ def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
 
 
 def _repeated(codes: Sequence[np.ndarray], times: np.ndarray) -> int:
-    """The number of rows with the time of another row of their series."""
+    """Return the number of rows that have the time of another row of their series."""
     if not codes:
         return len(times)
     order = np.lexsort((times, *codes))
@@ -186,17 +188,17 @@ def _repeated(codes: Sequence[np.ndarray], times: np.ndarray) -> int:
 
 
 def _are_blocks(codes: np.ndarray, times: np.ndarray) -> bool:
-    """Whether each label is one run of rows, and times decrease only between these."""
+    """Return whether each label is one run of rows, and times decrease only between runs."""
     changes = np.diff(codes) != 0
     is_once = int(changes.sum()) == len(np.unique(codes)) - 1
     return is_once and len(codes) >= 3 * (changes.sum() + 1) and not ((np.diff(times) < 0) & ~changes).any()
 
 
 def _label_codes(table: Table, name: str, most: int | None) -> np.ndarray | None:
-    """Labels as numbers; None for constants, measurements and columns of distinct cells.
+    """Encode labels as integers. Return None for constants, measurements and columns of distinct cells.
 
     Args:
-        most: number of rows with one time, which whole numbers must have as well; None: of any.
+        most: number of rows with the same time, which whole numbers must not exceed. None accepts any.
     """
     import pyarrow as pa
 
@@ -213,7 +215,7 @@ def _label_codes(table: Table, name: str, most: int | None) -> np.ndarray | None
 
 
 def cell_codes(column: Any) -> np.ndarray:
-    """The cells as numbers from 0; -1 for empty ones."""
+    """Encode the cells as integers from 0, the same for equal cells. Missing cells are -1."""
     import pyarrow.compute as pc
 
     encoded = pc.dictionary_encode(combine_chunks(_key_column(column)))

@@ -1,4 +1,4 @@
-"""InfluxDB's line protocol and Graphite's plain text: a point a line."""
+"""InfluxDB's line protocol and Graphite's plain text, with one point per line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from rfa.data.json_values import Rows
 
-# cpu,host=a usage=1.5,idle=3i 1710921600000000000; text in quotes is left out.
+# For example cpu,host=a usage=1.5,idle=3i 1710921600000000000. Quoted text is left out.
 INFLUX: Final = re.compile(
     r'([^\s,="]+)((?:,[^\s,="]+=[^\s,="]+)*) ((?:[^\s,="]+=(?:"[^"]*"|[^\s,"]+)(?:,|(?= )))+)(?: (-?\d{9,19}))'
 )
 FIELD: Final = re.compile(r'([^\s,="]+)=(-?\d[\d.]*(?:[eE][+-]?\d+)?|[tTfF]\b|true|false)[iu]?(?=,|$)')
-# servers.a.cpu 1.5 1710921600
+# For example servers.a.cpu 1.5 1710921600
 GRAPHITE: Final = re.compile(r"([\w;=%-]+(?:\.[\w;=%-]+)+) (-?\d[\d.]*(?:[eE][+-]?\d+)?|nan) (\d{9,10})")
 SWITCHES: Final = {"t": 1.0, "true": 1.0, "f": 0.0, "false": 0.0}
 PREVIEW: Final = 20
@@ -23,10 +23,10 @@ Point = tuple[tuple[tuple[str, str], ...], int, dict[str, float]]
 
 
 def read_points(text: str) -> Rows | None:
-    """The series of a file whose first lines are points; None for others.
+    """Return the series of a file whose first lines are points, or None for others.
 
     Raises:
-        ValueError: a later line is none, or the file is too large.
+        ValueError: If a later line is not a point, or the file is too large.
     """
     lines = _lines(text)
     first = [line for (_, line), _ in zip(lines, range(PREVIEW), strict=False)]
@@ -34,12 +34,12 @@ def read_points(text: str) -> Rows | None:
     if pattern is None:
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("line protocol may have 256 MiB at most: split it, or save it as CSV or Parquet")
+        raise ValueError("line protocol may have at most 256 MiB; split it, or save it as CSV or Parquet")
     series: dict[Any, tuple[list[int], list[dict[str, float]]]] = {}
     for number, line in _lines(text):
         found = pattern.fullmatch(line)
         if found is None:
-            raise ValueError(f"line {number}: {line[:60]!r} is no point such as {first[0][:60]!r}")
+            raise ValueError(f"line {number}: {line[:60]!r} is not a point such as {first[0][:60]!r}")
         labels, time, fields = _influx(found) if pattern is INFLUX else _graphite(found)
         times, values = series.setdefault(labels, ([], []))
         times.append(time)

@@ -1,4 +1,4 @@
-"""Loading a series or a table from a file."""
+"""Loading of a series or a table from a file."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rfa.data.table import Table
 
 
 def load_table(source: str | Path, *, sheet: str | None = None, query: str | None = None) -> Table:
-    """Load the table of a file; its cells are not parsed yet.
+    """Load the table of a file. Its cells are not yet parsed.
 
     Args:
         source: a file, "-" for standard input, or a URL that fsspec can read, such as https:// or s3://.
-        sheet: name of a workbook's sheet; default: the first.
-        query: of a SQLite database; default: its only table.
+        sheet: name of a workbook's sheet. The default is the first sheet.
+        query: query on a SQLite database. The default is its only table.
 
     Raises:
-        ValueError: If a row or the format cannot be read; the message names it and says what to do.
+        ValueError: If a row or the format cannot be read. The message names it and says what to do.
     """
     return read_table(read_source(source), sheet, query)
 
 
 def load_series(source: str | Path, *, sheet: str | None = None, **options: Any) -> Series:
-    """Load one recorded series; see `load_table` for files and `read_frame` for the options.
+    """Load one recorded series. See `load_table` for files and `read_frame` for the options.
 
     Raises:
-        ValueError: If a cell or the format cannot be read; the message names it and says what to do.
+        ValueError: If a cell or the format cannot be read. The message names it and says what to do.
     """
     (series,) = read_frame(load_table(source, sheet=sheet), **options).values()
     return series

@@ -1,8 +1,8 @@
-"""Templates of log lines: lines that differ in numbers and names only are the same event.
+"""Templates of log lines. Lines that differ only in numbers and names are the same event.
 
 Source: He, Zhu, Zheng and Lyu, Drain: an online log parsing approach with fixed depth tree, ICWS 2017. Lines with the
 same number of words and the same first word are compared. A line belongs to the template that shares most of its words,
-if that is more than half of those without numbers, and words that differ become `<*>`.
+if these are more than half of the words without numbers. Words that differ become `<*>`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 WILD: Final = "<*>"
 SIMILAR: Final = 0.5
 MOST_TEMPLATES: Final = 1_024
-# Templates that a line is compared with, and its words.
+# Maximum number of templates that a line is compared with, and of its words.
 MOST_COMPARED: Final = 100
 MOST_WORDS: Final = 100
 # Hexadecimal numbers, UUIDs, numbers and addresses.
@@ -24,7 +24,7 @@ _VARIABLE: Final = re.compile(
 
 
 class Templates:
-    """Templates by their number, from 1 on; 0 stands for lines beyond `MOST_TEMPLATES`.
+    """Templates numbered from 1. Lines beyond `MOST_TEMPLATES` have the number 0.
 
     Args:
         texts: known templates, as `texts` returned them.
@@ -42,7 +42,7 @@ class Templates:
         return [" ".join(words) for words in self._words]
 
     def number(self, line: str) -> int:
-        """The template of a line, a new one if none fits."""
+        """Return the template of a line. If none fits, a new one is added."""
         words = _VARIABLE.sub(WILD, line).split()[:MOST_WORDS]
         best, most = 0, SIMILAR * sum(word != WILD for word in words)
         for number in self._by_key.get(_key(words), ()):

@@ -1,4 +1,6 @@
-"""Numbers that mark missing values, such as −999 or 9.96921e36: found where they repeat far from all others."""
+"""Detection of numbers that mark missing values, such as −999 or 9.96921e36, by their repetition and distance from all
+others.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +10,35 @@ from typing import Final
 
 import numpy as np
 
-# Off as a value of `--missing`.
+# Value of `--missing` that disables the search.
 OFF: Final = "none"
-# Usual marks; negative ones from two digits on, positive ones from three.
+# Usual marks. Negative ones have at least two digits, and positive ones at least three.
 NINES: Final = (
     999.0, 999.9, 999.99, 999.999, 9999.0, 9999.9, 9999.99, 99999.0, 99999.9, 999999.0, 9999999.0, 99999999.0,
     999999999.0, 8888.0, 88888.0, 32767.0, 32768.0, 65535.0, 2147483647.0, 2147483648.0, 4294967295.0,
 )  # fmt: skip
 MARKS: Final = frozenset((*NINES, *(-nine for nine in NINES), -99.0, -99.9, -99.99, -777.0, 99.9, 99.99))
-# Positive marks below 100 are further away: percentages end there.
+# Positive marks below 100 must be further away, because percentages end there.
 SMALL: Final = 100.0
 FURTHER: Final = 10.0
-# No measurement is larger. Usual values that fill gaps; 9.96921e36 is NetCDF's.
+# No measurement is larger. Also the usual fill values; 9.96921e36 is NetCDF's.
 FILL: Final = 9e19
 FILLS: Final = (1e20, 9.999e20, 1e30, 1e32, 1e34, 1e35, 1e36, 9.969209968386869e36, 3.4028234663852886e38, 1e37)
-# A mark is this many times the spread of the others away from the nearest of them.
+# Minimum distance of a mark from the nearest other value, in multiples of the spread of the others.
 FAR: Final = 2.0
-# Most marks of a column.
+# Maximum number of marks in a column.
 MOST: Final = 6
-# The least number of other values.
+# Minimum number of other values.
 LEAST: Final = 8
 
 
 @dataclass(frozen=True)
 class MissingRule:
-    """What counts as missing besides empty cells: words and numbers; finds_marks: also marks found by evidence."""
+    """What counts as missing besides empty cells.
+
+    Attributes:
+        finds_marks: whether numbers also count as missing by evidence.
+    """
 
     words: tuple[str, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -40,7 +46,7 @@ class MissingRule:
 
     @classmethod
     def of(cls, values: Sequence[str]) -> MissingRule:
-        """From the values of `--missing`."""
+        """Create a rule from the values of `--missing`."""
         words, numbers = [], []
         for value in values:
             try:
@@ -50,7 +56,7 @@ class MissingRule:
         return cls(tuple(word for word in words if word != OFF), tuple(numbers), OFF not in words)
 
     def apply(self, values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
-        """Values `[N]` with NaN for marks, and notes on them."""
+        """Return values `[N]` with NaN for marks, and notes on them."""
         notes = []
         found = [number for number in self.numbers if (values == number).any()]
         if found:
@@ -67,10 +73,11 @@ class MissingRule:
 
 
 def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Find sentinel values, such as -999, that stand for missing data in values `[N]`.
+    """Find sentinel values, such as -999, that mark missing data in values `[N]`.
 
-    Returns the sentinels to read as missing, and those that occur only once and are merely reported. Fill values, and
-    sentinels very far from all others or accompanied by another sentinel, need not repeat.
+    Returns:
+        The sentinels to read as missing, and sentinels that occur only once and are merely reported. Fill values, and
+        sentinels that are very far from all others or accompanied by another sentinel, need not repeat.
     """
     others = values[~np.isnan(values)]
     present: list[float] = []

@@ -19,7 +19,7 @@ YEAR, MONTH = "year", "month"
 
 
 def melt_months(table: Table) -> Table:
-    """Convert a table of years with a column for each month to one row per value; other tables are returned."""
+    """Convert a table of years, with a column for each month, to one row per value. Other tables are unchanged."""
     import pyarrow as pa
 
     year = next((name for name in table.columns if name.strip().lower() in YEAR_WORDS), None) or _first_years(table)
@@ -33,7 +33,7 @@ def melt_months(table: Table) -> Table:
     rows, count = len(table), len(months)
     cells: list[Any] = [table.columns[name].cast(pa.string()) for name in months]
     stacked = pa.chunked_array([chunk for column in cells for chunk in column.chunks])
-    order = np.arange(count * rows).reshape(count, rows).T.ravel()  # by year, then by month
+    order = np.arange(count * rows).reshape(count, rows).T.ravel()  # ordered by year, then by month
     there = np.flatnonzero(np.stack([is_there(table.columns[name]) for name in months]).T.ravel())
     order = order[: there[-1] + 1] if len(there) else order
     columns = {
@@ -46,7 +46,7 @@ def melt_months(table: Table) -> Table:
 
 
 def _first_years(table: Table) -> str | None:
-    """The first of thirteen columns or more, if it has no name and consecutive years."""
+    """Return the first of thirteen or more columns, if it has no name and consecutive years."""
     name = next(iter(table.columns))
     numbers = numeric_sample(table.columns[name]) if len(table.columns) > MONTHS else None
     if name != "column 1" or numbers is None or len(numbers) < 2 or numbers.min() < 1500 or numbers.max() > 2200:
@@ -55,7 +55,7 @@ def _first_years(table: Table) -> str | None:
 
 
 def _month_columns(columns: list[str]) -> list[str]:
-    """Twelve consecutive columns with the names of the months in one language, or with numbers."""
+    """Return twelve consecutive columns that are named by the months in one language, or by numbers."""
     if columns in ([f"column {k + 2}" for k in range(MONTHS)], [str(k + 1) for k in range(MONTHS)]):
         return columns
     lower = [name.strip().lower().rstrip(".") for name in columns]

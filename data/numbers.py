@@ -18,7 +18,7 @@ SPACES: Final = "[ '\u2019\u00a0\u202f_]"
 MONEY: Final = r"\p{Sc}"
 EXPONENT: Final = r"([eE][+-]?\d+)?"
 PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
-# A group that begins with 0 has no thousands separator after it: 0,238 has a decimal comma.
+# A group that begins with 0 is not followed by a thousands separator, so 0,238 has a decimal comma.
 DECIMAL_COMMA: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
 THOUSANDS: Final = rf"^[+-]?([1-9]\d{{0,2}}((,\d{{2}})*|(,\d{{3}})*),\d{{3}}(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
 POINTS: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+|\d+){EXPONENT}$"
@@ -26,13 +26,14 @@ POINTS: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+|\d+){EXPONENT}$"
 MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
 # Cell separators of files with decimal commas.
 SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
-# The order in which rules are tried: with a decimal comma, and with a decimal point.
+# The order in which rules are tried, with a decimal comma and with a decimal point.
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
 ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
 FIRST: Final = 1000
-# The longest word that marks missing values in most cells of a column, and the fewest different numbers beside it.
+# Maximum length of a word that marks missing values in most cells of a column, and minimum number of different numbers
+# next to it.
 LONGEST_MARK, FEWEST_NUMBERS = 4, 5
-# Most words among numbers that are read as missing, where they are a fifth of the cells.
+# Maximum number of words among numbers that are read as missing if they are a fifth of the cells.
 MOST_WORDS: Final = 5
 # Signs and bounds written around a number, the plain form, and a note.
 SIGNS: Final = (
@@ -42,7 +43,8 @@ SIGNS: Final = (
     (r"^([+-])\s+([\d.])", r"\1\2", "blanks after a sign are left out"),
     (r"^([+-]?[\d.,]*\d[.]?)\s*[*#†‡]+$", r"\1", "* # † ‡ after a number mark it, and are left out"),
 )
-# Letters after a number and a blank, such as Eurostat's: provisional, estimated, break. Not units or multiples.
+# Letters after a number and a blank, such as Eurostat's for provisional, estimated and break, but not units or
+# multiples.
 FLAG: Final = r"^([+-]?[\d.,]*\d)\s+([bcdefinprsuz]{1,3})$"
 NO_FLAGS: Final = ("sec", "in", "ns", "us", "ppb")
 # Words for on and off.
@@ -64,7 +66,13 @@ AMBIGUOUS_POINTS: Final = (
 
 @dataclass(frozen=True)
 class Numbers:
-    """values `[N]`, NaN = missing; notes: how the column was read; unit: of its cells, or empty."""
+    """Numbers of a column.
+
+    Attributes:
+        values: `[N]`, NaN where missing.
+        notes: how the column was read.
+        unit: unit of its cells, or empty.
+    """
 
     values: np.ndarray
     notes: tuple[str, ...] = ()
@@ -75,8 +83,9 @@ class Numbers:
 class NumberFormat:
     """How the columns of a table write numbers.
 
-    missing: words for missing values besides the usual ones.
-    reads_switches: whether on and off among numbers are 1 and 0.
+    Attributes:
+        missing: words for missing values in addition to the usual ones.
+        reads_switches: whether on and off among numbers are 1 and 0.
     """
 
     table: Table
@@ -85,21 +94,21 @@ class NumberFormat:
 
     @cached_property
     def decimal_marks(self) -> set[str]:
-        """The decimal marks of the columns that show one, the time column excepted."""
+        """The decimal marks of the columns that show one, except the time column."""
         clock = clock_column(self.table.columns)
         columns = (column for name, column in self.table.columns.items() if name != clock)
         return {_decimal_mark(column, self.table.separator) for column in columns} - {""}
 
 
 def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> Numbers | None:
-    """A column of text as numbers; None if it holds labels (fewer than half of its cells are numbers).
+    """Return a column of text as numbers, or None if it holds labels (fewer than half of its cells are numbers).
 
-    A comma is a decimal comma if semicolons or tabs separate the cells, else it separates thousands, unless only the
-    other reading fits every cell. The few cells that are not finite numbers are missing, with a note. For points that
-    may separate thousands see `_resolve_points`.
+    A comma is a decimal comma if semicolons or tabs separate the cells. Otherwise it separates thousands, unless only
+    the other reading fits every cell. If a few cells are not finite numbers, they are missing, with a note. For points
+    that may separate thousands, see `_resolve_points`.
 
     Raises:
-        ValueError: decimal points and commas are mixed; with `strict`, a cell is not a number.
+        ValueError: If decimal points and commas are mixed, or `strict` is set and a cell is not a number.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -130,8 +139,7 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
         rule, notes = _rule(cells, table.separator), [*signs, *notes]
     if rule is None:
         raise ValueError(
-            f"column {name!r}: decimal points and decimal commas are mixed; write one of them, or choose columns with "
-            "--column"
+            f"column {name!r} mixes decimal points and decimal commas; use one of them, or choose columns with --column"
         )
     rule, note = _resolve_points(rule, cells, writing)
     notes = [f"column {name!r}: {text}" for text in (RULE_NOTES[rule], note, *notes) if text]
@@ -143,9 +151,9 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
 
 
 def _plain_numbers(column: Any) -> np.ndarray | None:
-    """The numbers of a column that has no other cells than plain finite numbers and empty ones; None for others.
+    """Return the numbers of a column that has only plain finite numbers and empty cells, or None for others.
 
-    This is the fast path of most files.
+    This is the fast path for most files.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -161,7 +169,7 @@ def _plain_numbers(column: Any) -> np.ndarray | None:
 
 
 def _is_odd(cells: Any, texts: Any) -> Any:
-    """Whether a cell is no number; null cells that are not missing in `texts` are odd as well."""
+    """Return whether each cell is not a number. Null cells that are not missing in `texts` count as well."""
     import pyarrow.compute as pc
 
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
@@ -170,7 +178,7 @@ def _is_odd(cells: Any, texts: Any) -> Any:
 
 
 def _without_flags(cells: Any) -> Any:
-    """The cells without flags after numbers; None if there are none, or if most numbers have one."""
+    """Return the cells without flags after numbers, or None if there are none or most numbers have one."""
     import pyarrow.compute as pc
 
     parts = pc.fill_null(pc.match_substring_regex(cells, FLAG), False)
@@ -183,7 +191,7 @@ def _without_flags(cells: Any) -> Any:
 
 
 def _are_labels(texts: Any, is_odd: Any) -> bool:
-    """Whether cells are words: half of them are no numbers, or a fifth with several words."""
+    """Return whether cells are words: half of them are not numbers, or a fifth have several words."""
     import pyarrow.compute as pc
 
     count, cells = pc.sum(is_odd, min_count=0).as_py(), len(texts) - texts.null_count
@@ -193,7 +201,7 @@ def _are_labels(texts: Any, is_odd: Any) -> bool:
 
 
 def _is_mark(texts: Any, is_odd: Any) -> bool:
-    """Whether all cells that are no numbers are one short word among numbers, so a mark of missing values."""
+    """Return whether all cells that are not numbers are the same short word, which then marks missing values."""
     import pyarrow.compute as pc
 
     words = pc.unique(texts.filter(is_odd)).to_pylist()
@@ -202,7 +210,9 @@ def _is_mark(texts: Any, is_odd: Any) -> bool:
 
 
 def _separate_percent(texts: Any, cells: Any) -> Any:
-    """The cells, where some are in percent and others not, without the fewer of the two: 5 % and 0.05 are no series."""
+    """If some cells are in percent and others are not, return the cells without the rarer kind, because 5 % and 0.05 do
+    not form a series.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -218,7 +228,9 @@ def _separate_percent(texts: Any, cells: Any) -> Any:
 
 
 def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
-    """The cells without surrounding spaces, missing values as null; and a note on words for these."""
+    """Return the cells without surrounding spaces, with missing values as null, and a note on words for missing
+    values.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -234,22 +246,23 @@ def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
 def _fits(cells: Any, form: str) -> bool:
     import pyarrow.compute as pc
 
-    # The first cells tell most columns of another form.
+    # The first cells suffice to reject most columns.
     parts = (cells.slice(0, FIRST), cells) if len(cells) > FIRST else (cells,)
     return all(pc.all(pc.match_substring_regex(part, form), min_count=0).as_py() for part in parts)
 
 
 def _rule(cells: Any, separator: str | None) -> str | None:
-    """The first rule that fits every cell."""
+    """Return the first rule that fits every cell."""
     order = RULES if separator in SEPARATORS_WITH_DECIMAL_COMMA else ORDER_WITH_POINT
     return next((rule for rule in order if _fits(cells, RULES[rule])), None)
 
 
 def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, str]:
-    """The rule for plain numbers whose points may separate thousands, and a note if that is uncertain.
+    """Return the rule for plain numbers whose points may separate thousands, such as 999 and 1.007, and a note if it is
+    uncertain.
 
-    999 and 1.007 are such numbers. The decimal marks of other columns decide. Without any, points are decimal points;
-    that is uncertain if some numbers have none.
+    The decimal marks of other columns decide. Without any, points are decimal points, which is uncertain if some
+    numbers have none.
     """
     if rule or not _may_have_thousands_points(cells):
         return rule, ""
@@ -259,7 +272,7 @@ def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, 
 
 
 def _decimal_mark(column: Any, separator: str | None) -> str:
-    """The decimal mark of a column of numbers; empty if it shows none.
+    """Return the decimal mark of a column of numbers, or an empty string if it shows none.
 
     If points may separate thousands and not every number has one, the cell separator decides, as for commas.
     """
@@ -279,25 +292,26 @@ def _decimal_mark(column: Any, separator: str | None) -> str:
 
 
 def _may_have_thousands_points(cells: Any) -> bool:
-    """Whether the points of plain numbers may separate thousands."""
+    """Return whether the points of plain numbers may separate thousands."""
     return _fits(cells, MAY_HAVE_POINTS) and _has_point(cells)
 
 
 def _has_point(cells: Any) -> bool:
-    """Whether a number has a point."""
+    """Return whether a number has a point."""
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.match_substring(cells, "."), min_count=0).as_py())
 
 
 def _all_have_points(cells: Any) -> bool:
-    """Whether every number has a point."""
+    """Return whether every number has a point."""
     return _fits(cells, r"\.")
 
 
 def _strip_symbols(cells: Any) -> tuple[Any, list[str]]:
-    """The cells without percent and currency signs, brackets, Unicode minus signs and spaces between thousands; and
-    notes on cells whose sign or bound was written otherwise."""
+    """Return the cells without percent and currency signs, brackets, Unicode minus signs and spaces between thousands,
+    and notes on cells with an unusual sign or bound.
+    """
     import pyarrow.compute as pc
 
     notes: list[str] = []
@@ -308,13 +322,13 @@ def _strip_symbols(cells: Any) -> tuple[Any, list[str]]:
     for pattern, plain, note in SIGNS:
         if pc.any(pc.match_substring_regex(cells, pattern), min_count=0).as_py():
             cells, notes = pc.replace_substring_regex(cells, pattern, plain), [*notes, note]
-    for _ in range(2):  # matches do not overlap: 1 000 000 takes two
+    for _ in range(2):  # matches do not overlap, so 1 000 000 needs two passes
         cells = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
     return cells, notes
 
 
 def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarray, str] | None:
-    """A column of on and off, true and false and the like as 1 and 0, with a note; None for others."""
+    """Return a column of on and off, true and false and the like as 1 and 0, with a note, or None for others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -353,11 +367,11 @@ def _finite(
     *,
     strict: bool,
 ) -> Numbers:
-    """The numbers of a column; unreadable and infinite ones are missing.
+    """Return the numbers of a column. Unreadable and infinite ones are missing.
 
     Args:
         unreadable: rows, from 0, of unreadable cells, and their text.
-        notes: on the column so far.
+        notes: notes on the column so far.
     """
     values = _cast(cells, rule)
     if unreadable:
@@ -380,14 +394,16 @@ def _finite(
 
 
 def report_unreadable(name: str, row: int, reason: str, count: int, *, strict: bool) -> str:
-    """The note on cells that are not numbers.
+    """Return the note on cells that are not numbers.
 
     Raises:
-        ValueError: with `strict`.
+        ValueError: If `strict` is set.
     """
     message = f"row {row}, column {name!r}: {reason} ({count} such cells)"
     if strict:
-        raise ValueError(f"{message}; leave the cell empty, choose columns with --column, or read without --strict")
+        raise ValueError(
+            f"{message}; leave the cell empty, choose columns with --column, or read the file without --strict"
+        )
     return f"{message}: read as missing"
 
 

@@ -1,4 +1,4 @@
-"""Formats that packages read which are not installed with this one: Avro, NetCDF and DuckDB."""
+"""Formats that need optional packages: Avro, NetCDF and DuckDB."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian", "")
 
 
 class Refusal(ValueError):
-    """A message of this module, unlike those of the packages."""
+    """An error of this module, as opposed to errors of the packages."""
 
 
 def read_optional(content: bytes) -> Table:
-    """The table of an Avro, NetCDF or HDF5 file.
+    """Return the table of an Avro, NetCDF or HDF5 file.
 
     Raises:
-        ValueError: the package that reads it is not installed, or the file is damaged or has no table.
+        ValueError: If the required package is not installed, or the file is damaged or has no table.
     """
     try:
         return _read_avro(content) if content.startswith(AVRO) else _read_netcdf(content)
@@ -47,10 +47,10 @@ def read_optional(content: bytes) -> Table:
 
 
 def read_duckdb(content: bytes, query: str | None) -> Table:
-    """The rows of a query on a DuckDB database; without one, of the only table.
+    """Return the rows of a query on a DuckDB database. Without a query, return the rows of its only table.
 
     Raises:
-        ValueError: duckdb is not installed, there are several tables, or the query fails or returns no rows.
+        ValueError: If duckdb is not installed, there are several tables, or the query fails or returns no rows.
     """
     duckdb = _package("duckdb", "a DuckDB database")
     with tempfile.TemporaryDirectory(prefix="rfa-duckdb-") as folder:
@@ -70,7 +70,7 @@ def _package(name: str, kind: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError:
         raise Refusal(
-            f"this is {kind}, and reading one needs {package}: pip install {package}, or save it as CSV or Parquet"
+            f"reading {kind} needs {package}; install it with pip install {package}, or save the data as CSV or Parquet"
         ) from None
 
 
@@ -86,7 +86,9 @@ def _read_avro(content: bytes) -> Table:
 
 
 def _read_netcdf(content: bytes) -> Table:
-    """The variables along the time axis, with a CF time axis as dates; other axes have one value, or number columns."""
+    """Return the variables along the time axis. A CF time axis becomes dates. Other axes have one value, or number
+    columns.
+    """
     if content.startswith(CLASSIC):
         netcdf = _package("scipy.io", "a NetCDF file")
         with netcdf.netcdf_file(io.BytesIO(content), mmap=False) as file:
@@ -122,7 +124,7 @@ def _text(value: Any) -> str:
 
 
 def _unpacked(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """Stored numbers as CF defines them: fill values are missing, scale and offset are applied."""
+    """Return stored numbers as CF defines them, with fill values missing, and scale and offset applied."""
     fills: Sequence[Any] = [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
     numbers = values.astype(np.float64)
     numbers[np.isin(values, np.ravel(fills))] = np.nan
@@ -134,7 +136,9 @@ def _cf_dates(numbers: np.ndarray, units: str, calendar: str) -> list[str]:
     size = UNITS.get(unit.strip().lower()) or UNITS.get(unit.strip().lower().rstrip("s"))
     found = ORIGIN.match(origin.strip())
     if size is None or found is None or calendar.lower() not in CALENDARS:
-        raise Refusal(f"times in {units!r} with the calendar {calendar or 'standard'!r} are not read: save as CSV")
+        raise Refusal(
+            f"times in {units!r} with the calendar {calendar or 'standard'!r} are not supported; save the data as CSV"
+        )
     year, month, day, hour, minute = (int(part or 0) for part in found.groups()[:5])
     begin = np.datetime64(datetime(year, month, day, hour, minute), "us")
     microseconds = np.rint((numbers.astype(np.float64) * size + float(found[6] or 0)) * 1e6)

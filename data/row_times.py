@@ -1,4 +1,4 @@
-"""The times of the rows of a table's series, by one rule for all of them."""
+"""The times of the rows of a table's series. One rule applies to all series."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Groups = dict[Key, np.ndarray]
 
 
 def count_rows(groups: Groups, rows: int) -> tuple[np.ndarray, Groups, Clock]:
-    """The times 0, 1, 2, … in each series of a table without a time column."""
+    """Return the times 0, 1, 2, … in each series of a table without a time column."""
     times = np.full(rows, np.nan)
     for chosen in groups.values():
         times[chosen] = np.arange(len(chosen))
@@ -26,14 +26,14 @@ def read_times(
     column: Any, name: str, groups: Groups, refuse: Callable[[Key, ValueError], None], *,
     zone: str, time_format: str | None, first_row: int,
 ) -> tuple[np.ndarray, Groups, Clock]:  # fmt: skip
-    """The times of the rows, the series whose times can be read, and how.
+    """Return the times of the rows, the series whose times can be read, and how they were read.
 
     Args:
         column: the cells of all rows.
         refuse: called with series whose times cannot be read.
 
     Raises:
-        ValueError: no series can be read.
+        ValueError: If no series can be read.
     """
 
     def read(groups: Groups) -> Clock:
@@ -57,7 +57,7 @@ def read_times(
 
 
 def _readable(groups: Groups, read: Callable[[Groups], Clock], refuse: Callable[[Key, ValueError], None]) -> Groups:
-    """The series whose times can be read, each tried by itself; the others are refused."""
+    """Return the series whose times can be read. Each is tried separately, and the others are refused."""
     found, last = {}, None
     for key, rows in groups.items():
         try:

@@ -1,4 +1,4 @@
-"""A sample of a large CSV file: its beginning, its end, and parts at even distances between them."""
+"""A sample of a large CSV file: its beginning, its end, and evenly spaced parts between."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from rfa.data.table import Table
 
 # Smaller files are read whole.
 LARGE: Final = 2**25
-# Bytes of the first and of the last part, and number and bytes of those between them.
+# Size in bytes of the first and of the last part, and number and size of the parts between.
 ENDS: Final = 2**20
 PARTS: Final = 16
 PART: Final = 2**17
-# Most lines of a quoted cell.
+# Maximum number of lines of a quoted cell.
 MOST_LINES: Final = 100
 
 
 @dataclass(frozen=True)
 class TableSample:
-    """Rows of a large file. share: of its bytes that were read; breaks: how often rows between these were not read."""
+    """Rows of a large file.
+
+    Attributes:
+        share: share of its bytes that were read.
+        breaks: number of places where rows in between were not read.
+    """
 
     table: Table
     share: float
@@ -34,10 +39,10 @@ class TableSample:
 
 
 def sample_table(source: str | Path) -> TableSample | None:
-    """A sample of the rows of a local CSV file; None for small files and other formats, which are read whole.
+    """Return a sample of the rows of a local CSV file, or None for small files and other formats, which are read whole.
 
     Raises:
-        ValueError: the first part cannot be read; see `read_text`.
+        ValueError: If the first part cannot be read. See `read_text`.
     """
     path = Path(source)
     if str(source) == "-" or is_url(source) or not path.is_file() or path.stat().st_size < LARGE:
@@ -59,7 +64,7 @@ def sample_table(source: str | Path) -> TableSample | None:
 
 
 def _read_parts(path: Path) -> list[bytes]:
-    """Whole lines; the first part has the header."""
+    """Return parts of whole lines. The first part has the header."""
     size = path.stat().st_size
     begins = np.linspace(ENDS, size - ENDS, PARTS + 2).astype(int)[1:].tolist()
     with path.open("rb") as file:
@@ -73,7 +78,7 @@ def _read_parts(path: Path) -> list[bytes]:
 
 
 def _whole_rows(part: bytes) -> bytes:
-    """The part up to the end of a line outside of quotes."""
+    """Return the part up to the end of a line outside of quotes."""
     whole = _until_line_end(part)
     for _ in range(MOST_LINES):
         if whole.count(b'"') % 2 == 0:

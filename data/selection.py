@@ -1,4 +1,4 @@
-"""Selecting a range of a series, and resampling it to a regular step."""
+"""Selection of a range of a series, and resampling to a regular step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FIRST_MONDAY: Final = 4 * DAY
 
 
 def select_range(series: Series, start: str | None, end: str | None, zone: str) -> Series:
-    """The rows from `start` on and before `end`.
+    """Return the rows from `start` on and before `end`.
 
     Raises:
-        ValueError: a limit does not fit the times of the series, or no row is left.
+        ValueError: If a limit does not fit the times of the series, or no row is left.
     """
     if start is None and end is None:
         return series
@@ -33,7 +33,7 @@ def select_range(series: Series, start: str | None, end: str | None, zone: str) 
     if not chosen.any():
         first, last = (str(moment) for moment in series.moments(series.times[[0, -1]]))
         raise ValueError(
-            f"no row between {start or 'the start'} and {end or 'the end'}: rows go from {first} to {last}"
+            f"no rows between {start or 'the start'} and {end or 'the end'}; the rows range from {first} to {last}"
         )
     rows = None if series.rows is None else series.rows[chosen]
     return replace(series, times=series.times[chosen], values=series.values[chosen], rows=rows)
@@ -45,42 +45,46 @@ def _limit(text: str, series: Series, zone: str) -> float:
             return float(text)
         moment = datetime.fromisoformat(text)
     except ValueError:
-        expected = "an ISO date such as 2024-03-31T12:00" if series.is_dated else "a number, as the times are numbers"
-        raise ValueError(f"--from and --to take {expected}, got {text!r}") from None
+        expected = (
+            "an ISO date such as 2024-03-31T12:00" if series.is_dated else "a number, because the times are numbers"
+        )
+        raise ValueError(f"--from and --to must be {expected}, got {text!r}") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=get_zone(zone))).timestamp()
 
 
 def step_seconds(every: str) -> float:
-    """The resampling step in seconds.
+    """Return the resampling step in seconds.
 
     Raises:
-        ValueError: not a positive duration with a unit.
+        ValueError: If `every` is not a positive duration with a unit.
     """
     found = duration(every)
     if found is None or found[1] is None:
-        raise ValueError(f"--every takes a time above 0 with its unit, such as 30s, 5min, 1h or 1d, got {every!r}")
+        raise ValueError(
+            f"--every must be a positive duration with its unit, such as 30s, 5min, 1h or 1d, got {every!r}"
+        )
     return found[0] * SECONDS[found[1]]
 
 
 def resample(series: Series, every: str, zone: str) -> Series:
-    """Resample to a regular step: the mean of the observations in each interval, missing if there are none.
+    """Resample to a regular step, by the mean of the observations in each interval. Empty intervals are missing.
 
-    The time of an interval is its beginning, a multiple of `every` in local time of `zone`: days begin at midnight,
-    weeks on Mondays. If the times are numbers, intervals begin at multiples of the step from 0.
+    The time of an interval is its beginning, a multiple of `every` in the local time of `zone`. Days begin at midnight,
+    and weeks on Mondays. If the times are numbers, intervals begin at multiples of the step from 0.
 
     Raises:
-        ValueError: `every` is not a duration, or gives too many rows.
+        ValueError: If `every` is not a duration, or gives too many rows.
     """
     step = step_seconds(every)
     if (series.times[-1] - series.times[0]) / step >= MOST_CELLS:
-        raise ValueError(f"--every {every} gives more than {MOST_CELLS:,} rows, the limit: use a longer step")
+        raise ValueError(f"--every {every} gives more than {MOST_CELLS:,} rows, which is the limit; use a longer step")
     begins = FIRST_MONDAY if step % WEEK == 0 and series.is_dated else 0.0
-    # In autumn an hour repeats: intervals up to an hour keep both, longer ones are aligned to local midnight.
+    # In autumn an hour repeats. Intervals of up to an hour keep both, and longer ones are aligned to local midnight.
     is_local = series.is_dated and step > HOUR and zone != "UTC"
     shift = begins - (0.0 if is_local or not series.is_dated else _offset(series.times[0], zone))
     shown = local_seconds(series.times, zone) if is_local else series.times
     cells = np.floor((shown - shift) / step).astype(np.int64)
-    cells = np.maximum.accumulate(cells)  # the second of a repeated hour belongs to the later interval
+    cells = np.maximum.accumulate(cells)  # the second occurrence of a repeated hour belongs to the later interval
     place = cells - cells[0]
     count = int(place[-1]) + 1
     values = np.full((count, series.values.shape[1]), np.nan)
@@ -88,7 +92,7 @@ def resample(series: Series, every: str, zone: str) -> Series:
         seen = ~np.isnan(column)
         number = np.bincount(place[seen], minlength=count)
         filled = number > 0
-        # Relative to the first value, so that a large level costs no digits.
+        # Relative to the first value, so that a large level does not cost digits.
         origin = column[seen][0] if seen.any() else 0.0
         total = np.bincount(place[seen], weights=column[seen] - origin, minlength=count)
         values[filled, k] = origin + total[filled] / number[filled]
@@ -101,6 +105,6 @@ def resample(series: Series, every: str, zone: str) -> Series:
 
 
 def _offset(at: float, zone: str) -> float:
-    """The UTC offset of a zone in seconds."""
+    """Return the UTC offset of a time zone in seconds."""
     offset = datetime.fromtimestamp(at, get_zone(zone)).utcoffset()
     return 0.0 if offset is None else offset.total_seconds()

@@ -1,4 +1,4 @@
-"""The rows of a SQL dump: INSERT statements, or PostgreSQL's COPY."""
+"""The rows of a SQL dump with INSERT statements, or with PostgreSQL's COPY."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MOST_CHARACTERS: Final = 2**28
 
 
 def read_dump(text: str) -> Table | None:
-    """The rows of the only table of a dump that has some; None for other text.
+    """Return the rows of the only table of a dump that has rows, or None for other text.
 
     Raises:
-        ValueError: several tables have rows, or a row is damaged.
+        ValueError: If several tables have rows, or a row is damaged.
     """
     if not BEGIN.match(text) or not (INSERT.search(text) or COPY.search(text)):
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("a SQL dump may have 256 MiB at most: load it into a database and save the rows as CSV")
+        raise ValueError("a SQL dump may have at most 256 MiB; load it into a database and save the rows as CSV")
     rows: dict[str, list[list[str | None]]] = {}
     names: dict[str, list[str]] = {_bare(name): _columns(body) for name, body in CREATE.findall(text)}
     for found in COPY.finditer(text):
@@ -40,7 +40,7 @@ def read_dump(text: str) -> Table | None:
         rows.setdefault(_bare(found[1]), []).extend(_tuples(text, found.end()))
     if len(rows) != 1:
         listed = ", ".join(map(repr, rows))
-        raise ValueError(f"the dump has rows of the tables {listed}: load it into SQLite, and choose rows with --query")
+        raise ValueError(f"the dump has rows of the tables {listed}; load it into SQLite, and choose rows with --query")
     ((name, cells),) = rows.items()
     width = len(cells[0]) if cells else 0
     if not cells or any(len(row) != width for row in cells):
@@ -61,14 +61,14 @@ def _bare(name: str) -> str:
 
 
 def _columns(body: str) -> list[str]:
-    """The names in the definition of a table."""
+    """Return the names in the definition of a table."""
     parts = re.sub(r"\([^()]*\)", "", body).split(",")
     words = [part.split()[0] for part in parts if part.split()]
     return [_bare(word) for word in words if word.lower() not in CONSTRAINTS]
 
 
 def _tuples(text: str, begin: int) -> list[list[str | None]]:
-    """The rows after VALUES, up to the semicolon."""
+    """Return the rows after VALUES, up to the semicolon."""
     rows: list[list[str | None]] = []
     while text[begin : begin + 1] == "(":
         row: list[str | None] = []

@@ -1,4 +1,4 @@
-"""A table of a SQLite database, or the answer to a query."""
+"""A table of a SQLite database, or the result of a query."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BATCH: Final = 10_000
 
 
 def read_database(content: bytes, query: str | None) -> Table:
-    """The rows of a query; without one, of the only table.
+    """Return the rows of a query. Without a query, return the rows of the only table.
 
     Raises:
-        ValueError: there are several tables, or the query fails, writes, or returns no rows.
+        ValueError: If there are several tables, or the query fails, writes, or returns no rows.
     """
     connection = sqlite3.connect(":memory:")
     try:
@@ -35,13 +35,13 @@ def read_database(content: bytes, query: str | None) -> Table:
 
 
 def fetch(cursor: Any) -> Table:
-    """The rows of a query.
+    """Return the rows of a query.
 
     Raises:
-        ValueError: there are none, or too many.
+        ValueError: If there are no rows, or too many.
     """
     if cursor.description is None:
-        raise ValueError("--query takes a SELECT")
+        raise ValueError("--query must be a SELECT statement")
     names = unique_names([str(column[0]) for column in cursor.description])
     rows: list[Any] = []
     while batch := cursor.fetchmany(BATCH):
@@ -60,10 +60,10 @@ def _only_table(connection: sqlite3.Connection) -> str:
 
 
 def choose_table(names: Sequence[str]) -> str:
-    """The query for the rows of the only table.
+    """Return the query for the rows of the only table.
 
     Raises:
-        ValueError: there are none or several; names them.
+        ValueError: If there is not exactly one. The message names the tables.
     """
     if len(names) != 1:
         listed = ", ".join(map(repr, names)) or "none"

@@ -1,4 +1,4 @@
-"""Rows at the ends of a table that are no measurements, such as totals and notes below it."""
+"""Rows at the ends of a table that are not measurements, such as totals and notes below it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import numpy as np
 
 from rfa.data.clock_choice import has_time, take
 
-# Rows at each end that are looked at, and the largest share of rows that may be left out.
+# Number of rows at each end that are examined, and maximum share of rows that may be left out.
 MOST: Final = 20
 MOST_SHARE: Final = 0.2
 
 
-# Rows up to which every time is looked at.
+# Tables of up to this many rows have every time examined.
 MOST_ROWS: Final = 200_000
 
 
 def untimed_rows(cells: Any) -> np.ndarray | None:
-    """The rows among others whose time has no digit, such as `Sum of January`; None if there are none, or many."""
+    """Return the rows in between whose time has no digit, such as `Sum of January`, or None if there are none, or
+    many.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -30,7 +32,7 @@ def untimed_rows(cells: Any) -> np.ndarray | None:
 
 
 def timed_rows(cells: Any) -> slice:
-    """The rows without those at both ends whose time is empty or has no digit, such as "Total"."""
+    """Return the rows without those at both ends whose time is empty or has no digit, such as "Total"."""
     rows = len(cells)
 
     def count(order: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""The offset of a local clock from UTC over time: that of a time zone, or of the rows of a table."""
+"""The UTC offset of a local clock over time, from a time zone or from the rows of a table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from rfa.data.clock import get_zone
 
-# A zone's changes are known from 1970 to 2100. Two changes of a zone are farther apart than EVERY.
+# Changes of a time zone are known from 1970 to 2100, and are more than EVERY apart.
 LAST: Final = 4_102_444_800
 EVERY: Final = 7 * 86_400
-# A time of text that shows its offset. Rows whose offsets change more often are not from one place.
+# Text of a time that shows its offset. If the offsets of rows change more often than this, they are not from one place.
 SHOWN: Final = r":\d\d(?:[.,]\d+)? ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$"
 MOST_CHANGES: Final = 1_000
 
@@ -24,8 +24,9 @@ class UtcOffsets:
     """Local time minus UTC.
 
     Attributes:
-        begins: moments from which on each offset holds, in seconds since 1970, rising; the first one holds before it.
-        seconds: the offsets. None at all is UTC.
+        begins: times from which each offset applies, in seconds since 1970, increasing. The first offset also applies
+            before.
+        seconds: the offsets. An empty list means UTC.
     """
 
     begins: tuple[float, ...] = ()
@@ -33,24 +34,26 @@ class UtcOffsets:
 
     @classmethod
     def of_zone(cls, name: str) -> UtcOffsets:
-        """The offsets of a time zone.
+        """Return the offsets of a time zone.
 
         Raises:
-            ValueError: unknown name.
+            ValueError: If the name is unknown.
         """
         get_zone(name)
         return _of_zone(name)
 
     @classmethod
     def of_rows(cls, times: np.ndarray, seconds: np.ndarray) -> UtcOffsets:
-        """The offsets of rows `[N]`, in order of time; each holds until it changes. UTC if one never does."""
+        """Return the offsets of rows `[N]`, in order of time. Each applies until it changes. The result is UTC if they
+        never change.
+        """
         first = np.flatnonzero(np.diff(seconds, prepend=np.nan))
         if not 1 < len(first) <= MOST_CHANGES:
             return UTC
         return cls(tuple(times[first].tolist()), tuple(seconds[first].tolist()))
 
     def array(self) -> np.ndarray:
-        """Moments and offsets, `[K, 2]`."""
+        """Return the times and offsets, `[K, 2]`."""
         return np.array([self.begins, self.seconds], np.float64).T.copy()
 
 
@@ -58,7 +61,7 @@ UTC: Final = UtcOffsets()
 
 
 def shown_offsets(column: Any) -> np.ndarray | None:
-    """The offsets in seconds that the times of a table show, `[N]`; None unless each cell has one."""
+    """Return the offsets in seconds that the times of a table show, `[N]`, or None unless each cell has one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Wide tables with one series per row, such as M4's: an id, then a value per column."""
+"""Wide tables with one series per row, such as M4's, with an id followed by one value per column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfa.data.table import MISSING, Table
 from rfa.data.time_formats import candidate_formats
 
 FEWEST_STEPS: Final = 3
-# From this many numbered columns on, a row is more likely one series than a row of many.
+# With at least this many numbered columns, a row is more likely one series than a row of many series.
 MANY_STEPS: Final = 12
 DATED: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d|$)")
 # Months and days without separators.
@@ -28,13 +28,13 @@ TIME, VALUE, YEAR = "time", "value", "year"
 
 
 def melt_wide(table: Table, by: Sequence[str]) -> Table:
-    """Convert a wide table to one row per value; other tables are returned as they are.
+    """Convert a wide table to one row per value. Other tables are unchanged.
 
     A table is wide if the columns other than its keys are numbered (V2, V3, …) or dates. Other columns repeat for each
     value.
 
     Raises:
-        ValueError: too many values.
+        ValueError: If there are too many values.
     """
     import pyarrow as pa
 
@@ -44,7 +44,7 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     if clock_column({name: column for name, column in table.columns.items() if name not in (*by, *steps)}) is not None:
         return table
     if len(steps) * len(table) > MOST_VALUES:
-        raise ValueError(f"the table has more than {MOST_VALUES:,} values, the limit: split it")
+        raise ValueError(f"the table has more than {MOST_VALUES:,} values, which is the limit; split it")
     there = np.stack([is_there(table.columns[name]) for name in steps])  # [steps, rows]
     # Empty cells after the last value are not part of a series.
     is_kept = np.maximum.accumulate(there[::-1], axis=0)[::-1]
@@ -62,7 +62,9 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
 
 
 def wide_keys(table: Table) -> list[str]:
-    """The key of a wide table: no time column, and distinct labels before many numbered columns; [] for others."""
+    """Return the key of a wide table, which has distinct labels before many numbered columns and no time column, or []
+    for others.
+    """
     first = next(iter(table.columns))
     steps = step_columns([name for name in table.columns if name != first])
     least = FEWEST_STEPS if steps and _as_dates(steps) else MANY_STEPS
@@ -73,18 +75,20 @@ def wide_keys(table: Table) -> list[str]:
 
 
 def step_columns(names: Sequence[str]) -> list[str]:
-    """The last consecutive columns whose names are numbered or are dates, without totals; empty if there are none."""
+    """Return the last consecutive columns whose names are numbered or dates, without totals. The result is empty if
+    there are none.
+    """
     names = [name for name in names if not TOTAL.fullmatch(name.strip())]
     counted = _last(names, _counts_up)
     dated = _last(names, lambda name, _: _is_date(name.strip()))
-    # The last days of a month count up as well, but only the dates go on into the month before.
+    # The last days of a month also count up, but only the dates continue from the previous month.
     if len(dated) > 1 and len(dated) >= len(counted) and _as_dates(dated):
         return dated
     return counted if len(counted) > 1 else []
 
 
 def _last(names: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
-    """The longest run of names at the end in which each continues the one before."""
+    """Return the longest run of names at the end in which each name continues the previous one."""
     count = min(len(names), 1)
     while count < len(names) and goes_on(names[-count - 1], names[-count]):
         count += 1
@@ -101,7 +105,7 @@ def _is_date(name: str) -> bool:
 
 
 def _as_dates(names: Sequence[str]) -> list[str]:
-    """The names if they are dates, 202401 as 2024-01; empty if they are not."""
+    """Return the names if they are dates, with 202401 as 2024-01. The result is empty if they are not."""
     import pyarrow as pa
 
     dates = [re.sub(r"^(\d{4})(\d\d)$", r"\1-\2", name.strip()) for name in names]
@@ -129,7 +133,7 @@ def _is_distinct(table: Table, by: Sequence[str]) -> bool:
 
 
 def is_there(column: Any) -> np.ndarray:
-    """Which cells `[N]` are not missing."""
+    """Return which cells `[N]` are not missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -20,24 +20,24 @@ TOKEN: Final = re.compile(r"<(/?)(table|tr|td|th)\b[^<>]*>|<[^<>]*>?|[^<]+", re.
 MOST_BYTES: Final = 2**27
 MOST_DEPTH: Final = 40
 TEXT: Final = "text"
-# Attributes and elements of one row, whose names are joined to a.b.
+# Maximum depth of attributes and elements in one row, whose names are joined to a.b.
 Row = dict[str, Any]
 
 
 def is_xml(content: bytes) -> bool:
-    """Whether a file begins as XML or HTML."""
+    """Return whether a file begins as XML or HTML."""
     begin, end = content[:256].removeprefix(b"\xef\xbb\xbf"), content[-64:].rstrip()
     return START.match(begin) is not None and end.endswith(b">")
 
 
 def read_xml(content: bytes) -> Table:
-    """The rows of XML or HTML.
+    """Return the rows of XML or HTML.
 
     Raises:
-        ValueError: it is damaged, too large, defines entities, or has no rows.
+        ValueError: If it is damaged, too large, defines entities, or has no rows.
     """
     if len(content) > MOST_BYTES:
-        raise ValueError("XML may have 128 MiB at most: split it, or save it as CSV or Parquet")
+        raise ValueError("XML may have at most 128 MiB; split it, or save it as CSV or Parquet")
     if HTML.search(content[:4096]):
         return _read_html(content.decode("utf-8", "replace"))
     parser = _Elements()
@@ -47,7 +47,7 @@ def read_xml(content: bytes) -> Table:
         raise ValueError(f"line {error.lineno}: this is not valid XML ({error})") from None
     table = read_blocks(parser.rows, _rows)
     if table is None:
-        raise ValueError("this XML has no elements that repeat: save the table as CSV or Parquet")
+        raise ValueError("this XML has no elements that repeat; save the table as CSV or Parquet")
     return table
 
 
@@ -57,7 +57,7 @@ def _rows(value: Any) -> Table | None:
 
 
 class _Elements:
-    """The elements of a document: each with its attributes and elements, those of one name in a list."""
+    """The elements of a document. Each has its attributes and elements, with those of the same name in a list."""
 
     def __init__(self) -> None:
         self.rows: Row = {}
@@ -70,13 +70,13 @@ class _Elements:
         self._count = 0
 
     def _refuse_entity(self, *_: Any) -> None:
-        raise ValueError("XML that defines entities is not read: save the table as CSV or Parquet")
+        raise ValueError("XML that defines entities is not supported; save the table as CSV or Parquet")
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         self._count += 1 + len(attributes)
         check_cells(self._count)
         if len(self._open) > MOST_DEPTH:
-            raise ValueError(f"this XML has more than {MOST_DEPTH} elements inside each other: save it as CSV")
+            raise ValueError(f"this XML has elements nested deeper than {MOST_DEPTH} levels; save it as CSV")
         self._open.append(({key.rpartition(":")[2]: cell for key, cell in attributes.items()}, []))
 
     def _add_text(self, text: str) -> None:
@@ -100,7 +100,7 @@ def _read_html(text: str) -> Table:
 
     tables = _html_tables(text)
     if not any(tables):
-        raise ValueError("this HTML has no table: save the table as CSV or Parquet")
+        raise ValueError("this HTML has no table; save the table as CSV or Parquet")
     rows = max(tables, key=len)
     width = Counter(map(len, rows)).most_common(1)[0][0]
     lines = ["\t".join(re.sub(r"\s+", " ", unescape(cell)) for cell in row) for row in rows if len(row) == width]
@@ -108,7 +108,7 @@ def _read_html(text: str) -> Table:
 
 
 def _html_tables(text: str) -> list[list[list[str]]]:
-    """The cells of the rows of each table."""
+    """Return the cells of the rows of each table."""
     tables: list[list[list[str]]] = []
     is_cell = False
     for token in TOKEN.finditer(text):

@@ -1,4 +1,4 @@
-"""Columns of zones beside local times, such as EST and EDT."""
+"""Columns of time zones next to local times, such as EST and EDT."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final
 
 from rfa.data.clock_choice import sample
 
-# Abbreviations of zones with one meaning each, or offsets, in a column beside local times.
+# Unambiguous abbreviations of time zones, or offsets, in a column next to local times.
 ZONES: Final = {
     "Z": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 60, "CET": 60, "CEST": 120, "MEZ": 60, "MESZ": 120, "EET": 120,
     "EEST": 180, "MSK": 180, "JST": 540, "KST": 540, "AEST": 600, "AEDT": 660, "NZST": 720, "NZDT": 780, "EST": -300,
     "EDT": -240, "CDT": -300, "MST": -420, "MDT": -360, "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480,
     "HST": -600,
 }  # fmt: skip
-# Central Standard Time, if daylight time is there as well; China's otherwise.
+# Central Standard Time if daylight time also occurs, otherwise China's.
 US_CENTRAL: Final = {"CST": -360}
 OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::(\d\d))?")
 
 
 def is_local(column: Any) -> bool:
-    """Whether text has times of day without an offset."""
+    """Return whether text has times of day without an offset."""
     import pyarrow as pa
 
     cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
@@ -28,7 +28,7 @@ def is_local(column: Any) -> bool:
 
 
 def zone_minutes(column: Any) -> dict[str, int]:
-    """The offsets from UTC, in minutes, of a column that has nothing but zones; empty for others."""
+    """Return the UTC offsets in minutes of a column that only has time zones. The result is empty for others."""
     import pyarrow as pa
 
     cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
@@ -45,7 +45,7 @@ def zone_minutes(column: Any) -> dict[str, int]:
 
 
 def zone_offsets(column: Any) -> Any:
-    """The zones as +hh:mm; null where a cell is empty."""
+    """Return the time zones as +hh:mm, or null where a cell is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -56,14 +56,14 @@ def zone_offsets(column: Any) -> Any:
 
 
 def unzoned(texts: list[str]) -> Any:
-    """Times without the offset at their end."""
+    """Return times without the offset at their end."""
     import pyarrow as pa
 
     return pa.array([re.sub(r" ?[+-]\d\d:?\d\d$", "", text) for text in texts])
 
 
 def zone_cells(texts: list[str], column: Any) -> Any:
-    """The zones, as the column names them, of times that end with an offset."""
+    """Return the time zones of times that end with an offset, as the column names them."""
     import pyarrow as pa
 
     names = {minutes: name for name, minutes in zone_minutes(column).items()}

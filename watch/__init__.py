@@ -1,1 +1,3 @@
-"""`rfa watch`: filter the series of a metrics store as they arrive, and write back scores, bands and incidents."""
+"""`rfa watch`: filters the series of a metrics store as they arrive, and writes back scores, intervals and
+incidents.
+"""

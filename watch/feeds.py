@@ -1,4 +1,4 @@
-"""Sources that are read as messages come: standard input here, a topic of Kafka in `rfa.watch.kafka`."""
+"""Sources that are read as messages arrive. Standard input is in this module, and Kafka in `rfa.watch.kafka`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rfa.watch.watch import Watch
 
 _POLL_SECONDS: Final = 0.5
-# Bytes of a read, and of a line.
+# Maximum number of bytes in a read, and in a line.
 _CHUNK: Final = 1 << 20
 
 
 class Feed(Protocol):
-    """Gives observations to a watch."""
+    """Source of observations for a watch."""
 
     def run(self, watch: Watch, stop: threading.Event) -> None:
         """Read until stopped, or until the source has ended."""
@@ -27,7 +27,7 @@ class Feed(Protocol):
 
 
 class StdinFeed:
-    """A message in each line; the watch ends with the input."""
+    """Reads one message per line from standard input. The watch ends with the input."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
@@ -43,14 +43,14 @@ class StdinFeed:
             if not chunk:
                 lines, rest = [rest], b""
             if len(rest) > _CHUNK:
-                raise ValueError(f"standard input has a line of more than {_CHUNK:,} bytes")
+                raise ValueError(f"a line of standard input has more than {_CHUNK:,} bytes")
             watch.push_messages([line for line in lines if line.strip()])
             if not chunk:
                 return
 
 
 def feed_of(config: Config, *, is_committed: bool = False) -> Feed | None:
-    """The feed that a configuration names.
+    """Return the feed that a configuration names, if any.
 
     Args:
         is_committed: whether a sink commits the offsets of Kafka.

@@ -1,4 +1,4 @@
-"""`rfa watch init`: a configuration for the metrics that a Prometheus has."""
+"""`rfa watch init`: writes a configuration for the metrics of a Prometheus server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rfa.watch.config import Endpoint, parse_config
 from rfa.watch.prometheus import Prometheus, SourceError
 
 MOST_CHOSEN: Final = 5
-# Series of a chosen query, and metrics whose series are counted.
+# Maximum number of series of a chosen query, and of metrics whose series are counted.
 MOST_SERIES: Final = 200
 MOST_COUNTED: Final = 40
 STEPS: Final = (15, 30, 60, 300)
-# Queries of metrics that many have, the most useful first.
+# Queries for common metrics, the most useful ones first.
 TEMPLATES: Final = (
     ("http_requests_total", "requests", "sum by (job) (rate(http_requests_total[5m]))"),
     ("node_cpu_seconds_total", "cpu", '1 - avg by (instance) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'),
@@ -27,7 +27,7 @@ TEMPLATES: Final = (
     ("process_cpu_seconds_total", "process_cpu", "process_cpu_seconds_total"),
     ("process_resident_memory_bytes", "process_memory", "process_resident_memory_bytes"),
 )
-# Metrics whose values are not worth filtering: constants, times, buckets, and those of scraping itself.
+# Metrics that are not worth filtering: constants, times, buckets, and metrics about scraping.
 _LEFT_OUT: Final = re.compile(
     r"(_info|_created|_bucket|_sum|_timestamp.*|_time_seconds|_start_time.*|_quantile)$|^(up|scrape_|go_|ALERTS|rfa_)"
 )
@@ -43,10 +43,10 @@ class Choice(NamedTuple):
 
 
 def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
-    """Some queries with series, counters before gauges.
+    """Return some queries that have series, with counters before gauges.
 
     Raises:
-        SourceError: there is no reply, or no metric to choose.
+        SourceError: If there is no reply, or no metric to choose.
     """
     names, types = prometheus.names(), prometheus.metadata()
     found: list[Choice] = []
@@ -57,7 +57,7 @@ def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
         if 0 < series <= MOST_SERIES:
             found.append(Choice(name, expr, kind, series))
     if not found:
-        raise SourceError(f"none of its {len(names)} metrics has 1 to {MOST_SERIES} series of values that change")
+        raise SourceError(f"none of the {len(names)} metrics has 1 to {MOST_SERIES} series with values that change")
     return found
 
 
@@ -74,13 +74,13 @@ def _candidates(names: list[str], types: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _type_of(metric: str, types: Mapping[str, str]) -> str:
-    """By the server's metadata, or by the name."""
+    """Return the type of a metric from the server's metadata, or from its name."""
     named = "counter" if metric.endswith(("_total", "_count")) else "gauge"
     return {"counter": "counter", "gauge": "gauge"}.get(types.get(metric, ""), named)
 
 
 def usual_step(prometheus: Prometheus, now: float) -> int:
-    """A step no shorter than the interval of most scrapes."""
+    """Return a step that is not shorter than the interval of most scrapes."""
     try:
         scrapes = prometheus.latest("up[10m]", now)
     except SourceError:
@@ -93,11 +93,11 @@ def usual_step(prometheus: Prometheus, now: float) -> int:
 
 
 def write_config(url: str) -> str:
-    """The text of a configuration for a running Prometheus.
+    """Return the text of a configuration for a running Prometheus server.
 
     Raises:
-        SourceError: there is no reply, or no metric to choose.
-        ValueError: `url` is no address.
+        SourceError: If there is no reply, or no metric to choose.
+        ValueError: If `url` is not a valid URL.
     """
     endpoint, now = Endpoint(url=url), time.time()
     prometheus = Prometheus(endpoint)

@@ -1,13 +1,13 @@
-"""Kafka: a topic as a source, and one as a sink.
+"""Kafka, with one topic as a source and another one as a sink.
 
-The offsets of the source are stored with the rows, so that a message is filtered once. If the sink is of the same
-brokers, the outputs of a batch and its offsets are a transaction:
+The offsets of the source are stored with the rows, so that each message is filtered once. If source and sink use the
+same brokers, the outputs of a batch and its offsets form a transaction:
 
     1. the outputs are produced      2. the rows and the offsets are stored      3. the transaction is committed
 
-A process that ends between the last two leaves rows that are stored and whose outputs are not visible: their offsets
-are beyond those of the group. The next process filters them again from the journal, with the same outputs, and commits
-these. So nobody who reads only what is committed sees an output twice, or misses one.
+If a process ends between steps 2 and 3, the stored offsets are beyond the committed ones of the group, and the outputs
+of these rows are not visible. The next process filters the rows again from the journal, with the same outputs, and
+commits the outputs. Consumers that only read committed messages therefore see each output exactly once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.5
-# Messages that are filtered together, and confirmed.
+# Maximum number of messages that are filtered and confirmed together.
 _MESSAGES: Final = 5_000
 _LINGER_MS: Final = 20
 # Requests of a transaction that are repeated.
@@ -38,13 +38,13 @@ _ATTEMPTS: Final = 5
 
 
 def cursor_name(source: KafkaTopic) -> str:
-    """Name of the offsets of a source among the cursors: the next one by partition."""
+    """Return the name of a source's offsets among the cursors. They have the next offset of each partition."""
     return f"kafka:{source.topic}"
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Raise errors of Kafka as OSError, and those of settings as ValueError."""
+    """Raise errors of Kafka as OSError, and errors in settings as ValueError."""
     try:
         yield
     except KafkaException as error:
@@ -75,11 +75,12 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 class KafkaFeed:
-    """The messages of a topic from all its partitions. See `Feed`.
+    """Reads the messages from all partitions of a topic. See `Feed`.
 
     Args:
         source: the topic.
-        is_committed: whether the sink commits the offsets; otherwise they are committed so that tools show the lag.
+        is_committed: whether the sink commits the offsets. Otherwise this feed commits them, so that tools show the
+            lag.
     """
 
     def __init__(self, source: KafkaSource, *, is_committed: bool = False) -> None:
@@ -115,7 +116,7 @@ class KafkaFeed:
             self._consumer.close()
 
     def _assign(self, offsets: dict[str, int]) -> dict[int, int]:
-        """Begin at these offsets, and return where the history of each partition ends."""
+        """Begin at these offsets, and return the offset at which the history of each partition ends."""
         topic, replay = self._source.topic, self._source.replay
         parts = _partitions(self._consumer, topic)
         begins = [TopicPartition(topic, part, offsets.get(str(part), OFFSET_BEGINNING)) for part in parts]
@@ -135,15 +136,16 @@ class KafkaFeed:
 
 
 class KafkaRows(Sink):
-    """A message of JSON for each row, by the key of its query and labels.
+    """Writes a JSON message for each row. The key consists of its query and labels.
 
     Args:
         options: the topic.
-        source: what is read from the same brokers; outputs and its offsets are a transaction. None: no transactions.
+        source: the source on the same brokers, whose offsets and the outputs form transactions. None disables
+            transactions.
 
     Raises:
-        ValueError: a setting of `client` is invalid.
-        OSError: the brokers do not answer.
+        ValueError: If a setting in `client` is invalid.
+        OSError: If the brokers do not answer.
     """
 
     def __init__(self, options: KafkaTopic, source: KafkaSource | None = None) -> None:
@@ -161,7 +163,7 @@ class KafkaRows(Sink):
             self._retry(lambda: self._producer.init_transactions(_TIMEOUT_SECONDS))
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Whether the outputs of rows that were stored with these cursors are visible."""
+        """Return whether the outputs of rows that were stored with these cursors are visible."""
         if self._source is None or self._consumer is None:
             return True
         topic = self._source.topic
@@ -188,15 +190,15 @@ class KafkaRows(Sink):
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """See `Sink`. A transaction waits for its messages itself."""
+        """Do nothing, because a transaction waits for its messages itself. See `Sink`."""
         if self._source is None:
             self._producer.flush(_TIMEOUT_SECONDS)
 
     def confirm(self, cursors: Mapping[str, Any]) -> None:
-        """See `Sink`: commit the transaction.
+        """Commit the transaction. See `Sink`.
 
         Raises:
-            OSError: it cannot be committed; a restart does it again.
+            OSError: If it cannot be committed. A restart commits it again.
         """
         if self._source is None or self._consumer is None:
             return

@@ -1,7 +1,7 @@
-"""A source: OpenTelemetry metrics over HTTP, in protobuf or JSON.
+"""A source of OpenTelemetry metrics over HTTP, in protobuf or JSON.
 
-Names and labels are those that Prometheus gives them: dots become underscores, the resource's `service.name` and
-`service.instance.id` are `job` and `instance`, and a monotonic cumulative sum gets the suffix `_total`.
+Names and labels are converted as in Prometheus. Dots become underscores, the resource's `service.name` and
+`service.instance.id` become `job` and `instance`, and a monotonic cumulative sum gets the suffix `_total`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _RESOURCE: Final = {"service.name": "job", "service.instance.id": "instance"}
 
 
 def read_metrics(body: bytes, headers: Mapping[str, str]) -> list[Samples]:
-    """The gauges and sums of a request, and the counts and sums of its histograms.
+    """Return the gauges and sums in a request, and the counts and sums of its histograms.
 
     Raises:
-        WireError: it is no request.
+        WireError: If the body is not such a request.
     """
     if headers.get("content-encoding", "identity") == "gzip":
         body = _inflate(body)
@@ -39,7 +39,7 @@ def read_metrics(body: bytes, headers: Mapping[str, str]) -> list[Samples]:
         else:
             request = ExportMetricsServiceRequest.FromString(body)
     except (DecodeError, json_format.ParseError, UnicodeDecodeError):
-        raise WireError("the body is no ExportMetricsServiceRequest") from None
+        raise WireError("the body is not an ExportMetricsServiceRequest") from None
     found: dict[Any, list[tuple[float, float]]] = {}
     for resource in request.resource_metrics:
         shared = {_RESOURCE[one.key]: _text(one.value) for one in resource.resource.attributes if one.key in _RESOURCE}
@@ -80,7 +80,7 @@ def _inflate(body: bytes) -> bytes:
     try:
         found = unpacker.decompress(body, MOST_DECOMPRESSED)
     except zlib.error:
-        raise WireError("the body is no gzip") from None
+        raise WireError("the body is not valid gzip") from None
     if unpacker.unconsumed_tail:
-        raise WireError(f"the body has more than {MOST_DECOMPRESSED:,} bytes uncompressed")
+        raise WireError(f"the uncompressed body exceeds {MOST_DECOMPRESSED:,} bytes")
     return found

@@ -14,13 +14,13 @@ from rfa.watch.store import StoreUnavailable
 if TYPE_CHECKING:
     from rfa.watch.watch import Watch
 
-# Pushed requests that are decoded at a time.
+# Maximum number of pushed requests that are decoded at a time.
 MOST_DECODED: Final = 2
 _HEALTHY: Final = Reply(200, b"ok\n")
 
 
 def routes_of(watch: Watch) -> dict[str, dict[tuple[str, str], Route]]:
-    """Routes of the HTTP servers, by the address that each listens on."""
+    """Return the routes of each HTTP server, by the address that it listens on."""
     found: dict[str, dict[tuple[str, str], Route]] = {}
     source, metrics = watch.config.source, watch.config.sink.metrics
     if metrics is not None:
@@ -75,9 +75,9 @@ def _pushes(
 
 
 def serve(watch: Watch) -> list[HttpServer]:
-    """The HTTP servers that the configuration names.
+    """Start the HTTP servers that the configuration names.
 
     Raises:
-        OSError: an address cannot be used.
+        OSError: If an address cannot be used.
     """
     return [HttpServer(listen, routes) for listen, routes in routes_of(watch).items()]

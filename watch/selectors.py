@@ -1,4 +1,4 @@
-"""Selectors of series, `name{label="value"}`, for sources that have no query language."""
+"""Selectors of series, `name{label="value"}`, for sources that do not have a query language."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Selector:
     """Conditions on labels.
 
     Attributes:
-        name: of the metric; None: any.
-        matchers: label, operator and value.
+        name: name of the metric. None matches any.
+        matchers: label, operator and value of each condition.
     """
 
     name: str | None
     matchers: tuple[tuple[str, str, str], ...]
 
     def matches(self, labels: Labels) -> bool:
-        """Whether a series is selected. A missing label is empty."""
+        """Return whether a series is selected. A missing label counts as empty."""
         found = dict(labels)
         if self.name is not None and found.get(NAME) != self.name:
             return False
@@ -40,7 +40,7 @@ def _is_match(found: str, operator: str, value: str) -> bool:
 
 
 def parse_selector(text: str) -> Selector | None:
-    """The selector that a query is; None: it is another query, or an invalid one."""
+    """Return the selector in a query, or None if it is another or an invalid query."""
     whole = _SELECTOR.fullmatch(text)
     if whole is None or not text.strip():
         return None
@@ -62,5 +62,5 @@ def parse_selector(text: str) -> Selector | None:
 
 
 def labels_of(names: dict[str, str]) -> Labels:
-    """Labels of a series in order."""
+    """Return the labels of a series in order."""
     return tuple(sorted(names.items()))

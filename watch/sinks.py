@@ -1,4 +1,4 @@
-"""Sinks: where the outputs of rows and the incidents go."""
+"""Sinks, which receive the outputs of rows and the incidents."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from rfa.watch.filters import QueryFilter, Scored
 
 
 class Sink(ABC):
-    """Takes the outputs of new rows.
+    """Receives the outputs of new rows.
 
     Attributes:
-        outbox: what sends its requests, if it has one.
+        outbox: the outbox that sends its requests, if it has one.
     """
 
     outbox: Any = None
 
     @abstractmethod
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """Send the outputs of rows of a query."""
+        """Send the outputs for some rows of a query."""
 
     def flush(self) -> None:
-        """Wait until what was written cannot be lost by a crash of this process, where the sink can tell."""
+        """Wait until a crash of this process cannot lose what was written, if the sink can tell."""
         return
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Whether the outputs of rows that were stored with these cursors need not be written again."""
+        """Return whether the outputs of rows that were stored with these cursors need not be written again."""
         return True
 
     def confirm(self, cursors: Mapping[str, Any]) -> None:
-        """Make visible what was written, once the rows and how far the sources were read are stored."""
+        """Make the written outputs visible, once the rows and the positions of the sources are stored."""
         return
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send what is left, and close the sink."""
         return
 
 
 def rows_as_documents(one: QueryFilter, scored: Scored) -> list[dict[str, Any]]:
-    """Rows as JSON documents; None where there is no number."""
+    """Return rows as JSON documents, with None where there is no number."""
     columns = {
         name: [_number(value) for value in getattr(scored, name).tolist()]
         for name in ("score", "mean", "lower", "upper")
@@ -81,10 +81,10 @@ def _number(value: Any) -> float | None:
 
 
 class JsonLines(Sink):
-    """A line of JSON for each row.
+    """Writes a JSON line for each row.
 
     Args:
-        only_alarms: leave out the other rows.
+        only_alarms: whether to leave out rows without an alarm.
     """
 
     def __init__(self, *, only_alarms: bool, out: IO[bytes] | None = None) -> None:

@@ -1,7 +1,8 @@
-"""States of series at rest, packed, and a pool of a few that are unpacked while their rows are filtered.
+"""Packed states of inactive series, and a pool for the few that are unpacked while their rows are filtered.
 
-Most of a state is zeros for long: profiles of seasons that were not seen yet, forecasts that nobody asked for. LZ4
-takes 30 µs to pack one and 6 µs to unpack it, which is less than a step of the filter and its output.
+Most of a state is zero for a long time, such as profiles of seasons that have not occurred, and forecasts that were not
+requested. LZ4 takes 30 µs to pack a state and 6 µs to unpack it, which is less than a step of the filter and its
+output.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 
 Array = np.ndarray[Any, Any]
-# Series that are unpacked at a time; of these, as many are copied at once as fit into a processor's cache.
+# Maximum number of series that are unpacked at a time. As many are copied at once as fit into the cache of a processor.
 MOST_UNPACKED: Final = 256
 _COPIED: Final = 32
 _CODEC: Final = pa.Codec("lz4_raw")
-# The pools below are shared by all filters of a model.
+# All filters of a model share the pools below.
 _LOCK: Final = threading.Lock()
 
 
@@ -40,8 +41,8 @@ class PackedStates:
         runtime: the model.
 
     Attributes:
-        packed: the states by number of the series.
-        bytes: their size.
+        packed: the states, by number of the series.
+        bytes: total size of the states.
     """
 
     def __init__(self, runtime: FilterRuntime) -> None:
@@ -64,7 +65,7 @@ class PackedStates:
         self._set(number, self._initial)
 
     def remove(self, number: int) -> None:
-        """Forget a series."""
+        """Remove a series."""
         self.bytes -= len(self.packed.pop(number))
 
     def restore(self, packed: Mapping[int, bytes]) -> None:
@@ -74,7 +75,9 @@ class PackedStates:
 
     @contextmanager
     def unpacked(self, numbers: Array) -> Iterator[StatePool]:
-        """A pool with the states of some series in its first rows. They are packed again unless there is an error."""
+        """Yield a pool that has the states of some series in its first rows. They are packed again, unless there is an
+        error.
+        """
         with _LOCK:
             for first in range(0, len(numbers), _COPIED):
                 self._unpack(numbers[first : first + _COPIED].tolist(), first)

@@ -18,7 +18,7 @@ HEADERS: Final = {
     "Content-Encoding": "snappy",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-# Values with these bits are markers of series that have ended, not numbers.
+# A value with these bits marks the end of a series and is not a number.
 _STALE: Final = np.uint64(0x7FF0000000000002)
 # Number, type and label of a field.
 _DOUBLE, _INT64, _STRING, _MESSAGE, _ONE, _MANY = 1, 3, 9, 11, 1, 3
@@ -31,7 +31,7 @@ _MESSAGES: Final = {
 
 
 class WireError(ValueError):
-    """A message that is none of the protocol."""
+    """Raised when a message does not follow the protocol."""
 
 
 def _write_request() -> Any:
@@ -53,10 +53,10 @@ WriteRequest: Final = _write_request()
 
 
 def decompress(body: bytes) -> bytes:
-    """The content of a snappy block, whose length is checked before it is decompressed.
+    """Return the content of a snappy block. Its length is checked before it is decompressed.
 
     Raises:
-        WireError: it is none, or too large.
+        WireError: If the body is not a snappy block, or is too large.
     """
     length = shift = 0
     for byte in body[:5]:
@@ -65,27 +65,27 @@ def decompress(body: bytes) -> bytes:
         if byte < 128:
             break
     else:
-        raise WireError("the body is no snappy block")
+        raise WireError("the body is not a snappy block")
     if length > MOST_DECOMPRESSED:
-        raise WireError(f"the body has {length:,} bytes uncompressed; at most {MOST_DECOMPRESSED:,} are accepted")
+        raise WireError(f"the body has {length:,} bytes uncompressed; the limit is {MOST_DECOMPRESSED:,}")
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError:
-        raise WireError("the body is no snappy block") from None
+        raise WireError("the body is not a snappy block") from None
 
 
 def read_write_request(body: bytes) -> list[Samples]:
-    """The series of a request; times in seconds, markers of ended series left out.
+    """Return the series in a request, with times in seconds and without the markers of ended series.
 
     Raises:
-        WireError: it is no request.
+        WireError: If the body is not a request.
     """
     try:
         request = WriteRequest.FromString(decompress(body))
     except WireError:
         raise
-    except Exception:  # protobuf's DecodeError, whose class depends on its implementation
-        raise WireError("the body is no WriteRequest") from None
+    except Exception:  # protobuf's DecodeError, whose class depends on the implementation
+        raise WireError("the body is not a WriteRequest") from None
     found = []
     for one in request.timeseries:
         values = np.array([sample.value for sample in one.samples], np.float64)
@@ -98,7 +98,7 @@ def read_write_request(body: bytes) -> list[Samples]:
 
 
 def write_request(samples: Iterable[tuple[dict[str, str], float, float]]) -> bytes:
-    """A request with one sample for each series: labels, time in seconds and value."""
+    """Return a request with one sample for each series, given its labels, time in seconds and value."""
     request = WriteRequest()
     for labels, t, value in samples:
         series = request.timeseries.add()

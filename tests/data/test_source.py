@@ -62,7 +62,7 @@ def test_what_cannot_be_had_is_said_in_a_line(web: str, monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match=r"needs fsspec: pip install 'rfa-server\[remote\]'"):
         load_table(f"{web}/iso_z.csv")
     monkeypatch.setitem(sys.modules, "python_calamine", None)
-    with pytest.raises(ValueError, match=r"needs python-calamine: pip install python-calamine"):
+    with pytest.raises(ValueError, match=r"needs python-calamine; install it with pip install python-calamine"):
         load_table(CORPUS / "workbook.xlsx")
 
 
@@ -117,7 +117,7 @@ def test_folders_and_patterns_are_their_files(tmp_path: Path) -> None:
 def test_a_format_that_needs_a_package_names_it(magic: bytes, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.io", None)
-    with pytest.raises(ValueError, match=f"pip install {package}, or save it as CSV or Parquet"):
+    with pytest.raises(ValueError, match=f"pip install {package}, or save the data as CSV or Parquet"):
         file_formats.read_table(magic + bytes(100))
 
 

@@ -262,7 +262,7 @@ def test_keys_may_be_levels_of_the_index() -> None:
     ahead = rfa.forecast(levels, 2, by="site")
     assert ahead.index.names == ["site", "at"]
     assert ahead.index.get_level_values("site").tolist() == ["north"] * 2 + ["south"] * 2 + ["east"] * 2
-    with pytest.raises(ValueError, match="level 'site': name it in `by`"):
+    with pytest.raises(ValueError, match="level 'site'; name it in `by`"):
         rfa.filter(levels)
 
 
@@ -378,7 +378,7 @@ def test_working_days_go_on_after_the_weekend() -> None:
 
 
 def test_one_row_tells_no_step() -> None:
-    with pytest.raises(ValueError, match="horizon needs two rows with different times"):
+    with pytest.raises(ValueError, match="horizon requires two rows with different times"):
         rfa.forecast(pd.DataFrame({"x": [1.0]}, pd.DatetimeIndex(["2024-03-04"])), 6)
 
 
@@ -488,7 +488,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: "file.csv", {}, "file 'file.csv' does not exist"),
         (lambda: None, {}, "0 dimensions"),
         (lambda: np.zeros((3, 65)), {}, "up to 64 columns"),
-        (lambda: np.zeros((3, 3)), {"model": "linear"}, "has 2 columns, not 3"),
+        (lambda: np.zeros((3, 3)), {"model": "linear"}, "takes 2 columns, not 3"),
         (lambda: np.zeros(3), {"levels": (0.0,)}, "levels\\[0\\]"),
         (lambda: np.zeros(3), {"alarm": "1/day"}, "no time column"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
@@ -551,7 +551,7 @@ def test_weights_of_a_model_that_mixes_none_are_refused(call: Callable[[], Any])
 
 def test_an_alarm_at_more_than_half_of_the_rows_is_refused() -> None:
     """By whichever function: of rows every 30 minutes half are 24 a day."""
-    reported = "more than half of the rows, which are 1,800 s apart"
+    reported = "exceeds half of the rows, which are 1,800 s apart"
     with pytest.raises(ValueError, match=reported):
         rfa.detect(readings(), "25/day", model="auto")
     with pytest.raises(ValueError, match=reported):
@@ -604,5 +604,5 @@ def test_a_frame_goes_through_a_system(server: TestClient) -> None:
         found["y_mean"],
         [step["mean"][0] for step in asked(server, system=system, observations=[[v] for v in values])["steps"]],
     )
-    with pytest.raises(ValueError, match="has 1 columns, not 2"):
+    with pytest.raises(ValueError, match="takes 1 columns, not 2"):
         rfa.filter(np.ones((3, 2)), system=system)

@@ -178,7 +178,7 @@ def test_bad_arguments_name_themselves() -> None:
         streams.step(["a"], ["now"], [[1.0, 2.0]])
     with pytest.raises(ValueError, match="limit and threads must be at least 1"):
         Streams(limit=0)
-    with pytest.raises(ValueError, match="not of model 'auto' with 2 columns"):
+    with pytest.raises(ValueError, match="does not belong to model 'auto' with 2 columns"):
         streams.restore("a", rfa.Stream(1, model="auto").state)
     with pytest.raises(ValueError, match="late rows"):
         Streams(model="auto").restore("a", rfa.Stream(model="auto", late=60.0).state)

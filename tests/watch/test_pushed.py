@@ -99,11 +99,11 @@ def test_remote_write_gives_the_rows_of_a_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "no snappy block"),
-        (b"\xff" * 20, "no snappy block"),
+        (b"", "not a snappy block"),
+        (b"\xff" * 20, "not a snappy block"),
         (b"\xff\xff\xff\xff\x0f" + b"x" * 50, "at most 67,108,864"),
-        (cramjam.snappy.compress_raw(b"\xff\xff not protobuf"), "no WriteRequest"),
-        (bytes(cramjam.snappy.compress_raw(b"abc"))[:-1], "no snappy block"),
+        (cramjam.snappy.compress_raw(b"\xff\xff not protobuf"), "not a WriteRequest"),
+        (bytes(cramjam.snappy.compress_raw(b"abc"))[:-1], "not a snappy block"),
     ],
 )
 def test_what_is_no_remote_write_is_refused(body: bytes, message: str) -> None:
