@@ -223,8 +223,8 @@ def detect(
         min_deviation: minimum deviation of an alarm from the forecast.
         range: lowest and highest ordinary value, or None for no limit. A value outside is an alarm, however common it
             is.
-        rules: rules that may raise an alarm; they share the rate equally. "value" reports an unusual value, "stretch" a
-            changed level or spread, "standstill" a value that no longer changes, and "gap" a time without values, at
+        rules: rules that may raise an alarm, each with a share of the rate. "value" reports an unusual value, "stretch"
+            a changed level or spread, "standstill" a value that no longer changes, and "gap" a time without values, at
             the row that ends it.
         mute: maintenance windows in `tz`, whose rows count as missing, such as "sat 22:00-23:30", "mon-fri
             02:00-03:00", "2026-03-01T22:00/2026-03-02T01:00", or a pair of times in seconds since 1970.

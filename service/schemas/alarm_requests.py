@@ -61,7 +61,7 @@ class AlarmRequest(Request):
         default=["value", "stretch", "standstill", "gap"],
         min_length=1,
         max_length=4,
-        description="rules that may raise an alarm; they share the rate equally. `value` reports an unusual value, "
+        description="rules that may raise an alarm, each with a share of the rate. `value` reports an unusual value, "
         "`stretch` a level or spread that has changed for some time, `standstill` a value that no longer "
         "changes, and `gap` a time without values, at the row that ends it. `standstill` and `gap` require "
         "that `direction` and `min_deviation` are not set",
