@@ -10,8 +10,9 @@ usually belongs to one machine).
     tokens         per second, prompts and replies   → 429 quota_tokens
     observations   per second                        → 429 quota_observations; a live stream is read more slowly
 
-Quotas per second are token buckets that hold `BURST_SECONDS`. A request is accepted if the bucket has its
-amount, or is full and smaller than that; the rest becomes a debt. A text reserves `max_new_tokens`, and unused tokens are refunded at its end.
+Quotas per second are token buckets that hold `BURST_SECONDS`. A request is accepted if the bucket has its amount,
+or is full and smaller than that; the rest becomes a debt. A text reserves `max_new_tokens`, and unused tokens are
+refunded at its end.
 
 Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. If the quotas
 were divided among the processes, a client with one connection would only get the share of one process.
