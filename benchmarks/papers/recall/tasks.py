@@ -4,7 +4,8 @@ Recall (MQAR: Arora et al., Zoology, arXiv 2312.04927): n pairs, filler, a marke
 
     k_1 v_1 … k_n v_n  (filler …)  |  k_π(1) … k_π(n)     →     v_π(1) … v_π(n)
 
-With `joint` a pair is one token, k_1v_1 … k_nv_n. Copy: a random string, a marker, the string again. A batch is a
+With `joint` a pair is one token, k_1v_1 … k_nv_n. Copy: a random string, a marker, the string again. Word problems of
+the groups A5 and S5: at every token the product of the permutations so far, g_1 … g_n → g_1, g_1 g_2, …. A batch is a
 function of (seed, split, step). The loss is the cross-entropy of the answers; sizes grow as they are learned.
 """
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -24,7 +27,8 @@ from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig, Mode, StrictConfig
 from rfa.training.optimiser import Optimiser, OptimiserConfig
 
-Task = Literal["recall", "copy"]
+Task = Literal["recall", "copy", "A5", "S5"]
+Group = Literal["A5", "S5"]
 Split = Literal["train", "test"]
 
 # The vocabulary: symbols without meaning between pairs and queries, the marker, keys (also the alphabet of copied
@@ -38,7 +42,7 @@ VOCABULARY = FIRST_VALUE + N_VALUES
 N_JOINT_KEYS = 32
 JOINT_VOCABULARY = VOCABULARY + N_JOINT_KEYS * N_VALUES
 # The accuracy of a guess.
-CHANCE: dict[Task, float] = {"recall": 1 / N_VALUES, "copy": 1 / N_KEYS}
+CHANCE: dict[Task, float] = {"recall": 1 / N_VALUES, "copy": 1 / N_KEYS, "A5": 1 / 60, "S5": 1 / 120}
 # Target of a position without an answer, which cross-entropy ignores.
 NO_ANSWER = -100
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -95,6 +99,28 @@ def copy_batch(seed: int, step: int, rows: int, length: int, *, split: Split = "
     targets = np.full(tokens.shape, NO_ANSWER)
     targets[:, length:] = string
     return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
+
+
+@cache
+def multiplication_table(group: Group) -> np.ndarray:
+    """Return the product of elements i and j, first i and then j, `[G, G]`. Element 0 is the identity."""
+    elements = [one for one in permutations(range(5)) if group == "S5" or _is_even(one)]
+    index = {one: i for i, one in enumerate(elements)}
+    return np.array([[index[tuple(b[k] for k in a)] for b in elements] for a in elements])
+
+
+def _is_even(permutation: tuple[int, ...]) -> bool:
+    return sum(a > b for i, a in enumerate(permutation) for b in permutation[i + 1 :]) % 2 == 0
+
+
+def word_batch(group: Group, seed: int, step: int, rows: int, length: int, *, split: Split = "train") -> Batch:
+    """Return `rows` words of `length` elements, and the products of their beginnings."""
+    table = multiplication_table(group)
+    word = _generator(seed, split, step).integers(len(table), size=(rows, length))
+    products = word.copy()
+    for i in range(1, length):
+        products[:, i] = table[products[:, i - 1], word[:, i]]
+    return Batch(torch.from_numpy(word), torch.from_numpy(products))
 
 
 @dataclass(frozen=True)
@@ -178,6 +204,8 @@ def training_batch(config: RecallConfig, step: int, sizes: tuple[int, ...]) -> t
     """Return the batch of a step and its size. Half of the steps train the hardest size so far."""
     draw = np.random.default_rng([config.seed, len(SPLITS), step])
     size = sizes[-1] if draw.random() < 0.5 else sizes[draw.integers(len(sizes))]
+    if config.task in ("A5", "S5"):
+        return word_batch(config.task, config.seed, step, max(1, config.tokens // size), size), size
     if config.task == "copy":
         return copy_batch(config.seed, step, max(1, config.tokens // (2 * size)), size), size
     is_filled = config.max_filler > 0 and len(sizes) > 1 and draw.random() < 0.5
@@ -205,6 +233,14 @@ def train_recall(
     model = LanguageModel(model_config)
     model.mode = mode
     _steepen_gates(model, config.gate_gain)
+    steps, sizes = train_on_task(model, config, visit)
+    return Trained(model.eval(), steps, sizes)
+
+
+def train_on_task(
+    model: LanguageModel, config: RecallConfig, visit: Callable[[int, Curriculum, float], None] | None = None
+) -> tuple[int, tuple[int, ...]]:
+    """Train a model on a task. Return the number of steps and the trained sizes."""
     optimiser = Optimiser(model, config.optimiser())
     curriculum = Curriculum(config)
     step = 0
@@ -222,7 +258,7 @@ def train_recall(
         curriculum.record(size, float((logits.argmax(-1) == targets).float().mean()))
         if visit is not None:
             visit(step, curriculum, value)
-    return Trained(model.eval(), step, curriculum.sizes)
+    return step, curriculum.sizes
 
 
 @torch.no_grad()
