@@ -35,11 +35,13 @@ Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", meta
 Corpus = Annotated[
     Path,
     typer.Option(
-        help="Directory with train and valid, either as directories of .txt files or as .txt files. A file of "
-        "whole numbers has one sequence of events per line.",
-        metavar="DIR",
+        help="Directory with train and valid, each a directory of files or files of that name; or one file, or a "
+        "directory of files: text, JSONL, Parquet, Arrow. Files of whole numbers are sequences of events, one a line.",
+        metavar="PATH",
+        exists=True,
     ),
 ]
+TextField = Annotated[str, typer.Option("--field", help="Field of the text in JSONL, Parquet and Arrow.")]
 LanguageConfig = Annotated[str, typer.Option(help="Packaged config (small, books, paper, events), or a JSON file.")]
 Variant = Annotated[str | None, typer.Option(help="Model of the papers to train at that size: B1, M2, M2.4, slots, …")]
 SeriesFiles = Annotated[
@@ -79,12 +81,13 @@ def train_lm(
     seed: Seed = None,
     steps: Steps = None,
     device: Device = "auto",
+    field: TextField = "text",
     as_json: JsonFlag = False,
 ) -> None:
     """Train a language model, or continue the run in --out. Ctrl-C and SIGTERM save the current step."""
     from rfa.training.language import train_language
 
-    record = train_language(config, data, out, variant=variant, seed=seed, steps=steps, device=device)
+    record = train_language(config, data, out, variant=variant, seed=seed, steps=steps, device=device, field=field)
     shown = ("config_name", "parameters", "tokens", "seconds", "validation_loss")
     print_result({"run": str(out), **{name: record[name] for name in shown}}, as_json)
 

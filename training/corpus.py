@@ -1,48 +1,77 @@
-"""Converts text directories to tokens, with a byte-level BPE trained on the training split, and memory-mapped token
-files.
+"""Texts → tokens: a byte-level BPE trained on the training split, and memory-mapped token files.
 
-A corpus directory has `train`, `valid` and `test`, each as a directory of `.txt` files or as one `.txt` file. Files of
-whole numbers are sequences of events (`sequences.py`).
+A corpus is a directory with `train`, `valid` and `test`, each a directory of files or files of that name
+(`train.jsonl`, `train-00000-of-00004.parquet`; `validation` is `valid`). One file, or a directory of files
+without these names, is a training split, the last twentieth of whose tokens validates. Kinds of files: `documents.py`;
+files of whole numbers are sequences of events (`sequences.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
-from rfa.data.csv_text import decode_text
+from rfa.training.documents import FIELD, SUFFIXES, documents, is_plain, is_utf8
 from rfa.training.sequences import END_OF_TEXT, are_sequences, event_tokenizer, lines_of
 
 SPLITS = ("train", "valid", "test")
-# Number of characters that are encoded at a time, to bound memory.
-PIECE_CHARACTERS = 1 << 16
+# Other names of a split.
+NAMES = {"valid": ("valid", "validation")}
+# Share of the tokens that validate if a corpus has one split, as 1 / HELD_OUT.
+HELD_OUT = 20
+# Pieces of text encoded at a time.
+PIECES = 64
 
 
-def split_files(folder: Path, split: str) -> list[Path]:
-    """Return the sorted text files of one split.
+def split_files(data: Path, split: str) -> list[Path]:
+    """Return the sorted files of one split. A corpus without splits is its training split.
 
     Raises:
-        FileNotFoundError: If the directory has no such split.
+        FileNotFoundError: If there is no such split.
     """
-    directory, single = folder / split, folder / f"{split}.txt"
-    files = sorted(directory.glob("*.txt")) if directory.is_dir() else [single] if single.is_file() else []
+    files = _named_files(data, split)
+    if not files and split == "train":
+        files = [data] if data.is_file() else _readable(data.iterdir()) if has_one_split(data) else []
     if not files:
-        raise FileNotFoundError(f"{folder} has no {split}/*.txt and no {split}.txt")
+        raise FileNotFoundError(f"{data} has no {split}/*.txt and no {split}.txt, .jsonl, .parquet or .arrow")
     return files
 
 
-def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
+def has_one_split(data: Path) -> bool:
+    """Return whether a corpus is one file, or a folder whose files have no names of splits."""
+    return data.is_file() or (data.is_dir() and not any(_named_files(data, split) for split in SPLITS))
+
+
+def trained_splits(data: Path) -> tuple[str, ...]:
+    """Return the splits that training reads."""
+    return ("train",) if has_one_split(data) else ("train", "valid")
+
+
+def _named_files(data: Path, split: str) -> list[Path]:
+    names = NAMES.get(split, (split,))
+    for pattern in ("{}/*", "{}.*", "{}-*", "data/{}-*"):
+        if files := _readable(path for name in names for path in data.glob(pattern.format(name))):
+            return files
+    return []
+
+
+def _readable(paths: Iterator[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.suffix in SUFFIXES and path.is_file())
+
+
+def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> Tokenizer:
     """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
 
-    For sequences, the numbers in the files determine the size instead of `vocab_size`.
+    For sequences its size is that of their numbers, not `vocab_size`.
     """
     if are_sequences(files):
         return event_tokenizer(files)
@@ -55,70 +84,49 @@ def train_tokenizer(files: list[Path], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    if all(_is_utf8(file) for file in files):
+    if all(is_plain(file) and is_utf8(file) for file in files):
         tokenizer.train([str(file) for file in files], trainer)
     else:
-        lines = (line for file in files for line in read_text(file).splitlines(keepends=True))
+        texts = (piece for file in files for document in documents(file, field) for piece in document)
+        lines = (line for text in texts for line in text.splitlines(keepends=True))
         tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 
 
-def read_text(file: Path) -> str:
-    """Return the text of a file in any encoding, with its line ends.
+def encode_files(tokenizer: Tokenizer, files: list[Path], field: str = FIELD) -> np.ndarray:
+    """Return token ids of all files as uint16 (uint32 for large vocabularies), each document followed by end-of-text.
 
-    Raises:
-        ValueError: If the file is not text. The message names the file.
+    Sequences begin with end-of-text, and each is followed by it.
     """
-    content = file.read_bytes()
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        try:
-            return decode_text(content)[0]
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
+    return np.concatenate([tokens for tokens, _ in _encoded(tokenizer, files, field)])
 
 
-def _is_utf8(file: Path) -> bool:
-    try:
-        file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Split a text at line breaks that are followed by text. No token spans such a line break."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + PIECE_CHARACTERS)
-        end = len(text) if end < 0 else end
-        yield text[start:end]
-        start = end
-
-
-def encode_files(tokenizer: Tokenizer, files: list[Path]) -> np.ndarray:
-    """Return the token ids of all files as uint16 (uint32 for large vocabularies), with an end-of-text token after each
-    file.
-
-    Sequences begin with end-of-text, and each sequence is followed by one.
-    """
+def _encoded(tokenizer: Tokenizer, files: list[Path], field: str) -> Iterator[tuple[np.ndarray, int]]:
+    """Return the tokens of files in parts, with the bytes of their texts."""
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     end = tokenizer.token_to_id(END_OF_TEXT)
-    parts: list[np.ndarray] = []
     if are_sequences(files):
         lines = chain.from_iterable(map(lines_of, files))
-        return np.concatenate([[end], *([*tokenizer.encode(line).ids, end] for line in lines)]).astype(kind)
+        tokens = np.concatenate([[end], *([*tokenizer.encode(line).ids, end] for line in lines)]).astype(kind)
+        yield tokens, sum(path.stat().st_size for path in files)
+        return
     for file in tqdm(files, desc="tokenise", unit="file"):
-        encodings = tokenizer.encode_batch(list(_pieces(read_text(file))), add_special_tokens=False)
-        parts.extend(np.array(encoding.ids, kind) for encoding in encodings)
-        parts.append(np.array([end], kind))
-    return np.concatenate(parts)
+        # None ends a document.
+        texts = (piece for document in documents(file, field) for piece in chain(document, (None,)))
+        while group := tuple(islice(texts, PIECES)):
+            encodings = iter(tokenizer.encode_batch([text for text in group if text], add_special_tokens=False))
+            ids = [[end] if text is None else next(encodings).ids for text in group]
+            size = sum(len(text.encode()) for text in group if text)
+            yield np.array(list(chain.from_iterable(ids)), kind), size
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """Return the SHA-256 digests by file name."""
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    """Return SHA-256 by file name."""
+    found = {}
+    for file in files:
+        with file.open("rb") as stream:
+            found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
 
 
 @dataclass(frozen=True)
@@ -133,42 +141,69 @@ class Corpus:
     bytes_per_token: dict[str, float]
 
     def tokens(self, split: str) -> np.ndarray:
-        """Return the memory-mapped token ids of one split."""
+        """Return the memory-mapped ids of one split."""
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
-def prepare_corpus(folder: Path, directory: Path, vocab_size: int) -> Corpus:
-    """Train the tokenizer, and tokenise the training and validation splits into `directory`. Existing files that match
-    are reused.
-    """
+def prepare_corpus(folder: Path, directory: Path, vocab_size: int, field: str = FIELD) -> Corpus:
+    """Train the tokenizer and tokenise training and validation splits into `directory`. Matching files are reused."""
     directory.mkdir(parents=True, exist_ok=True)
-    files = {split: split_files(folder, split) for split in ("train", "valid")}
+    files = {split: split_files(folder, split) for split in trained_splits(folder)}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
+    if field != FIELD:
+        request["field"] = field
     record = directory / "corpus.json"
     if record.is_file() and (stored := json.loads(record.read_text()))["request"] == request:
         return Corpus(directory, Tokenizer.from_file(str(directory / "tokenizer.json")), stored["bytes_per_token"])
-    tokenizer = train_tokenizer(files["train"], vocab_size)
+    tokenizer = train_tokenizer(files["train"], vocab_size, field)
     tokenizer.save(str(directory / "tokenizer.json"))
     bytes_per_token = {}
     for split, paths in files.items():
-        tokens = encode_files(tokenizer, paths)
-        np.save(directory / f"{split}.npy", tokens, allow_pickle=False)
-        bytes_per_token[split] = sum(path.stat().st_size for path in paths) / len(tokens)
+        bytes_per_token[split] = _write_tokens(directory / f"{split}.npy", tokenizer, paths, field)
+    if "valid" not in files:
+        bytes_per_token["valid"] = bytes_per_token["train"]
+        _hold_out(directory)
     record.write_text(json.dumps({"request": request, "bytes_per_token": bytes_per_token}, indent=2) + "\n")
     return Corpus(directory, tokenizer, bytes_per_token)
 
 
-class Blocks:
-    """Shuffled windows of `context` tokens. Seed and epoch determine the offset and the order of each epoch.
+def _write_tokens(path: Path, tokenizer: Tokenizer, files: list[Path], field: str) -> float:
+    """Write the tokens of files part by part. Return bytes of text per token."""
+    body, count, size = path.with_suffix(".part"), 0, 0
+    with body.open("wb") as stream:
+        for tokens, text_bytes in _encoded(tokenizer, files, field):
+            stream.write(tokens.tobytes())
+            count, size, kind = count + len(tokens), size + text_bytes, tokens.dtype
+    if not count:
+        raise ValueError(f"{', '.join(map(str, files))}: no text")
+    with path.open("wb") as stream, body.open("rb") as tokens_file:
+        header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (count,)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        shutil.copyfileobj(tokens_file, stream)
+    body.unlink()
+    return size / count
 
-    The windows of a step depend only on the step, so a resumed run reads the same windows.
+
+def _hold_out(directory: Path) -> None:
+    """Move the last tokens of the training split to the validation split."""
+    tokens = np.load(directory / "train.npy", mmap_mode="r", allow_pickle=False)
+    first = len(tokens) - len(tokens) // HELD_OUT
+    np.save(directory / "valid.npy", tokens[first:], allow_pickle=False)
+    np.save(directory / "rest.npy", tokens[:first], allow_pickle=False)
+    (directory / "rest.npy").replace(directory / "train.npy")
+
+
+class Blocks:
+    """Shuffled windows of `context` tokens, with an offset and an order for each epoch from (seed, epoch).
+
+    The order depends only on the step, so a resumed run reads the same windows.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
-            raise ValueError(f"the training split has {len(tokens)} tokens, but context {context} needs {context + 2}")
+            raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
-        # One window fewer than fit, because of the offset.
+        # One window less than fits, because of the offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
         self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
 
@@ -181,7 +216,7 @@ class Blocks:
             self._epoch = epoch
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the inputs and targets of a step, `[batch, context]` int64."""
+        """Return inputs and targets `[batch, context]` int64 of a step."""
         rows = []
         for i in range(step * self._batch, (step + 1) * self._batch):
             epoch, index = divmod(i, self._per_epoch)

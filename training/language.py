@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from rfa.fitting.interrupts import StopSignals
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import Mode
-from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files
+from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files, trained_splits
 from rfa.training.device import choose_device
+from rfa.training.documents import FIELD
 from rfa.training.language_config import LanguageRun, find_config
 from rfa.training.optimiser import Optimiser
 from rfa.training.plot import METRICS_FILE, plot_metrics
@@ -34,6 +35,7 @@ from rfa.training.processes import ALONE, Processes, joined_processes
 from rfa.training.provenance import provenance
 from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
 from rfa.training.sequences import are_sequences, event_tokenizer
+from rfa.training.tensorboard import write_events
 
 OPTIMISER_FILE = "optimiser.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
@@ -209,6 +211,8 @@ class Trainer:
                     validation = self.validate()
                     metrics.write(json.dumps(self._row(validation)) + "\n")
                     metrics.flush()
+                    if self.processes.is_first:
+                        write_events(self.out, self._row(validation))
                     self.save()
                 signals.received = self.processes.largest(signals.received or 0) or None
                 signals.check(self.step, config.steps, self.save)
@@ -238,6 +242,7 @@ def train_language(
     steps: int | None = None,
     corpus_dir: Path | None = None,
     device: str = "auto",
+    field: str = FIELD,
 ) -> dict[str, Any]:
     """Train a language model on a corpus directory. A directory with progress is resumed.
 
@@ -245,12 +250,13 @@ def train_language(
 
     Args:
         config: name of a packaged configuration, or path of a JSON file.
-        data: corpus directory with train and valid.
+        data: corpus: a directory with train and valid, a directory of files, or a file (`corpus.py`).
         out: run directory for weights, tokenizer, metrics and record.
         variant: name in `variants.json`.
         seed, steps: replace the values of the configuration.
         corpus_dir: directory for the tokenised corpus, which runs may share. The default is inside `out`.
         device: auto, cpu or cuda.
+        field: field of the text in JSONL, Parquet and Arrow.
 
     Returns:
         The record of the run, with validation losses, tokens seen, seconds and provenance.
@@ -268,14 +274,22 @@ def train_language(
     chosen = choose_device(device)
     with joined_processes() as processes:
         names = {"config_name": path.stem, "variant": variant}
-        return _train(run, data, out, corpus_dir or out / "corpus", chosen, processes, **names)
+        source = Source(data, field, corpus_dir or out / "corpus")
+        return _train(run, source, out, chosen, processes, **names)
+
+
+class Source(NamedTuple):
+    """The files of a run: its corpus, the field of their text, and the folder of their tokens."""
+
+    data: Path
+    field: str
+    tokens: Path
 
 
 def _train(
     run: LanguageRun,
-    data: Path,
+    source: Source,
     out: Path,
-    corpus_dir: Path,
     device: torch.device,
     processes: Processes,
     **names: str | None,
@@ -287,11 +301,11 @@ def _train(
     request, finished = out / REQUEST_FILE, out / RECORD_FILE
     is_extended = request.is_file() and _is_extended(out, run)
     if finished.is_file() and request.is_file() and not is_extended:
-        return _finished(out, data)
+        return _finished(out, source.data)
     # The first process prepares the corpus, and the others read it.
     if not processes.is_first:
         processes.wait()
-    _save_tokenizer(out, corpus := _corpus(run, data, corpus_dir, names["config_name"]))
+    _save_tokenizer(out, corpus := _corpus(run, source, names["config_name"]))
     if processes.is_first:
         processes.wait()
     trainer = Trainer(run, corpus, out, device, processes=processes)
@@ -300,16 +314,16 @@ def _train(
     processes.wait()  # the request below is read above, so all processes must have read it
     if processes.is_first:
         request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
-    record = _record(trainer, trainer.train(), data, **names)
+    record = _record(trainer, trainer.train(), source.data, **names)
     if processes.is_first:
         finished.write_text(json.dumps(record, indent=2) + "\n")
         plot_metrics(out)
     return record
 
 
-def _corpus(run: LanguageRun, data: Path, directory: Path, config_name: str | None) -> Corpus:
-    """Return the tokenised corpus. Its vocabulary must have the configured size, which the export requires."""
-    corpus = prepare_corpus(data, directory, run.model.vocab_size)
+def _corpus(run: LanguageRun, source: Source, config_name: str | None) -> Corpus:
+    """Return the tokenised corpus. Its vocabulary must have the configured size, which export requires."""
+    corpus = prepare_corpus(source.data, source.tokens, run.model.vocab_size, source.field)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
             f"{config_name}: vocab_size is {run.model.vocab_size}, but the training text has {found} tokens; train "
@@ -344,7 +358,7 @@ def _is_extended(out: Path, run: LanguageRun) -> bool:
 
 
 def _read_files(data: Path) -> list[Path]:
-    return [*split_files(data, "train"), *split_files(data, "valid")]
+    return [file for split in trained_splits(data) for file in split_files(data, split)]
 
 
 def _finished(out: Path, data: Path) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from rfa.model.checkpoint import load_run
 from rfa.training.language import Trainer, cross_entropy, train_language, validation_loss
 from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants
 from rfa.training.optimiser import Optimiser
+from rfa.training.tensorboard import write_events
 from tests.training.stopping import stop_at
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
@@ -78,6 +81,45 @@ def assert_same_run(whole, cut):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     metrics = [[{**row, "seconds": 0} for row in rows(folder)] for folder in (whole, cut)]
     assert metrics[0] == metrics[1]
+
+
+def test_a_run_on_one_file_of_rows_is_resumed_bit_for_bit(tmp_path, monkeypatch):
+    lines = [json.dumps({"body": f"the cat sat on the mat {i} times and the dog on the log"}) for i in range(400)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    config, data = write_config(tmp_path, precision="bf16", modes=["attention"]), tmp_path / "rows.jsonl"
+    record = train_language(config, data, tmp_path / "whole", device="cpu", field="body")
+    assert set(record["data"]) == {"rows.jsonl"}
+    stop_at(8, Trainer, monkeypatch)
+    with pytest.raises(Stopped):
+        train_language(config, data, tmp_path / "cut", device="cpu", field="body")
+    train_language(config, data, tmp_path / "cut", device="cpu", field="body")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_losses_are_written_for_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
+    found = []
+
+    class Writer:
+        def __init__(self, folder):
+            assert folder == tmp_path / "tensorboard"
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def add_scalar(self, *values):
+            found.append(values)
+
+    row = {"step": 3, "train": {"attention": 2.0}, "valid": {"attention": 2.5}}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    write_events(tmp_path, row)
+    assert not found
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    write_events(tmp_path, row)
+    assert found == [("train/attention", 2.0, 3), ("valid/attention", 2.5, 3)]
 
 
 def test_a_finished_run_is_left_as_it_is(data, tmp_path):
