@@ -81,8 +81,8 @@ def relax(decay, drive):
 
 @array_jit
 def segment_of(steps, boundaries):
-    """Return `[B, N]` the number of increasing boundaries `[B, K]` at or before each of the increasing times `[B,
-    N]`.
+    """Return, for each of the increasing times `[B, N]`, the number of increasing boundaries `[B, K]` at or before
+    it.
     """
     out = np.empty(steps.shape, np.int64)
     for b in range(steps.shape[0]):

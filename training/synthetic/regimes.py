@@ -66,6 +66,6 @@ def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarra
 
 
 def visited(rng: np.random.Generator, steps: np.ndarray, lasts: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` the state at each time, given visits `[B, K]`. The series starts during the first visit."""
+    """Return the state at each time `[B, N]`, given visits `[B, K]`. The series starts during the first visit."""
     ends = np.cumsum(lasts, axis=1) - rng.random((len(lasts), 1)) * lasts[:, :1]
     return np.take_along_axis(state, np.minimum(segment_of(steps, ends), state.shape[1] - 1), axis=1)

@@ -18,7 +18,7 @@ PROFILES = {"harmonics": 35, "bumps": 30, "boxes": 12, "bridge": 18, "free": 5}
 
 
 def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.ndarray:
-    """Return `[B, M]` one cycle with mean 0 and variance 1.
+    """Return one cycle with mean 0 and variance 1, `[B, M]`.
 
     It has harmonics with amplitudes that decrease as a power, one to three bumps exp(κ (cos 2π(u - c) - 1)), boxes of
     any width, a Brownian bridge, or independent values.
@@ -153,7 +153,7 @@ def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _week(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `[B, 7 POINTS]` the hours of a week, with levels and profiles of working days and days of rest."""
+    """Return the hours of a week, with levels and profiles of working days and days of rest, `[B, 7 POINTS]`."""
     work, rest = profiles(rng, count)[:, None], profiles(rng, count)[:, None]
     is_rest = np.zeros((count, 7))
     is_rest[:, 5:] = 1.0
@@ -172,7 +172,7 @@ def _week(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `[B, 366]` whether each day of a year is off."""
+    """Return whether each day of a year is off, `[B, 366]`."""
     is_off = (rng.random((count, 366)) < 10 / 366) & (rng.random((count, 1)) < 0.5)
     for row in np.flatnonzero(is_off.any(axis=1) & (rng.random(count) < 0.4)):
         begin = int(rng.integers(0, 366))
@@ -181,7 +181,7 @@ def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _sizes(rng: np.random.Generator, cycles: np.ndarray, share: float) -> np.ndarray:
-    """Return `[B, N]` the size of the cycle at each time. It is e^(AR(1)) in a share of the series, else 1."""
+    """Return the size of the cycle at each time, `[B, N]`. It is e^(AR(1)) in a share of the series, else 1."""
     count = len(cycles)
     out = np.ones_like(cycles)
     rows = np.flatnonzero(rng.random(count) < share)

@@ -35,7 +35,7 @@ def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 def beating(
     rng: np.random.Generator, steps: np.ndarray, period: np.ndarray, spread: np.ndarray, is_odd: np.ndarray
 ) -> np.ndarray:
-    """Return `[B, N]` the number of beats until each time. The series starts during the first beat.
+    """Return the number of beats until each time, `[B, N]`. The series starts during the first beat.
 
     Args:
         steps: times, `[B, N]`.
@@ -56,7 +56,7 @@ def beating(
 
 
 def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `[B, M]` a waveform of Gaussians around the cycle."""
+    """Return a waveform of Gaussians around the cycle, `[B, M]`."""
     u = np.arange(POINTS) / POINTS
     out = np.zeros((count, POINTS))
     waves = rng.integers(1, WAVES + 1, (count, 1))
@@ -98,7 +98,7 @@ def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _wave(kind: np.ndarray, phase: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` one of the wave shapes for each series."""
+    """Return one of the wave shapes for each series, `[B, N]`."""
     out = cosine(phase)
     out[kind == "square"] = np.sign(out[kind == "square"])
     out[kind == "triangle"] = 2 / np.pi * np.arcsin(np.clip(out[kind == "triangle"], -1, 1))

@@ -46,7 +46,7 @@ def structural(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.ndarray:
-    """Return `[B, N]` a profile of `[B]` steps with variance about 1. Each step is a random walk from cycle to
+    """Return a profile of `[B]` steps with variance about 1, `[B, N]`. Each step is a random walk from cycle to
     cycle.
     """
     count = len(period)

@@ -36,7 +36,7 @@ def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` one to six breaks at any time: steps, ramps, temporary shifts, and changes of slope.
+    """Return one to six breaks at any time, `[B, N]`: steps, ramps, temporary shifts, and changes of slope.
 
         y = Σ_k h_k r((t - c_k) / d_k)
 
