@@ -269,7 +269,7 @@ def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
         (("eval", "filter", "linear", "--data", "simulate:weather"), "simulate:oscillator"),
         (("eval", "lm", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
         (("eval", "confidence", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
-        (("generate", "It was", "--bundle", "linear"), "is not a language model"),
+        (("generate", "It was", "--bundle", "linear"), "has no language model"),
         (("filter", EXAMPLE, "--bundle", "books"), "not a filter"),
         (("serve", "--port", "70000"), "port"),
         (("frobnicate",), "No such command"),
@@ -309,7 +309,7 @@ def test_a_series_that_does_not_fit_the_bundle_is_refused(tmp_path: Path) -> Non
     (tmp_path / "one.csv").write_text("t,level\n0,1\n1,2\n")
     code, _, err = rfa("filter", tmp_path / "one.csv", "--bundle", "linear")
     assert code == 1
-    assert "the file has 1 columns of values (level), bundle 'linear' takes 2" in err
+    assert "the file has 1 columns of values (level), but bundle 'linear' takes 2" in err
 
 
 def test_rfa_debug_shows_where_it_failed() -> None:
@@ -410,7 +410,7 @@ def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:
 
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--quiet", 5)
-    assert code == 1 and "--quiet needs --alarm" in err
+    assert code == 1 and "--quiet requires --alarm" in err
     (tmp_path / "bare.csv").write_text("value\n1\n2\n3\n")
     code, _, err = rfa("filter", tmp_path / "bare.csv", "--alarm", "1/day")
     assert code == 1 and "bare.csv has no time column" in err

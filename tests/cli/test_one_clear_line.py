@@ -78,7 +78,7 @@ def test_a_limit_below_what_is_scored_at_once(text: Path, command: str, limit: i
 )  # fmt: skip
 def test_a_misspelt_setting(command: tuple[str, ...]) -> None:
     _, line = failure(*command, env={"RFA_MAX_RUNING": "4"})
-    assert "RFA_MAX_RUNING is set" in line and "did you mean RFA_MAX_RUNNING?" in line
+    assert "RFA_MAX_RUNING is not a setting" in line and "did you mean RFA_MAX_RUNNING?" in line
 
 
 def test_a_setting_that_is_no_number_is_named_as_it_was_set() -> None:
@@ -150,7 +150,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("family", "gpu", "reported"),
     [
-        ("language", "sm_9a", "--gpu accepts the architectures sm_80, sm_86, sm_89, sm_90, each once"),
+        ("language", "sm_9a", "--gpu accepts the architectures sm_80, sm_86, sm_89, sm_90, each at most once"),
         ("linear", "sm_80", "--gpu is only for language models"),
     ],
 )

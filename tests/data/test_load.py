@@ -110,7 +110,7 @@ def test_a_part_of_a_series_is_named_by_its_times() -> None:
     assert load_series(days, start="2024-03-10T01:00+01:00", end="2024-03-10T01:00").values.tolist() == [[2.5]]
     assert load_series(days, zone="Europe/Berlin", end="2024-03-10").values.tolist() == [[1.5]]
     assert load_series(CORPUS / "plain_numbers.csv", start="0.5").times.tolist() == [0.5, 2]
-    for wrong, reported in (("soon", "an ISO date"), ("2025-01-01", "rows go from 2024-03-09T23:00")):
+    for wrong, reported in (("soon", "an ISO date"), ("2025-01-01", "rows range from 2024-03-09T23:00")):
         with pytest.raises(ValueError, match=reported):
             load_series(days, start=wrong)
 

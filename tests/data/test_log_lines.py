@@ -106,7 +106,7 @@ def test_counts_are_observations_for_a_watch(tmp_path: Path) -> None:
     assert [row["t"] - rows[0]["t"] for row in rows] == [0, 0, 120, 120, 120]
     assert rows[1]["labels"] == {"__name__": "log_lines", "event": "1", "template": "INFO a <*>"}
     result = CliRunner().invoke(app, ["events", str(path), "--counts", "soon"])
-    assert result.exit_code == 1 and "--counts soon is no duration" in result.output
+    assert result.exit_code == 1 and "--counts must be a duration" in result.output
 
 
 def test_sessions_of_a_log_are_sequences_of_events(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def all_is_worse(document: Any) -> None:
     document["summary"]["ece_top"]["recurrent"] = top["ece"]
 
 
-@pytest.mark.parametrize(("change", "found"), [(no_row_is_right, "is 0.3"), (all_is_worse, "stated as 0.2")])
+@pytest.mark.parametrize(("change", "found"), [(no_row_is_right, "give 0.3"), (all_is_worse, "stated as 0.2")])
 def test_an_error_that_the_rows_do_not_have_is_refused(change: Callable[[Any], object], found: str) -> None:
     reason = rf"^calibration\.json: modes\.recurrent: .*ece of top .*{found}.*outside the range allowed by chance"
     with pytest.raises(BundleError, match=reason):
@@ -125,7 +125,7 @@ def another_text(document: Any) -> None:
         (one_row("right", lambda bit: "10"[int(bit)]), "attention.rows: row 3: the most likely token is"),
         (a_colder_model, "attention.rows: row 0: the stated confidence"),
         (another_text, "recurrent.rows: row 0: the stated confidence"),
-        (lambda document: document["data"]["rows"]["tokens"][0].__setitem__(5, 4096), "vocabulary has 4096"),
+        (lambda document: document["data"]["rows"]["tokens"][0].__setitem__(5, 4096), "outside the vocabulary of 4096"),
     ],
 )
 def test_what_the_model_does_not_say_again_is_refused(change: Callable[[Any], object], reason: str) -> None:

@@ -398,7 +398,7 @@ def test_rows_without_a_clock_are_counted_on() -> None:
 
 def test_one_bad_series_is_named_and_costs_the_others_nothing() -> None:
     frame = pl.DataFrame({"key": ["a"] * 3 + ["b"] * 3, "x": [1.0, 2.0, 3.0, 1e13, None, 2.0]})
-    with pytest.warns(UserWarning, match="left out: series 'b': row 4, column 'x': at most 1e\\+12"):
+    with pytest.warns(UserWarning, match="left out: series 'b': row 4, column 'x': values must be at most 1e\\+12"):
         found = rfa.filter(frame, by="key", alarm=0.1)
     assert found["x_mean"].null_count() == 3 and found["alarm"].to_list()[3:] == [False] * 3
     same(found["x_mean"][:3], rfa.filter(frame[:3], by="key")["x_mean"])
@@ -430,7 +430,7 @@ def test_numbers_between_texts_are_read_as_in_a_file() -> None:
         odd = rfa.filter(frame[["z"]].replace("n/a", "broken"), model="auto")
     same(odd["z_mean"], rfa.filter(frame[["z"]], model="auto")["z_mean"])
     pd.testing.assert_frame_equal(found[frame.columns.tolist()], frame)
-    with pytest.raises(ValueError, match="row 1, column 'big': at most"):  # of more than 64 bits
+    with pytest.raises(ValueError, match="row 1, column 'big': values must be at most"):  # of more than 64 bits
         rfa.filter(pd.DataFrame({"big": [2**70, 1, 2]}), model="auto")
 
 
@@ -448,7 +448,7 @@ def test_cells_that_are_no_numbers_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="row 2, column 'x': not finite .* read as missing"):
         found = rfa.filter(frame)
     assert np.isnan(found["nis"][1])
-    with pytest.raises(ValueError, match="or read without strict"):
+    with pytest.raises(ValueError, match="or read the file without strict"):
         rfa.filter(frame, strict=True)
 
 
@@ -492,7 +492,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: np.zeros(3), {"levels": (0.0,)}, "levels\\[0\\]"),
         (lambda: np.zeros(3), {"alarm": "1/day"}, "no time column"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
-        (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': at most 1e\\+12"),
+        (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': values must be at most 1e\\+12"),
         (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: times must be at most 1e\\+15"),
         (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' has complex numbers"),
         (
@@ -514,8 +514,8 @@ def test_what_cannot_be_filtered_is_said_with_what_to_do(
     ("horizon", "reported"),
     [
         (0, "'0'"), ("1min", "shorter than the time between two rows, 1800 s"), (2.5, "rows such as 24"),
-        ("", "got ''"), (None, "rows such as"), (10_001, "at most 10,000 rows"), ("9999d", "more than 10,000 rows"),
-        (datetime.timedelta(0), "above 0"),
+        ("", "got ''"), (None, "rows such as"), (10_001, "at most 10,000 rows"), ("9999d", "limit of 10,000 rows"),
+        (datetime.timedelta(0), "positive duration"),
     ],
 )  # fmt: skip
 def test_a_horizon_that_is_none_is_refused(horizon: Any, reported: str) -> None:

@@ -172,8 +172,8 @@ def test_frames_and_empty_tables() -> None:
     ("change", "message"),
     [
         ({"key": "floor"}, "no column is called 'floor'"),
-        ({"time": "room"}, "time: column 'room' is of string"),
-        ({"values": "note"}, "values: column 'note' is of string"),
+        ({"time": "room"}, "time: column 'room' has type string"),
+        ({"values": "note"}, "values: column 'note' has type string"),
         ({"fields": ["middle"]}, "fields has 'middle'"),
         ({"key": ()}, "key must name at least one column"),
         ({"key": ("room", "celsius", "percent")}, "no column has numbers to filter"),

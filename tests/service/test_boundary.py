@@ -191,7 +191,7 @@ class TestTheLog:
             metrics = client.app.state.metrics.render().decode()
         log, text = written()
         assert "hunter2" not in text and "hunter2" not in orjson.dumps(log).decode() and "hunter2" not in metrics
-        failure = [line["exception"] for line in log if line["message"] == "unexpected failure"][-1]
+        failure = [line["exception"] for line in log if line["message"] == "unexpected failure of a request"][-1]
         assert failure.index("KeyError") < failure.index("led to") < failure.index("ValueError")
         assert "in quote" in failure and failure in text
 

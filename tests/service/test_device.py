@@ -50,7 +50,7 @@ def test_a_cpu_serves_on_a_runtime_of_the_cpu(books_bundle: Path, name: Any) -> 
 def test_without_torch_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     message = refusal()
-    assert "needs torch" in message and "pip install -e '.[gpu,fast]'" in message and "RFA_DEVICE=cpu" in message
+    assert "requires torch" in message and "pip install -e '.[gpu,fast]'" in message and "RFA_DEVICE=cpu" in message
 
 
 def test_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +62,11 @@ def test_a_machine_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     message = refusal()
-    assert message.startswith("RFA_DEVICE=cuda needs an NVIDIA GPU") and "nvidia-smi" in message and "--gpus" in message
+    assert (
+        message.startswith("RFA_DEVICE=cuda requires an NVIDIA GPU") and "nvidia-smi" in message and "--gpus" in message
+    )
     asked = refusal(device="cuda:1", processes=2)
-    assert asked.startswith("RFA_DEVICE=cuda:1 with RFA_PROCESSES=2 needs an NVIDIA GPU"), "what was asked for"
+    assert asked.startswith("RFA_DEVICE=cuda:1 with RFA_PROCESSES=2 requires an NVIDIA GPU"), "what was asked for"
 
 
 def test_a_gpu_whose_memory_is_too_small_is_refused(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

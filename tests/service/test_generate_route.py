@@ -275,7 +275,7 @@ async def test_limits_of_the_server(connect: Any, body: dict[str, Any], param: s
     ("body", "param", "said"),
     [
         ({"decode": "attention", "temperature": 0}, "decode", "decode belongs inside parameters"),
-        ({"parameters": {"seed": 1, "stream": True}}, "parameters.stream", "stream must be at the top level"),
+        ({"parameters": {"seed": 1, "stream": True}}, "parameters.stream", "stream belongs at the top level"),
         ({"parameters": {"hurry": True}}, "parameters.hurry", "parameters.hurry: Unknown field."),
     ],
 )

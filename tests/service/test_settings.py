@@ -89,7 +89,7 @@ def test_a_misspelt_name_is_refused_with_the_one_that_was_meant(name: str, meant
 
 @pytest.mark.parametrize("name", ["RFA_", "RFA_XYZZY_PLUGH", "RFA_SERVER_SERVICE_HOST"])
 def test_a_name_like_no_other_is_refused_too(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} is set"):
+    with pytest.raises(ConfigurationError, match=f"{name} is not a setting"):
         check_names({name: "1"})
 
 

@@ -198,7 +198,7 @@ async def test_what_is_wrong_with_a_system_is_named() -> None:
                 error = await refused(client, system=plain(document), observations=[[1.0]])
                 assert error["param"].startswith(field), error
         error = await refused(client, system={"A": [[-1]], "Q": 1, "R": "x"}, observations=[[1.0]])
-        assert error["message"].startswith("system.R: Must be a number (times the identity)")
+        assert error["message"].startswith("system.R: Must be a number (times the identity matrix)")
         unstable = await refused(client, system={"A": [[1]], "Q": 1, "R": 1}, observations=[[1.0]])
         assert (unstable["param"], unstable["code"]) == ("system.A", "invalid_system")
 

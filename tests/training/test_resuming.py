@@ -83,7 +83,7 @@ DAMAGES = {
 def test_a_damaged_file_is_named(run, name, damage):
     DAMAGES[damage](run / name)
     before = contents(run)
-    with pytest.raises(ValueError, match=rf"run/{name} .*{DIGESTS_FILE}: put .* back, or choose another --out"):
+    with pytest.raises(ValueError, match=rf"run/{name} .*{DIGESTS_FILE}; restore .*, or choose another --out"):
         has_checkpoint(run)
     assert contents(run) == before
 
@@ -100,7 +100,7 @@ def test_a_folder_of_other_things_is_begun_in(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert not has_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"model.safetensors and no checkpoint.sha256"):
+    with pytest.raises(ValueError, match=r"model.safetensors but no checkpoint.sha256"):
         has_checkpoint(tmp_path)
 
 

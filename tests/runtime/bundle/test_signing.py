@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import rfa.runtime.bundle.bundle
+from rfa.runtime.bundle import bundle_files
 from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
@@ -163,8 +163,8 @@ def test_nothing_else_is_read_of_a_bundle_that_is_not_trusted(bundle: Path, monk
         read.append(Path(path).name)
         return real(path, *arguments)
 
-    monkeypatch.setattr(rfa.runtime.bundle.bundle.os, "open", noted)
-    monkeypatch.setattr(rfa.runtime.bundle.bundle, "decode_manifest", lambda data: pytest.fail("the manifest was read"))
+    monkeypatch.setattr(bundle_files.os, "open", noted)
+    monkeypatch.setattr(bundle_files, "decode_manifest", lambda data: pytest.fail("the manifest was read"))
     with pytest.raises(BundleError, match="not trusted"):
         open_bundle(bundle, [OTHER_KEY.public])
     assert read == [MANIFEST_FILE, SIGNATURE_FILE]

@@ -256,7 +256,7 @@ def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
     ("bundle", "gpu", "why"),
     [
         ("books", "sm_120", "architectures sm_80"),
-        ("linear", "sm_80", "of kind 'filter'"),
+        ("linear", "sm_80", "has kind 'filter'"),
         ("absent", "sm_80", "absent"),
     ],
 )

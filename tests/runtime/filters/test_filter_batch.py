@@ -210,7 +210,7 @@ def test_a_round_that_fails_leaves_every_stream_as_it_was(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("rfa.runtime.filters.filter.draw", fail)
+        patched.setattr("rfa.runtime.uncertainty.draws.draw", fail)
         with pytest.raises(MemoryError):
             runtime.advance(streams.pool, rows)
     for name, array in streams.pool.arrays.items():
