@@ -31,7 +31,7 @@ from rfa.training.documents import FIELD
 from rfa.training.language_config import LanguageRun, find_config
 from rfa.training.optimiser import Optimiser
 from rfa.training.plot import METRICS_FILE, plot_metrics
-from rfa.training.processes import ALONE, Processes, joined_processes
+from rfa.training.processes import ALONE, Processes, gathered, joined_processes
 from rfa.training.provenance import provenance
 from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
 from rfa.training.sequences import are_sequences, event_tokenizer
@@ -103,6 +103,8 @@ class Trainer:
         if is_resumed:
             self.model = load_run(self.out).to(self.device)
         self.model.train()
+        if self.is_sharded:
+            self.processes.shard(self.model)
         self.optimiser = Optimiser(self.model, self.run.training)
         if self.run.training.compile:
             if has_compiler():
@@ -117,6 +119,11 @@ class Trainer:
             # Runs of earlier versions do not have these.
             self.smooth, self.extended_at = progress.get("smooth", {}), progress.get("extended_at", [])
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process has a part of the weights."""
+        return self.run.training.fsdp and self.processes.count > 1
 
     @property
     def averaged(self) -> LanguageModel:
@@ -144,14 +151,19 @@ class Trainer:
 
     def save(self) -> None:
         """Save model, optimiser and progress. A run resumes from them bit for bit."""
+        model, state = self.averaged, self.optimiser.state()
+        if self.is_sharded:
+            weights, state = gathered(model.state_dict()), gathered(state)
+            model = LanguageModel(self.run.model)
+            model.load_state_dict(weights)
         if not self.processes.is_first:
             return
         progress = {
             "step": self.step, "seconds": self.seconds, "smooth": self.smooth, "extended_at": self.extended_at,
         }  # fmt: skip
         with atomic_checkpoint(self.out) as folder:
-            save_checkpoint(folder, "language", self.averaged)
-            save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
+            save_checkpoint(folder, "language", model)
+            save_file(state, folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def extend(self, earlier_steps: int) -> None:
@@ -172,7 +184,8 @@ class Trainer:
                 # There is one backward pass per mode, so that only the activations of one mode are in memory.
                 (loss * (self.shares[mode] / parts)).backward()
                 losses[mode] += float(loss.detach()) / parts
-        self.processes.average(self.model)
+        if not self.is_sharded:
+            self.processes.average(self.model)
         losses = self.processes.mean(losses)
         if not all(math.isfinite(loss) for loss in losses.values()):
             raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")

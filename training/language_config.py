@@ -25,6 +25,7 @@ class TrainingConfig(OptimiserConfig):
         recurrent_share: weight of the recurrent loss if both modes are trained. The attention mode has the rest.
         compile: whether to compile the eager attention with torch.compile.
         accumulation: number of parts of a batch that are computed one after another, to bound memory.
+        fsdp: Share out weights, gradients and moments over the processes of torchrun (FSDP2), with Adam.
     """
 
     batch: int = 16
@@ -37,6 +38,7 @@ class TrainingConfig(OptimiserConfig):
     precision: str = "bf16"
     compile: bool = False
     accumulation: int = 1
+    fsdp: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +48,8 @@ class TrainingConfig(OptimiserConfig):
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if self.batch % self.accumulation:
             raise ValueError(f"batch must be a multiple of accumulation, got {self.batch} and {self.accumulation}")
+        if self.fsdp and (self.optimiser != "adam" or self.ema or self.compile):
+            raise ValueError("fsdp supports optimiser 'adam' without ema and compile")
         if not 0 <= self.recurrent_from < 1:
             raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
         if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:

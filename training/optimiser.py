@@ -21,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rfa.runtime.text.config import StrictConfig, check_choice
 from rfa.training.muon import Float32Muon
+from rfa.training.processes import part_like
 
 OPTIMISERS = ("adam", "muon")
 SCHEDULES = ("onecycle", "wsd")
@@ -181,7 +182,7 @@ def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tens
     part_of = {p: part for part in parts for group in part.param_groups for p in group["params"]}
     for label, tensor in tensors.items():
         key, _, name = label.partition(".")
-        part_of[named[name]].state[named[name]][key] = tensor.to(named[name].device)
+        part_of[named[name]].state[named[name]][key] = part_like(tensor, named[name])
 
 
 class Optimiser:

@@ -8,9 +8,10 @@ Gradients are averaged after every step, so all processes have the same weights.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,14 @@ class Processes:
         for gradient, part in zip(gradients, joined.split([one.numel() for one in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
+    def shard(self, module: nn.Module) -> None:
+        """Share out weights, gradients and moments (FSDP2). A pass gathers weights and averages gradients."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        device = next(module.parameters()).device.type
+        fully_shard(module, mesh=init_device_mesh(device, (self.count,)), reshard_after_forward=True)
+
     def mean(self, numbers: dict[str, float]) -> dict[str, float]:
         """Return the mean of each number over the processes."""
         if self.count == 1:
@@ -67,6 +76,25 @@ class Processes:
 
 
 ALONE = Processes()
+
+
+def gathered(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return whole tensors, of which each process may have a part. All processes must call it."""
+    return {name: part.full_tensor() if is_part(part) else part for name, part in tensors.items()}
+
+
+def is_part(tensor: Any) -> bool:
+    """Return whether this process has a part of a tensor (DTensor, whose import takes a second)."""
+    return hasattr(tensor, "full_tensor")
+
+
+def part_like(whole: Tensor, parameter: Any) -> Tensor:
+    """Return this process's part of a tensor, as it has of a parameter."""
+    if not is_part(parameter) or not whole.dim():
+        return whole.to(parameter.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements)
 
 
 @contextmanager

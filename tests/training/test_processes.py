@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rfa.model.checkpoint import load_run
 from rfa.training.language import train_language
@@ -50,10 +51,11 @@ def test_a_batch_in_parts_is_the_batch(data: Path, alone: Path, tmp_path: Path) 
         train_language(write_config(tmp_path, accumulation=3), data, tmp_path / "other", device="cpu")
 
 
-def test_two_processes_are_one(data: Path, alone: Path, tmp_path: Path) -> None:
+def run_two(data: Path, config: str, tmp_path: Path, *options: str) -> None:
+    """Train in two processes."""
     command = [
-        sys.executable, "-m", "rfa", "train", "lm", "--data", str(data), "--config", write_config(tmp_path, **RECIPE),
-        "--device", "cpu", "--out", str(tmp_path / "run"),
+        sys.executable, "-m", "rfa", "train", "lm", "--data", str(data), "--config", config,
+        "--device", "cpu", "--out", str(tmp_path / "run"), *options,
     ]  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -67,5 +69,26 @@ def test_two_processes_are_one(data: Path, alone: Path, tmp_path: Path) -> None:
     for process in started:
         _, errors = process.communicate(timeout=4 * PATIENCE)
         assert process.returncode == 0, errors[-2000:]
+
+
+def test_two_processes_are_one(data: Path, alone: Path, tmp_path: Path) -> None:
+    run_two(data, write_config(tmp_path, **RECIPE), tmp_path)
     assert_same(alone, tmp_path / "run")
     assert json.loads((tmp_path / "run/train.json").read_text())["tokens"] == 6 * 4 * 32
+
+
+def test_two_processes_that_share_the_weights_are_one(data: Path, tmp_path: Path) -> None:
+    """FSDP, also in a run that is continued; the checkpoint has whole weights and moments."""
+    config = write_config(tmp_path, **RECIPE)
+    for steps in (3, 6):
+        train_language(config, data, tmp_path / "alone", steps=steps, corpus_dir=data / "corpus", device="cpu")
+    config = write_config(tmp_path, **RECIPE, fsdp=True)
+    run_two(data, config, tmp_path, "--steps", "3")
+    run_two(data, config, tmp_path, "--steps", "6")
+    assert_same(tmp_path / "alone", tmp_path / "run")
+    moments = [load_file(tmp_path / name / "optimiser.safetensors") for name in ("alone", "run")]
+    assert {name: value.shape for name, value in moments[0].items()} == {
+        name: value.shape for name, value in moments[1].items()
+    }
+    with pytest.raises(ValueError, match="fsdp supports optimiser 'adam'"):
+        train_language(write_config(tmp_path, fsdp=True, ema=0.9), data, tmp_path / "other", device="cpu")
