@@ -5,6 +5,7 @@ Options of alarms and outputs have the names and the checks of `rfa.Stream` and 
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -173,7 +174,7 @@ class StateOptions(Section):
         redis: its URL. States in Redis must be sealed.
         password_file: of Redis, if the URL has no password.
         name: of the watch in Redis; each watch has its own.
-        outbox: folder where the requests of sinks wait; by default FILE.outbox, with Redis they wait in memory.
+        outbox: folder where the requests of sinks wait; by default FILE.outbox, or Redis.
     """
 
     file: Path | None = None
@@ -263,6 +264,14 @@ class Config(Section):
     state: StateOptions | None = None
     warmup: Warmup | None = None
     query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
+
+    def last_step(self, now: float) -> float:
+        """The last step whose values are complete."""
+        return math.floor((now - self.delay) / self.step) * self.step
+
+    def history_begin(self, end: float) -> float:
+        """The step before the history up to a time."""
+        return end - math.ceil(self.history / self.step) * self.step
 
     @model_validator(mode="after")
     def _check(self) -> Config:

@@ -334,16 +334,17 @@ class QueryFilter:
         self._unused = max(series, default=-1) + 1
         self._free = dict.fromkeys(slot for slot in range(self._unused - 1, -1, -1) if slot not in series)
 
-    def take_over(self, other: QueryFilter) -> bool:
-        """Continue with the states of another filter, if they fit."""
-        if self.digest != other.digest or max(other.labels, default=-1) >= self.pool.capacity:
-            return False
+    def fits(self, other: QueryFilter) -> bool:
+        """Whether the states of another filter can go on in this one."""
+        return self.digest == other.digest and max(other.labels, default=-1) < self.pool.capacity
+
+    def take_over(self, other: QueryFilter) -> None:
+        """Continue with the states of a filter that fits."""
         self.restore(other.labels, other.states.packed)
         slots = np.array(list(other.labels), np.int64)
         for name, array in self.pool.arrays.items():
             array[slots] = other.pool.arrays[name][slots]
         self.observations, self.alarms, self.dropped = other.observations, other.alarms, other.dropped
-        return True
 
     def _remember(self, scored: Scored) -> None:
         """Keep the latest outputs of each series, for `/metrics`."""

@@ -1,10 +1,10 @@
-"""The recorded series of a configuration, for `rfa backtest CONFIG`."""
+"""The history of the queries of a configuration."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from rfa.data.series import Series
 from rfa.data.utc_offsets import UtcOffsets
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
 from rfa.watch.config import Config, Query
+from rfa.watch.filters import Samples
 from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
 from rfa.watch.pushed import is_counter_name
 from rfa.watch.selectors import Labels
@@ -21,6 +22,14 @@ Array = np.ndarray[Any, Any]
 MOST_READ: Final = 1_000_000
 FIRST_POINTS: Final = 100
 MOST_KEPT: Final = 50_000_000
+
+
+class QuerySource(Protocol):
+    """Answers queries."""
+
+    def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
+        """The values of a query at `start`, `start + step`, … up to `end`."""
+        ...
 
 
 class Recorded(NamedTuple):
@@ -45,7 +54,7 @@ def recorded_series(config: Config, begin: float | None, end: float) -> Iterator
         raise ValueError("a backtest reads source.prometheus, which the configuration does not have")
     prometheus, step = Prometheus(config.source.prometheus), config.step
     last = math.floor(end / step) * step
-    first = last - math.ceil(config.history / step) * step if begin is None else math.ceil(begin / step) * step - step
+    first = config.history_begin(last) if begin is None else math.ceil(begin / step) * step - step
     for query in config.query:
         is_counter = is_counter_query(query, prometheus)
         for labels, points in _read(prometheus, query.expr, (first, last), step).items():
@@ -83,23 +92,36 @@ def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
     return times[1:], rise / np.diff(times)
 
 
+def read_parts(
+    queries: QuerySource, expr: str, span: tuple[float, float], step: float
+) -> Iterator[tuple[float, list[Samples]]]:
+    """The values of a query at the steps after the first time up to the second, in parts: their end and the samples.
+
+    Raises:
+        SourceError: there is no reply, or an error.
+    """
+    last, end = span
+    points = FIRST_POINTS
+    while last < end - step / 2:
+        to = min(end, last + points * step)
+        samples = queries.range(expr, last + step, to, step)
+        yield to, samples
+        last = to
+        points = max(1, min(MOST_POINTS - 1, MOST_READ // max(1, len(samples))))
+
+
 def _read(
     prometheus: Prometheus, expr: str, span: tuple[float, float], step: float
 ) -> dict[Labels, tuple[Array, Array]]:
     """Times and values of each series of a query."""
-    last, end = span
     parts: dict[Labels, list[tuple[Array, Array]]] = {}
-    points, kept = FIRST_POINTS, 0
-    while last < end - step / 2:
-        to = min(end, last + points * step)
-        samples = prometheus.range(expr, last + step, to, step)
+    kept = 0
+    for _, samples in read_parts(prometheus, expr, span, step):
         for one in samples:
             parts.setdefault(one.labels, []).append((one.times, one.values))
         kept += sum(len(one.times) for one in samples)
         if kept > MOST_KEPT:
             raise SourceError(f"the query {expr!r} has more than {MOST_KEPT:,} values: shorten the history")
-        last = to
-        points = max(1, min(MOST_POINTS - 1, MOST_READ // max(1, len(samples))))
     return {
         labels: (np.concatenate([times for times, _ in some]), np.concatenate([values for _, values in some]))
         for labels, some in parts.items()

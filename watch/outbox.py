@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import orjson
 
@@ -16,7 +16,7 @@ from rfa.watch.config import Endpoint
 from rfa.watch.prometheus import Requests, SourceError
 
 logger = logging.getLogger("rfa.watch")
-# Requests that wait in memory, or in a folder. Of more, the oldest are dropped.
+# Requests that wait in memory, or in a storage. Of more, the oldest are dropped.
 MOST_WAITING: Final = 200
 MOST_WAITING_BYTES: Final = 64 << 20
 MOST_STORED: Final = 10_000
@@ -25,14 +25,97 @@ LONGEST_PAUSE: Final = 30.0
 CLOSING_SECONDS: Final = 5.0
 
 
+class RequestStorage(Protocol):
+    """Requests that wait, also after the end of the process. What cannot be done now raises OSError."""
+
+    def load(self) -> list[tuple[int, int]]:
+        """Numbers and sizes of the requests of an earlier process, in order."""
+        ...
+
+    def write(self, number: int, content: bytes) -> None:
+        """Add a request. Raises `StateError` if another process has taken the storage over."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until what was written is safe from a crash of the system."""
+        ...
+
+    def read(self, number: int) -> bytes:
+        """The content of a request. Raises ValueError if it is lost."""
+        ...
+
+    def remove(self, number: int) -> None:
+        """Remove a request. Raises as `write` does."""
+        ...
+
+
+class FolderRequests:
+    """A file for each request.
+
+    Args:
+        folder: is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._unsynchronised: list[Path] = []
+
+    def load(self) -> list[tuple[int, int]]:
+        """See `RequestStorage`."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in self._folder.glob("*.new"):
+            file.unlink(missing_ok=True)
+        return [(int(file.stem), file.stat().st_size) for file in sorted(self._folder.glob("*.request"))]
+
+    def write(self, number: int, content: bytes) -> None:
+        """See `RequestStorage`."""
+        file = self._file(number)
+        new = file.with_suffix(".new")
+        try:
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+                out.write(content)
+            new.replace(file)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        self._unsynchronised.append(file)
+
+    def flush(self) -> None:
+        """See `RequestStorage`."""
+        files, self._unsynchronised = self._unsynchronised, []
+        for path in [*files, self._folder] if files else []:
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:  # sent already
+                continue
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read(self, number: int) -> bytes:
+        """See `RequestStorage`."""
+        try:
+            return self._file(number).read_bytes()
+        except OSError as error:
+            raise ValueError(str(error)) from None
+
+    def remove(self, number: int) -> None:
+        """See `RequestStorage`."""
+        self._file(number).unlink(missing_ok=True)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number:015}.request"
+
+
 class Request(NamedTuple):
-    """A request that waits; its content is in a file, if it has one."""
+    """A request that waits; its content is in the storage if it has a number."""
 
     path: str
     headers: Mapping[str, str]
     body: bytes
     size: int
-    file: Path | None = None
+    number: int | None = None
 
 
 class Outbox:
@@ -41,20 +124,22 @@ class Outbox:
     Args:
         name: of the sink.
         endpoint: the server.
-        folder: where requests wait, also after the end of the process; None: in memory.
+        storage: where requests wait, also after the end of the process; None: in memory.
 
     Attributes:
         dropped: requests that did not fit any more, or that the server refused for good.
+
+    Raises:
+        OSError: the storage cannot be read.
     """
 
-    def __init__(self, name: str, endpoint: Endpoint, folder: Path | None = None) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.name, self.dropped, self.sent = name, 0, 0
-        self._requests, self._folder = Requests(endpoint), folder
-        self._waiting: deque[Request] = deque()
-        self._unsynchronised: list[Path] = []
-        self._bytes, self._number, self._is_closed = 0, 0, False
-        if folder is not None:
-            self._read(folder)
+        self._requests, self._storage = Requests(endpoint), storage
+        stored = [] if storage is None else storage.load()
+        self._waiting = deque(Request("", {}, b"", size, number) for number, size in stored)
+        self._bytes, self._is_closed = sum(size for _, size in stored), False
+        self._number = max((number for number, _ in stored), default=-1) + 1
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
         self._thread.start()
@@ -68,12 +153,12 @@ class Outbox:
         """Send a request later."""
         request = Request(path, headers, body, len(body))
         with self._change:
-            if self._folder is not None:
-                request = self._write(self._folder, request)
+            if self._storage is not None:
+                request = self._write(self._storage, request)
             self._waiting.append(request)
             self._bytes += request.size
             most, most_bytes = (
-                (MOST_WAITING, MOST_WAITING_BYTES) if self._folder is None else (MOST_STORED, MOST_STORED_BYTES)
+                (MOST_WAITING, MOST_WAITING_BYTES) if self._storage is None else (MOST_STORED, MOST_STORED_BYTES)
             )
             while self.waiting > most or (self._bytes > most_bytes and self.waiting > 1):
                 self._remove()
@@ -81,18 +166,10 @@ class Outbox:
             self._change.notify_all()
 
     def flush(self) -> None:
-        """Wait until the requests in files are safe from a crash of the system."""
-        with self._change:
-            files, self._unsynchronised = self._unsynchronised, []
-        for path in [*files, self._folder] if files and self._folder is not None else []:
-            try:
-                descriptor = os.open(path, os.O_RDONLY)
-            except FileNotFoundError:  # sent already
-                continue
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        """Wait until the stored requests are safe from a crash of the system."""
+        if self._storage is not None:
+            with self._change:
+                self._storage.flush()
 
     def close(self) -> None:
         """Send what waits, for some seconds."""
@@ -101,55 +178,44 @@ class Outbox:
             self._change.notify_all()
         self._thread.join(CLOSING_SECONDS)
 
-    def _read(self, folder: Path) -> None:
-        """Continue with the requests of an earlier process."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file in folder.glob("*.new"):
-            file.unlink(missing_ok=True)
-        for file in sorted(folder.glob("*.request")):
-            size = file.stat().st_size
-            self._waiting.append(Request("", {}, b"", size, file))
-            self._bytes += size
-            self._number = int(file.stem) + 1
-
-    def _write(self, folder: Path, request: Request) -> Request:
-        """Store a request. If that fails, it waits in memory."""
-        file = folder / f"{self._number:015}.request"
-        new = file.with_suffix(".new")
+    def _write(self, storage: RequestStorage, request: Request) -> Request:
+        """Store a request. If that is not possible now, it waits in memory."""
         content = orjson.dumps({"path": request.path, "headers": dict(request.headers)}) + b"\n" + request.body
         try:
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-                out.write(content)
-            new.replace(file)
+            storage.write(self._number, content)
         except OSError as error:
             logger.warning("sink %s: %s", self.name, error)
-            new.unlink(missing_ok=True)
             return request
         self._number += 1
-        self._unsynchronised.append(file)
-        return Request("", {}, b"", len(content), file)
+        return Request("", {}, b"", len(content), self._number - 1)
 
     def _remove(self) -> None:
         request = self._waiting.popleft()
         self._bytes -= request.size
-        if request.file is not None:
-            request.file.unlink(missing_ok=True)
+        if self._storage is not None and request.number is not None:
+            try:
+                self._storage.remove(request.number)
+            except (OSError, ValueError) as error:  # a restart sends it again
+                logger.warning("sink %s: %s", self.name, error)
 
     def _try(self, request: Request) -> bool:
         """Send a request, and return whether it need not be sent again."""
         try:
-            if request.file is not None:
-                head, _, body = request.file.read_bytes().partition(b"\n")
+            if self._storage is not None and request.number is not None:
+                head, _, body = self._storage.read(request.number).partition(b"\n")
                 content = orjson.loads(head)
                 request = Request(content["path"], content["headers"], body, 0)
             self._requests.send(request.path, request.body, request.headers)
         except SourceError as error:
             logger.warning("sink %s: %s", self.name, error)
-            is_over = error.is_final or (self._is_closed and self._folder is None)
+            is_over = error.is_final or (self._is_closed and self._storage is None)
             self.dropped += is_over
             return is_over
-        except (OSError, ValueError, KeyError) as error:
-            logger.warning("sink %s: %s cannot be read: %s", self.name, request.file, error)
+        except OSError as error:
+            logger.warning("sink %s: %s", self.name, error)
+            return False
+        except (ValueError, KeyError) as error:
+            logger.warning("sink %s: request %s cannot be read: %s", self.name, request.number, error)
             self.dropped += 1
             return True
         self.sent += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rfa.watch.config import Config
+from rfa.watch.outbox import FolderRequests, RequestStorage
 from rfa.watch.servers import Alertmanager, RemoteWrite, Webhook
 from rfa.watch.sinks import JsonLines, Sink
+from rfa.watch.store import Store
 
 
 def has_transactions(config: Config) -> bool:
@@ -15,26 +15,29 @@ def has_transactions(config: Config) -> bool:
     return source is not None and sink is not None and sink.brokers == source.brokers and config.state is not None
 
 
-def make_sinks(config: Config) -> list[Sink]:
+def make_sinks(config: Config, store: Store | None) -> list[Sink]:
     """The sinks of a configuration that rows are written to.
 
     Raises:
-        OSError: one cannot be opened.
+        OSError, ValueError: one cannot be opened.
     """
 
-    def folder(sink: str) -> Path | None:
-        return None if config.state is None else config.state.outbox_of(sink)
+    def storage(sink: str) -> RequestStorage | None:
+        folder = None if config.state is None else config.state.outbox_of(sink)
+        if folder is not None:
+            return FolderRequests(folder)
+        return None if store is None else store.requests(sink)
 
     found: list[Sink] = []
     sinks = config.sink
     if sinks.stdout is not None:
         found.append(JsonLines(only_alarms=sinks.stdout.rows == "alarms"))
     if sinks.remote_write is not None:
-        found.append(RemoteWrite(sinks.remote_write, folder("remote_write")))
+        found.append(RemoteWrite(sinks.remote_write, storage("remote_write")))
     if sinks.alertmanager is not None:
-        found.append(Alertmanager(sinks.alertmanager, config.step, folder("alertmanager")))
+        found.append(Alertmanager(sinks.alertmanager, config.step, storage("alertmanager")))
     if sinks.webhook is not None:
-        found.append(Webhook(sinks.webhook, folder("webhook")))
+        found.append(Webhook(sinks.webhook, storage("webhook")))
     if sinks.kafka is not None:
         from rfa.watch.kafka import KafkaRows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ import orjson
 from rfa.watch.config import Endpoint
 from rfa.watch.exposition import output_labels, row_samples
 from rfa.watch.filters import QueryFilter, Scored
-from rfa.watch.outbox import Outbox
+from rfa.watch.outbox import Outbox, RequestStorage
 from rfa.watch.sinks import Sink, rows_as_documents
 
 JSON: Final = {"Content-Type": "application/json"}
@@ -35,8 +34,8 @@ class OutboxSink(Sink):
 class RemoteWrite(OutboxSink):
     """Outputs of rows as series of a server with remote write."""
 
-    def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
-        self.outbox = Outbox("remote_write", endpoint, folder)
+    def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
+        self.outbox = Outbox("remote_write", endpoint, storage)
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
         """See `Sink`."""
@@ -50,8 +49,8 @@ class RemoteWrite(OutboxSink):
 class Webhook(OutboxSink):
     """A POST of JSON for the rows at which incidents begin and end: `{"events": [...]}`, rows with a `status`."""
 
-    def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
-        self.outbox = Outbox("webhook", endpoint, folder)
+    def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
+        self.outbox = Outbox("webhook", endpoint, storage)
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
         """See `Sink`."""
@@ -65,8 +64,8 @@ class Webhook(OutboxSink):
 class Alertmanager(OutboxSink):
     """Open incidents as alerts, sent at each step; one that is not sent again ends by itself."""
 
-    def __init__(self, endpoint: Endpoint, step: float, folder: Path | None = None) -> None:
-        self.outbox, self._step = Outbox("alertmanager", endpoint, folder), step
+    def __init__(self, endpoint: Endpoint, step: float, storage: RequestStorage | None = None) -> None:
+        self.outbox, self._step = Outbox("alertmanager", endpoint, storage), step
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
         """See `Sink`."""

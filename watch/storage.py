@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
+from rfa.runtime.state.sealer import SealBroken
+
 _LENGTH: Final = struct.Struct("<I")
 _GENERATION: Final = struct.Struct("<Q")
 MOST_FRAME: Final = 1 << 30
@@ -170,6 +172,7 @@ class RedisStorage:
         rfa:watch:NAME              a hash: `owner`, the process that writes, and `set`, the lists that count
         rfa:watch:NAME:states:SET   frames of the states
         rfa:watch:NAME:journal:SET  frames of their journal
+        rfa:watch:NAME:outbox:SINK  a hash: requests that wait, by number; see `RedisRequests`
 
     The process that began last is the owner. The writes of one before fail, so that no row is confirmed twice.
 
@@ -250,6 +253,15 @@ class RedisStorage:
     def _stored_set(self) -> str:
         return str((self._redis.hget(self._root, "set") or b"").decode())
 
+    def change_outbox(self, sink: str, change: Callable[[Any, str], object]) -> None:
+        """Change the hash of a sink, as the owner."""
+        key = self._key("outbox", sink)
+        self._transact(lambda transaction: change(transaction, key), lambda: False)
+
+    def read_outbox(self, sink: str, read: Callable[[Any, str], Any]) -> Any:
+        """Read from the hash of a sink."""
+        return self._call(lambda: read(self._redis, self._key("outbox", sink)))
+
     def _transact(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:
         """Change something as the owner, once, also where a reply is lost."""
         end = time.monotonic() + _TIMEOUT_SECONDS
@@ -277,3 +289,48 @@ class RedisStorage:
             return request()
         except self._errors as error:
             raise OSError(f"{self.name}: {error}") from None
+
+
+class RedisRequests:
+    """Requests of a sink in Redis; see `rfa.watch.outbox.RequestStorage`.
+
+    Args:
+        storage: of the same watch.
+        sink: its name.
+        seal, open_sealed: the content of a request, by its number.
+    """
+
+    def __init__(
+        self, storage: RedisStorage, sink: str, seal: Callable[[bytes, int], bytes],
+        open_sealed: Callable[[bytes, int], bytes],
+    ) -> None:  # fmt: skip
+        self._storage, self._sink, self._seal, self._open = storage, sink, seal, open_sealed
+
+    def load(self) -> list[tuple[int, int]]:
+        """See `RequestStorage`."""
+        numbers = sorted(map(int, self._storage.read_outbox(self._sink, lambda redis, key: redis.hkeys(key))))
+        return [
+            (number, self._storage.read_outbox(self._sink, lambda redis, key, k=number: redis.hstrlen(key, k)))
+            for number in numbers
+        ]
+
+    def write(self, number: int, content: bytes) -> None:
+        """See `RequestStorage`."""
+        sealed = self._seal(content, number)
+        self._storage.change_outbox(self._sink, lambda transaction, key: transaction.hset(key, number, sealed))
+
+    def flush(self) -> None:
+        """See `RequestStorage`. Redis answers when it has a request."""
+        return
+
+    def read(self, number: int) -> bytes:
+        """See `RequestStorage`."""
+        sealed = self._storage.read_outbox(self._sink, lambda redis, key: redis.hget(key, number))
+        try:
+            return self._open(sealed or b"", number)
+        except SealBroken as error:
+            raise ValueError(str(error)) from None
+
+    def remove(self, number: int) -> None:
+        """See `RequestStorage`."""
+        self._storage.change_outbox(self._sink, lambda transaction, key: transaction.hdel(key, number))

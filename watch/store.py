@@ -21,7 +21,7 @@ from rfa.runtime.state.sealer import SealBroken, Sealer
 from rfa.watch.config import StateOptions
 from rfa.watch.filters import QueryFilter, Rows
 from rfa.watch.selectors import Labels
-from rfa.watch.storage import FileStorage, RedisStorage, StateError, Storage
+from rfa.watch.storage import FileStorage, RedisRequests, RedisStorage, StateError, Storage
 
 MAGIC: Final = "rfa watch 2"
 _LENGTH: Final = struct.Struct("<I")
@@ -135,6 +135,18 @@ class Store:
         self._storage.replace(generation, (self._seal(one, "states", k) for k, one in enumerate(contents)))
         self._generation, self._count = generation, 0
         self._waiting.clear()
+
+    def requests(self, sink: str) -> RedisRequests | None:
+        """Where the requests of a sink wait, if the storage is Redis."""
+        if not isinstance(self._storage, RedisStorage):
+            return None
+        kind = f"outbox {sink}"
+        return RedisRequests(
+            self._storage,
+            sink,
+            lambda content, k: self._seal(content, kind, k),
+            lambda sealed, k: self._open(sealed, kind, k),
+        )
 
     def close(self) -> None:
         """Let another process use the storage."""

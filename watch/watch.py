@@ -13,18 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rfa.watch.config import Config, load_config
 from rfa.watch.exposition import output_samples, own_samples, render
 from rfa.watch.feeds import Feed, feed_of
 from rfa.watch.filters import QueryFilter, Rows, Samples, waves
-from rfa.watch.history import FIRST_POINTS, MOST_READ, is_counter_query
+from rfa.watch.history import QuerySource, is_counter_query, read_parts
 from rfa.watch.outputs import has_transactions, make_sinks
-from rfa.watch.prometheus import MOST_POINTS, Prometheus, SourceError
-from rfa.watch.pushed import Router, read_lines, read_messages
+from rfa.watch.prometheus import Prometheus, SourceError
+from rfa.watch.pushed import Router, read_messages
 from rfa.watch.sinks import Sink
 from rfa.watch.store import Cursors, Store, StoreUnavailable
+from rfa.watch.warmup import warm_up
 
 logger = logging.getLogger("rfa.watch")
 # Work after which the states are stored anew, in seconds and in times of how long storing takes: a restart repeats at
@@ -33,14 +34,6 @@ SAVE_AFTER_SECONDS: Final = 10.0
 SAVE_AFTER_SAVES: Final = 10.0
 # How far ahead of this clock a pushed observation may be, and a cursor, before the clock was set back.
 MOST_AHEAD_SECONDS: Final = 600.0
-
-
-class QuerySource(Protocol):
-    """Answers queries."""
-
-    def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
-        """The values of a query at `start`, `start + step`, … up to `end`."""
-        ...
 
 
 class Watch:
@@ -76,7 +69,7 @@ class Watch:
         self.sinks: list[Sink] = []
         self._failure: Exception | None = None
         self._configure(config, self._make_filters(config))
-        self.sinks = make_sinks(config)
+        self.sinks = make_sinks(config, self._store)
         if store is not None:
             self.cursors, lost = store.load(self.filters, self._replay)
             for name in lost:
@@ -100,19 +93,21 @@ class Watch:
     def reload(self, path: Path) -> bool:
         """Use another configuration; if it is invalid, the present one stays. Addresses and files stay.
 
-        States of queries whose expression, type and model are the same go on.
+        States of queries whose expression, type and model are the same go on. The others read their history first.
         """
         try:
             config = load_config(path)
             filters = self._make_filters(config)
+            new = {name: one for name, one in filters.items() if not self._continues(name, one)}
+            cursors, refused = warm_up(config, new, self._now())
             with self._lock:
-                kept = {
-                    name for name in filters if name in self.filters and filters[name].take_over(self.filters[name])
-                }
+                kept = {name for name, one in filters.items() if self._continues(name, one)}
+                for name in kept:
+                    filters[name].take_over(self.filters[name])
                 self._replace_sinks(config)
-                self.cursors = {
-                    name: at for name, at in self.cursors.items() if name in kept or name not in self.filters
-                }
+                present = {name: at for name, at in self.cursors.items() if name in kept or name not in self.filters}
+                self.cursors = {**cursors, **present}
+                self.counts["rfa_watch_messages_refused_total"] += refused
                 self._configure(config, filters)
                 self.save()
         except (ValueError, OSError) as error:
@@ -122,14 +117,18 @@ class Watch:
         self.reloads["success"] += 1
         return True
 
+    def _continues(self, name: str, one: QueryFilter) -> bool:
+        """Whether the states of a query go on in another filter."""
+        return name in self.cursors and name in self.filters and one.fits(self.filters[name])
+
     def _replace_sinks(self, config: Config) -> None:
         """Close the sinks, and open those of a configuration, or the same again if they cannot be opened."""
         for sink in self.sinks:
             sink.close()
         try:
-            self.sinks = make_sinks(config)
-        except OSError:
-            self.sinks = make_sinks(self.config)
+            self.sinks = make_sinks(config, self._store)
+        except (ValueError, OSError):
+            self.sinks = make_sinks(self.config, self._store)
             raise
 
     # Rows.
@@ -233,22 +232,12 @@ class Watch:
         Raises:
             OSError, ValueError: it cannot be read.
         """
-        options, names = self.config.warmup, [name for name in self.filters if name not in self.cursors]
-        if options is None or not names:
-            return
-        if options.prometheus is not None:
-            try:
-                for name in names:
-                    self._pull(name, self._last_step(), Prometheus(options.prometheus))
-            except SourceError as error:
-                raise ValueError(f"warmup: {error}") from None
-        if options.file is not None:
-            for lines in read_lines(options.file):
-                self.push_messages(lines, only=names)
+        new = {name: one for name, one in self.filters.items() if name not in self.cursors}
+        cursors, refused = warm_up(self.config, new, self._now())
+        self.counts["rfa_watch_messages_refused_total"] += refused
+        if cursors:
+            self.cursors |= cursors
             self.save()
-        for name in names:
-            one = self.filters[name]
-            logger.info("query %s: %d observations of %d series are history", name, one.observations, len(one.labels))
 
     # Queries of Prometheus.
 
@@ -267,26 +256,20 @@ class Watch:
         self.counts["rfa_watch_step_seconds_total"] += time.monotonic() - begin
 
     def _last_step(self) -> float:
-        return math.floor((self._now() - self.config.delay) / self.config.step) * self.config.step
+        return self.config.last_step(self._now())
 
     def _pull(self, name: str, end: float, queries: QuerySource) -> None:
         one, step = self.filters[name], self.config.step
         last = self.cursors.get(name)
-        is_history = last is None
+        silent_until = end if last is None else -math.inf
         if last is not None and last > end + max(MOST_AHEAD_SECONDS, step):
             logger.warning("query %s: the clock was set back by %.0f s", name, last - end)
             last = self.cursors[name] = end  # its series drop what they have already
-        if last is None:
-            last = end - math.ceil(self.config.history / step) * step
-        points, silent_until = FIRST_POINTS, end if is_history else -math.inf
-        while last < end - step / 2:
-            to = min(end, last + points * step)
-            samples = queries.range(one.query.expr, last + step, to, step)
+        begin = self.config.history_begin(end) if last is None else last
+        for to, samples in read_parts(queries, one.query.expr, (begin, end), step):
             with self._lock:
                 self._take(one, samples, to, is_silent=to <= silent_until)
-            last = to
-            points = max(1, min(MOST_POINTS - 1, MOST_READ // max(1, len(samples))))
-        if is_history:
+        if last is None:
             with self._lock:
                 self.cursors[name] = end
                 self.save()

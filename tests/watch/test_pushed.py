@@ -23,8 +23,10 @@ import rfa
 from rfa.watch import wire
 from rfa.watch.config import Config, ConfigError, parse_config
 from rfa.watch.feeds import StdinFeed
+from rfa.watch.filters import Samples
 from rfa.watch.http_server import HttpServer, Reply
 from rfa.watch.routes import serve
+from rfa.watch.selectors import labels_of
 from rfa.watch.servers import RemoteWrite
 from rfa.watch.sinks import JsonLines, rows_as_documents
 from rfa.watch.storage import FileStorage
@@ -255,6 +257,30 @@ def test_history_of_pushed_series_comes_from_range_queries() -> None:
         watch.warm_up()  # it has the history already
         with pytest.raises(ValueError, match=r"warmup: .* status 503"):
             Watch(config).warm_up()
+    assert [(row["index"], row["alarm"]) for row in rows.rows] == [(600, True)]
+
+
+def test_a_reload_reads_the_history_of_new_queries(tmp_path: Path) -> None:
+    path = tmp_path / "watch.toml"
+    with fake_prometheus() as fake:
+        fake.hosts |= {"load": ["a"], "other": ["b"]}
+        queries = '[[query]]\nname = "q"\nexpr = "load"\n'
+        top = f'step = "1m"\nhistory = "600m"\ndelay = 0\n[source.{RECEIVER}\n'
+        warmup = f'[warmup.prometheus]\nurl = "{fake.url}"\n'
+        watch = Watch(parse_config(top + queries, "test"), now=lambda: START)
+        watch.push([Samples(labels_of(load("a", 0)[0]), np.array([START]), np.array([1.0]))])
+        path.write_text(top + warmup + queries + queries.replace('"q"', '"new"').replace("load", "other"))
+        fake.is_down = True
+        assert not watch.reload(path) and list(watch.filters) == ["q"]
+        fake.is_down = False
+        assert watch.reload(path)
+        assert {name: one.observations for name, one in watch.filters.items()} == {"q": 1, "new": 600}
+        fake.is_down = True
+        assert watch.reload(path)  # it has the history already
+        rows = Rows()
+        watch.sinks.append(rows)
+        spike = ({"__name__": "other", "host": "b"}, START + STEP, 900.0)
+        watch.push(wire.read_write_request(wire.write_request([spike])))
     assert [(row["index"], row["alarm"]) for row in rows.rows] == [(600, True)]
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,13 @@ import pytest
 import redis
 
 from rfa.watch.config import StateOptions
+from rfa.watch.http_server import HttpServer, Reply
 from rfa.watch.storage import FileStorage, RedisStorage, StateError
 from rfa.watch.store import open_store
+from rfa.watch.wire import read_write_request
 from tests.soak.faults.redis_process import RedisProcess
+from tests.soak.faults.server import free_port
+from tests.waiting import PATIENCE, wait_until
 from tests.watch.fake_prometheus import FakePrometheus, fake_prometheus
 from tests.watch.running import START, Running, config_for
 
@@ -158,3 +167,40 @@ def test_a_state_of_another_version_is_refused(
     monkeypatch.setattr("rfa.watch.store.MAGIC", "rfa watch 3")
     with pytest.raises(StateError, match="another version"):
         Running(config_for(fake.url), FileStorage(tmp_path / "state"))
+
+
+def test_a_kill_between_the_store_and_the_sending_loses_no_request(server: RedisProcess, tmp_path: Path) -> None:
+    """The server of the sink is away while a watch is killed, and takes its requests from the next one."""
+    port, path = free_port(), tmp_path / "watch.toml"
+    path.write_text(
+        f'[source.stdin]\n[sink.remote_write]\nurl = "http://127.0.0.1:{port}/write"\n'
+        f'[state]\nredis = "{server.url}"\nname = "sends"\n[[query]]\nname = "q"\nexpr = "load"\n'
+    )
+    command = [sys.executable, "-m", "rfa", "watch", str(path)]
+    env = {**os.environ, "RFA_STATE_KEYS": base64.b64encode(sha256(b"a key of this test").digest()).decode()}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as killed, server.client() as client:
+        assert killed.stdin is not None
+        for k in range(3):
+            line = {"labels": {"__name__": "load"}, "t": START + k, "value": k}
+            killed.stdin.write(json.dumps(line).encode() + b"\n")
+            killed.stdin.flush()
+            wait_until(lambda count=k + 1: killed.poll() is not None or journal(client) >= count)  # type: ignore[misc]
+        killed.kill()
+    contents = b"".join(client.hvals("rfa:watch:sends:outbox:remote_write"))
+    assert contents and b"load" not in contents  # sealed
+    bodies: list[bytes] = []
+
+    def take(body: bytes, headers: Mapping[str, str]) -> Reply:
+        bodies.append(body)
+        return Reply(204)
+
+    sink = HttpServer(f"127.0.0.1:{port}", {("POST", "/write"): take})
+    subprocess.run(command, stdin=subprocess.DEVNULL, env=env, check=True, timeout=PATIENCE)
+    sink.close()
+    assert [read_write_request(body)[0].times[0] for body in bodies] == [START, START + 1, START + 2]
+    assert not client.exists("rfa:watch:sends:outbox:remote_write")
+
+
+def journal(client: redis.Redis) -> int:
+    """Rows of that watch that are confirmed."""
+    return sum(client.llen(key) for key in client.keys("rfa:watch:sends:journal:*"))

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import dataset, parquet
 
 import rfa
+from tests.bytecode import with_bytecode
 from tests.library.engines.readings import ROOT, assert_same, readings
 from tests.readme_blocks import parse_blocks
 
@@ -36,7 +37,13 @@ def test_an_example_of_the_guide(name: str, package: str, tmp_path: Path) -> Non
     for k in range(3):
         parquet.write_table(table[200 * k : 200 * (k + 1)], tmp_path / "in" / f"{k}.parquet")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    env = {
+        **with_bytecode(tmp_path / "bytecode"),
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    env["RAY_worker_niceness"] = "0"
     run = subprocess.run([sys.executable, "-c", BLOCKS[name]], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-4000:]
     found = dataset.dataset(tmp_path / "out.parquet" if name != "transformWithState" else tmp_path / "out")

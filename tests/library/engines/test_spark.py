@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import rfa
+from tests.bytecode import with_bytecode
 from tests.library.engines.readings import HOW, ROOT, assert_same, readings
 
 FILES = 4
@@ -41,7 +42,6 @@ def _run(folder: Path, marked: float) -> int:
     command = [sys.executable, "-m", "tests.library.engines.spark_stream", str(folder), str(marked)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with (folder / "log.txt").open("a") as log:
-        found = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log, start_new_session=True
-        )
+        env = {**with_bytecode(folder / "bytecode"), "PYTHONPATH": path}
+        found = subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
     return found.returncode
