@@ -251,23 +251,21 @@ class Config(Section):
         step: time between two observations of a series.
         history: time before the first start whose observations the filters learn from.
         warmup: where those of series that are pushed come from.
-        delay: time after which a value is queried, so that late scrapes are in it.
+        delay: time after which a value is queried, so that late scrapes are in it; see `Prometheus.usual_delay`.
         expire: time without values after which a series is forgotten.
     """
 
     step: Annotated[Seconds, Field(ge=SHORTEST_STEP)] = 60.0
     history: Seconds = 86_400.0
-    delay: Annotated[float, BeforeValidator(lambda value: 0.0 if value in (0, "0", "0s") else _seconds(value))] = 5.0
+    delay: Annotated[
+        float | None, BeforeValidator(lambda value: 0.0 if value in (0, "0", "0s") else _seconds(value))
+    ] = None
     expire: Seconds = 3_600.0
     source: Sources
     sink: Sinks = Sinks()
     state: StateOptions | None = None
     warmup: Warmup | None = None
     query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
-
-    def last_step(self, now: float) -> float:
-        """The last step whose values are complete."""
-        return math.floor((now - self.delay) / self.step) * self.step
 
     def history_begin(self, end: float) -> float:
         """The step before the history up to a time."""

@@ -30,7 +30,6 @@ FAILING, BEGIN, END = "/search", 90, 120
 CONFIG: Final = """
 step = "1m"
 history = "3d"
-delay = 0
 [source.prometheus]
 url = "http://demo"
 [[query]]
@@ -50,6 +49,10 @@ class DemoService:
             Samples(labels_of({"route": route}), times, np.array([request_rate(route, t) for t in times]))
             for route in ROUTES
         ]
+
+    def usual_delay(self, step: float) -> float:
+        """See `Prometheus.usual_delay`."""
+        return 0.0
 
 
 def request_rate(route: str, t: float) -> float:

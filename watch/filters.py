@@ -221,6 +221,7 @@ class QueryFilter:
                     last = scored.select(_is_last(scored.slots))
                     self.pool.arrays["watch.incident"][last.slots] = last.incident
                     self.pool.arrays["watch.began"][last.slots] = last.began
+                    self._remember(last)
                 yield scored
         for slot in rows.gone:
             self._forget(slot)
@@ -232,9 +233,7 @@ class QueryFilter:
         slots, times, observed = slots[has_value], times[has_value], observed[has_value]
         is_first = _is_first(slots)
         with self.states.unpacked(slots[is_first]) as pool:
-            scored = self._score(pool, (slots, np.cumsum(is_first) - 1), times, observed)
-        self._remember(scored.select(_is_last(scored.slots)))
-        return scored
+            return self._score(pool, (slots, np.cumsum(is_first) - 1), times, observed)
 
     def _score(self, states: StatePool, series: tuple[Array, Array], times: Array, observed: Array) -> Scored:
         """The outputs of rows, whose series have these slots, and rows of `states`."""

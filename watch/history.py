@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -31,6 +32,24 @@ class QuerySource(Protocol):
         """The values of a query at `start`, `start + step`, … up to `end`."""
         ...
 
+    def usual_delay(self, step: float) -> float:
+        """Time in seconds after which the values of a step are complete."""
+        ...
+
+
+def delay_of(config: Config, queries: QuerySource) -> float:
+    """Time in seconds after which a step is queried.
+
+    Raises:
+        SourceError: there is no reply.
+    """
+    return queries.usual_delay(config.step) if config.delay is None else config.delay
+
+
+def last_step(config: Config, queries: QuerySource, now: float) -> float:
+    """The last step that can be queried. Raises as `delay_of`."""
+    return math.floor((now - delay_of(config, queries)) / config.step) * config.step
+
 
 class Recorded(NamedTuple):
     """A series of a query, as a watch would have filtered it."""
@@ -53,7 +72,7 @@ def recorded_series(config: Config, begin: float | None, end: float) -> Iterator
     if config.source.prometheus is None:
         raise ValueError("a backtest reads source.prometheus, which the configuration does not have")
     prometheus, step = Prometheus(config.source.prometheus), config.step
-    last = math.floor(end / step) * step
+    last = min(math.floor(end / step) * step, last_step(config, prometheus, time.time()))
     first = config.history_begin(last) if begin is None else math.ceil(begin / step) * step - step
     for query in config.query:
         is_counter = is_counter_query(query, prometheus)

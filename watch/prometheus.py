@@ -23,6 +23,12 @@ from rfa.watch.selectors import Selector, labels_of
 MOST_POINTS: Final = 11_000
 MOST_REPLY: Final = 256 << 20
 _CHUNK: Final = 1 << 20
+# After which the values of a step are complete where nothing hides them.
+_DELAY_SECONDS: Final = 5.0
+# VictoriaMetrics leaves these seconds out of range queries with a step below a minute, or repeats a value there.
+_HIDDEN_SECONDS: Final = 30.0
+_SHORT_STEP: Final = 60.0
+LONGEST_DELAY: Final = _DELAY_SECONDS + _HIDDEN_SECONDS
 
 
 class SourceError(RuntimeError):
@@ -42,10 +48,14 @@ class Requests:
 
     Args:
         endpoint: the server.
+
+    Attributes:
+        headers: of the last reply.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self.headers: Mapping[str, str] = {}
 
     def send(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, most: int = MOST_REPLY
@@ -62,6 +72,7 @@ class Requests:
                 token = self._endpoint.bearer_token_file.read_text(encoding="utf-8").strip()
                 request.add_header("Authorization", f"Bearer {token}")
             with urllib.request.urlopen(request, timeout=self._endpoint.timeout) as reply:
+                self.headers = reply.headers
                 found = _read(reply, most, time.monotonic() + self._endpoint.timeout)
         except urllib.error.HTTPError as error:
             text = error.read(500).decode("utf-8", "replace")
@@ -94,6 +105,17 @@ class Prometheus:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._requests = Requests(endpoint)
+
+    def usual_delay(self, step: float) -> float:
+        """Time in seconds after which the values of a step are complete: longer for VictoriaMetrics and short steps.
+
+        Raises:
+            SourceError: there is no reply, or an error.
+        """
+        if not self._requests.headers:
+            self._get("query", {"query": "1"})
+        is_victoria = "X-Server-Hostname" in self._requests.headers
+        return LONGEST_DELAY if is_victoria and step < _SHORT_STEP else _DELAY_SECONDS
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
         """The values of a query at `start`, `start + step`, … up to `end`.

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from rfa.watch.config import Config, Query
+from rfa.watch.prometheus import LONGEST_DELAY
 
 # Steps without news after which a watch counts as stalled.
 STALLED_STEPS = 5
@@ -24,7 +25,7 @@ def alert_rules(config: Config) -> str:
             f"      summary: {query.name} is unusual",
             f"      description: {_description(query)}",
         ]
-    stalled = STALLED_STEPS * config.step + config.delay
+    stalled = STALLED_STEPS * config.step + (LONGEST_DELAY if config.delay is None else config.delay)
     lines += [
         "  - alert: RfaWatchStalled",
         f"    expr: time() - rfa_watch_last_step_seconds > {stalled:g}",

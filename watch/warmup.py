@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rfa.watch.config import Config
 from rfa.watch.filters import QueryFilter, Samples
-from rfa.watch.history import read_parts
+from rfa.watch.history import last_step, read_parts
 from rfa.watch.prometheus import Prometheus, SourceError
 from rfa.watch.pushed import Router, read_lines, read_messages
 
@@ -28,9 +28,10 @@ def warm_up(config: Config, filters: Mapping[str, QueryFilter], now: float) -> t
         return {}, 0
     cursors, refused = dict[str, float](), 0
     if config.warmup.prometheus is not None:
-        end = config.last_step(now)
-        source, span = Prometheus(config.warmup.prometheus), (config.history_begin(end), end)
+        source = Prometheus(config.warmup.prometheus)
         try:
+            end = last_step(config, source, now)
+            span = config.history_begin(end), end
             for name, one in filters.items():
                 for to, samples in read_parts(source, one.query.expr, span, config.step):
                     _learn(one, samples, to, config.expire)

@@ -19,7 +19,7 @@ from rfa.watch.config import Config, load_config
 from rfa.watch.exposition import output_samples, own_samples, render
 from rfa.watch.feeds import Feed, feed_of
 from rfa.watch.filters import QueryFilter, Rows, Samples, waves
-from rfa.watch.history import QuerySource, is_counter_query, read_parts
+from rfa.watch.history import QuerySource, delay_of, is_counter_query, last_step, read_parts
 from rfa.watch.outputs import has_transactions, make_sinks
 from rfa.watch.prometheus import Prometheus, SourceError
 from rfa.watch.pushed import Router, read_messages
@@ -68,6 +68,7 @@ class Watch:
         self.cursors: Cursors = {}
         self.sinks: list[Sink] = []
         self._failure: Exception | None = None
+        self._stop = threading.Event()
         self._configure(config, self._make_filters(config))
         self.sinks = make_sinks(config, self._store)
         if store is not None:
@@ -245,18 +246,23 @@ class Watch:
         """Read and filter all steps up to now. A query that fails is read again at the next step."""
         begin = time.monotonic()
         assert self._queries is not None
-        end = self._last_step()
         for name in self.filters:
+            if self._stop.is_set():
+                return
             try:
-                self._pull(name, end, self._queries)
+                self._pull(name, last_step(self.config, self._queries, self._now()), self._queries)
             except (SourceError, StoreUnavailable) as error:
                 self.errors[name] = self.errors.get(name, 0) + 1
                 logger.warning("query %s: %s", name, error)
         self.counts["rfa_watch_steps_total"] += 1
         self.counts["rfa_watch_step_seconds_total"] += time.monotonic() - begin
 
-    def _last_step(self) -> float:
-        return self.config.last_step(self._now())
+    def _until_next_step(self) -> float:
+        try:
+            delay = 0.0 if self._queries is None else delay_of(self.config, self._queries)
+        except SourceError:
+            delay = 0.0
+        return self.config.step - (self._now() - delay) % self.config.step
 
     def _pull(self, name: str, end: float, queries: QuerySource) -> None:
         one, step = self.filters[name], self.config.step
@@ -269,6 +275,8 @@ class Watch:
         for to, samples in read_parts(queries, one.query.expr, (begin, end), step):
             with self._lock:
                 self._take(one, samples, to, is_silent=to <= silent_until)
+            if self._stop.is_set():
+                return  # a history that was not read to its end is read again
         if last is None:
             with self._lock:
                 self.cursors[name] = end
@@ -281,6 +289,7 @@ class Watch:
 
     def run(self, stop: threading.Event, hangup: threading.Event, path: Path) -> None:
         """Watch until stopped, or until a feed has ended."""
+        self._stop = stop
         feed = feed_of(self.config, is_committed=has_transactions(self.config))
         thread = threading.Thread(target=self._read, args=(feed, stop), name="watch-feed", daemon=True)
         if feed is not None:
@@ -291,8 +300,7 @@ class Watch:
                 self.reload(path)
             if self._queries is not None:
                 self.pull()
-            wait = self._last_step() + self.config.step + self.config.delay - self._now()
-            end = time.monotonic() + max(0.0, wait)
+            end = time.monotonic() + self._until_next_step()
             while not stop.is_set() and not hangup.is_set() and (left := end - time.monotonic()) > 0:
                 stop.wait(min(left, 1.0))
         if feed is not None:

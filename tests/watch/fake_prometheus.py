@@ -34,6 +34,7 @@ class FakePrometheus:
         self.value: Value = wave
         self.types: dict[str, str] = {"up": "gauge"}
         self.is_down = False
+        self.is_victoria = False
         self.scrapes: list[float] = []  # how long ago each was
         self.asked: list[tuple[float, float]] = []
         self.url = ""
@@ -50,6 +51,8 @@ class FakePrometheus:
         elif parts.path == "/api/v1/query" and given["query"] == "up[10m]":
             scrapes = [[float(given["time"]) - lag, "1"] for lag in self.scrapes]
             data = {"resultType": "matrix", "result": [{"metric": {}, "values": scrapes}]}
+        elif parts.path == "/api/v1/query" and given["query"] == "1":
+            data = {"resultType": "scalar", "result": [0, "1"]}
         elif parts.path == "/api/v1/query":
             metric = given["query"].removeprefix("count(").removesuffix(")")
             data = {"resultType": "vector", "result": [{"metric": {}, "value": [0, str(len(self.hosts[metric]))]}]}
@@ -81,6 +84,11 @@ def fake_prometheus() -> Iterator[FakePrometheus]:
     class Handler(_Handler):
         def _answer(self, body: bytes) -> None:
             self._send(fake.answer(self.path))
+
+        def end_headers(self) -> None:
+            if fake.is_victoria:
+                self.send_header("X-Server-Hostname", "vm")
+            super().end_headers()
 
     server.RequestHandlerClass = Handler
     fake.url = f"http://127.0.0.1:{server.server_address[1]}"

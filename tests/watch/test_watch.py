@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from psutil import Process
 
 import rfa
+from rfa.watch.config import parse_config
 from rfa.watch.filters import QueryFilter, Samples
 from rfa.watch.http_server import Reply
 from rfa.watch.storage import FileStorage, StateError
@@ -297,6 +299,53 @@ def test_a_clock_that_was_set_back_counts_nothing_twice(fake: FakePrometheus, ca
     times = [row["t"] for row in running.rows if row["labels"]["host"] == "a"]
     assert np.diff(times).tolist() == [STEP] * (len(times) - 1) and len(times) == 4
     assert "the clock was set back by 1800 s" in caplog.text
+
+
+@pytest.mark.parametrize(("is_victoria", "step", "delay"), [(False, "15s", 5), (True, "15s", 35), (True, "1m", 5)])
+def test_a_step_is_read_once_the_server_has_it(fake: FakePrometheus, is_victoria: bool, step: str, delay: int) -> None:
+    """VictoriaMetrics hides the last 30 s where the step is short."""
+    fake.is_victoria = is_victoria
+    source = f'[source.prometheus]\nurl = "{fake.url}"\n'
+    config = parse_config(f'step = "{step}"\nhistory = "30m"\n{source}[[query]]\nname = "q"\nexpr = "up"\n', "test")
+    running = Running(config)
+    fake.is_down = True
+    running.step(1)
+    assert not fake.asked and running.watch.errors == {"q": 1}
+    fake.is_down = False
+    running.step(2)
+    end = running.now - STEP - delay
+    assert fake.asked[-1][1] == end - end % config.step
+
+
+def test_history_is_not_exposed(fake: FakePrometheus) -> None:
+    running = Running(config_for(fake.url))
+    running.watch.pull()
+    assert running.watch.filters["q"].observations == 90 and "rfa_mean{" not in running.watch.metrics()
+    running.now += STEP
+    running.watch.pull()
+    assert running.watch.metrics().count("rfa_mean{") == 3
+
+
+def test_a_watch_stops_within_a_history(fake: FakePrometheus, tmp_path: Path) -> None:
+    first, stop = Running(config_for(fake.url, history="10h"), tmp_path / "state"), threading.Event()
+    series = fake._series
+
+    def stopping(given: Mapping[str, str]) -> Iterator[Any]:
+        stop.set()
+        return series(given)
+
+    fake._series = stopping  # type: ignore[method-assign]
+    first.watch.run(stop, threading.Event(), tmp_path)
+    assert len(fake.asked) == 1
+    fake._series = series  # type: ignore[method-assign]
+    again, whole = (
+        Running(config_for(fake.url, history="10h"), tmp_path / "state"),
+        Running(config_for(fake.url, history="10h")),
+    )
+    for one in (again, whole):
+        one.step(2)
+        one.abandon()
+    assert again.rows == whole.rows and len(again.rows) == 3
 
 
 def test_memory_is_that_of_the_series_not_of_their_limit(fake: FakePrometheus) -> None:
