@@ -54,7 +54,7 @@ def explain(error: Exception) -> str:
         location = first["loc"][1:] if is_of_settings and len(first["loc"]) > 1 else first["loc"]
         field = ".".join(map(str, location))
         name = f"{field} (RFA_{field.upper()})" if is_of_settings else field
-        return f"{name}: {_one_line(first['msg'])}"
+        return f"{name}: {_one_line(first['msg']).removeprefix('Value error, ')}"
     if isinstance(error, OSError) and error.strerror:
         return _one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     text = _one_line(str(error))
@@ -84,6 +84,9 @@ class CommandGroup(TyperGroup):
         except Exception as error:
             if os.environ.get("RFA_DEBUG"):
                 raise
+            if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2 and later; its message is the help
+                typer.echo(str(error), err=True)
+                raise typer.Exit(2) from None
             typer.echo(f"rfa: {explain(error)}", err=True)
             raise typer.Exit(getattr(error, "exit_code", 1)) from None
 

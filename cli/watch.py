@@ -60,12 +60,12 @@ def run(
         file = os.environ.get("RFA_STATE_KEYS_FILE")
         keys = read_keys(os.environ.get("RFA_STATE_KEYS"), Path(file) if file else None)
         store = open_store(options.state, keys)
+    stop, hangup = threading.Event(), threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: hangup.set())
     watch = Watch(options, store)
     watch.warm_up()
-    stop, hangup = threading.Event(), threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
-    signal.signal(signal.SIGHUP, lambda *_: hangup.set())
     for server in serve(watch):
         host, port = server.server_address[:2]
         typer.echo(f"rfa: serving {', '.join(server.paths)} on http://{host!s}:{port}", err=True)
@@ -134,11 +134,20 @@ def _check(options: Config) -> None:
     import time
 
     from rfa.library.models import find_model
-    from rfa.watch.prometheus import Prometheus
+    from rfa.watch.prometheus import Prometheus, SourceError
 
+    if (
+        options.state is not None
+        and options.state.file is not None
+        and not options.state.file.absolute().parent.is_dir()
+    ):
+        raise ValueError(f"state.file: the folder of {options.state.file} does not exist")
     source = Prometheus(options.source.prometheus) if options.source.prometheus is not None else None
     for query in options.query:
         size = find_model(query.model, 1).runtime.state_bytes
-        series = "" if source is None else f"{source.count(query.expr, time.time())} series now, "
+        try:
+            series = "" if source is None else f"{source.count(query.expr, time.time())} series now, "
+        except SourceError as error:
+            raise ValueError(f"query {query.name!r}: {error}") from None
         memory = query.series_limit * size / 1e6
         typer.echo(f"{query.name}: {series}at most {query.series_limit}, with {memory:.1f} MB of state, {query.model}")

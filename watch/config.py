@@ -296,7 +296,10 @@ def load_config(path: Path) -> Config:
     """
     if path.stat().st_size > MOST_BYTES:
         raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is no text in UTF-8") from None
     return parse_config(text, str(path), is_yaml=path.suffix in (".yaml", ".yml"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -10,6 +12,8 @@ from rfa.watch.selectors import NAME, Labels
 
 # Labels that outputs add; an input's label of such a name gets a prefix, as in Prometheus.
 OWN_LABELS: Final = ("query", "metric", "horizon")
+# What names of labels cannot have in this format.
+_BAD: Final = re.compile(r"^(?=[0-9])|[^a-zA-Z0-9_]")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Outputs of a series: name of the metric, its field, and its help.
 OUTPUTS: Final = (
@@ -24,14 +28,20 @@ FORECASTS: Final = ("rfa_forecast", "rfa_forecast_lower", "rfa_forecast_upper")
 
 
 def output_labels(query: str, labels: Labels) -> dict[str, str]:
-    """Labels of the outputs of a series: its own, the query, and the name of the metric as `metric`."""
+    """Labels of the outputs of a series: its own with valid names, the query, and the metric's name as `metric`."""
     found = {"query": query}
     for name, value in labels:
         if name == NAME:
             found["metric"] = value
         else:
-            found[f"exported_{name}" if name in OWN_LABELS else name] = value
+            found[_output_name(name)] = value
     return found
+
+
+@functools.lru_cache(4_096)
+def _output_name(name: str) -> str:
+    valid = _BAD.sub("_", name)
+    return f"exported_{valid}" if valid in OWN_LABELS else valid
 
 
 def format_labels(labels: Mapping[str, str]) -> str:

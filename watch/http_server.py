@@ -95,7 +95,10 @@ class HttpServer(ThreadingHTTPServer):
     def __init__(self, listen: str, routes: Mapping[tuple[str, str], Route]) -> None:
         host, _, port = listen.rpartition(":")
         handler = type("Handler", (_Handler,), {"routes": dict(routes)})
-        super().__init__((host.strip("[]"), int(port)), handler)
+        try:
+            super().__init__((host.strip("[]"), int(port)), handler)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, listen) from None
         self.paths = [path for _, path in routes]
         self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="watch-http", daemon=True).start()

@@ -70,7 +70,7 @@ class Requests:
         try:
             if self._endpoint.bearer_token_file is not None:
                 token = self._endpoint.bearer_token_file.read_text(encoding="utf-8").strip()
-                request.add_header("Authorization", f"Bearer {token}")
+                request.add_unredirected_header("Authorization", f"Bearer {token}")
             with urllib.request.urlopen(request, timeout=self._endpoint.timeout) as reply:
                 self.headers = reply.headers
                 found = _read(reply, most, time.monotonic() + self._endpoint.timeout)

@@ -18,10 +18,11 @@ from rfa.watch.config import Query
 from rfa.watch.filters import Samples
 from rfa.watch.selectors import NAME, Labels, labels_of
 
-# Labels of a series, their names and values together, and series whose queries are remembered.
+# Labels of a series, their names and values together, and of series whose queries are remembered, with what each adds.
 MOST_LABELS: Final = 64
 MOST_LABEL_BYTES: Final = 8_192
-MOST_REMEMBERED: Final = 1_000_000
+MOST_REMEMBERED_BYTES: Final = 256 << 20
+_SERIES_BYTES: Final = 1_000
 LONGEST_LINE: Final = 1 << 20
 _LINES: Final = 5_000
 _COUNTERS: Final = ("_total", "_count", "_bucket")
@@ -33,6 +34,7 @@ class Router:
     def __init__(self, queries: Sequence[Query]) -> None:
         self._selectors = [(query.name, selector) for query in queries if (selector := query.selector) is not None]
         self._names: dict[Labels, tuple[str, ...]] = {}
+        self._bytes = 0
 
     def route(self, samples: Iterable[Samples]) -> dict[str, list[Samples]]:
         """The samples by the name of the query; one that none selects is left out."""
@@ -49,8 +51,10 @@ class Router:
         size = sum(len(name) + len(value) for name, value in labels)
         if len(labels) > MOST_LABELS or size > MOST_LABEL_BYTES:
             return ()
-        if len(self._names) == MOST_REMEMBERED:
+        self._bytes += size + _SERIES_BYTES
+        if self._bytes > MOST_REMEMBERED_BYTES:
             self._names.clear()
+            self._bytes = size + _SERIES_BYTES
         names = tuple(name for name, selector in self._selectors if selector.matches(labels))
         self._names[labels] = names
         return names

@@ -15,6 +15,9 @@ from rfa.watch.outbox import Outbox, RequestStorage
 from rfa.watch.sinks import Sink, rows_as_documents
 
 JSON: Final = {"Content-Type": "application/json"}
+# Steps, and seconds at least, after which an alert that is not sent again ends. Values may be sent late.
+_ALERT_STEPS: Final = 5
+_ALERT_SECONDS: Final = 300.0
 
 
 class OutboxSink(Sink):
@@ -65,7 +68,8 @@ class Alertmanager(OutboxSink):
     """Open incidents as alerts, sent at each step; one that is not sent again ends by itself."""
 
     def __init__(self, endpoint: Endpoint, step: float, storage: RequestStorage | None = None) -> None:
-        self.outbox, self._step = Outbox("alertmanager", endpoint, storage), step
+        self.outbox = Outbox("alertmanager", endpoint, storage)
+        self._lasts = max(_ALERT_STEPS * step, _ALERT_SECONDS)
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
         """See `Sink`."""
@@ -83,7 +87,7 @@ class Alertmanager(OutboxSink):
             "annotations": {"summary": f"{one.query.name} is unusual: {value:.6g}, expected {lower:.6g} to {upper:.6g}",
                             "expected": f"{mean:.6g}"},
             "startsAt": _iso(scored.began[k]),
-            "endsAt": _iso(t + 5 * self._step if scored.incident[k] > 0 else t),
+            "endsAt": _iso(t + self._lasts if scored.incident[k] > 0 else t),
         }  # fmt: skip
 
 

@@ -93,3 +93,25 @@ def test_dry_run_counts_series_and_says_what_is_wrong(tmp_path: Path) -> None:
 def test_help(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments)
     assert "rfa watch CONFIG" in result.output
+
+
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path) -> None:
+    def error(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["watch", *arguments])
+        assert result.exit_code == 1
+        return result.stderr
+
+    with fake_prometheus() as fake:
+        path = written(tmp_path, fake.url)
+        fake.is_down = True
+        assert error(str(path), "--dry-run").startswith(f"rfa: query 'q': {fake.url}: status 503")
+        path.write_text(path.read_text().replace(str(tmp_path / "state"), str(tmp_path / "none" / "state")))
+        assert error(str(path), "--dry-run").startswith("rfa: state.file: the folder of ")
+    path.write_bytes(b"\xff")
+    assert error(str(path)) == f"rfa: {path}: is no text in UTF-8\n"
+    assert error("init", "server").startswith("rfa: url: must be an address such as")
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    result = CliRunner().invoke(app, ["watch"])
+    assert result.exit_code == 2 and "\n  dashboard  Print a dashboard for Grafana as JSON.\n" in result.stderr

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 import rfa
 from rfa.watch import wire
-from rfa.watch.config import Config, ConfigError, parse_config
+from rfa.watch.config import Config, ConfigError, Endpoint, parse_config
 from rfa.watch.feeds import StdinFeed
 from rfa.watch.filters import Samples
-from rfa.watch.http_server import HttpServer, Reply
+from rfa.watch.http_server import HttpServer, Reply, _Handler
+from rfa.watch.prometheus import Requests
 from rfa.watch.routes import serve
 from rfa.watch.selectors import labels_of
 from rfa.watch.servers import RemoteWrite
@@ -159,6 +161,64 @@ def test_opentelemetry_metrics(kind: str) -> None:
     assert found["load_now"]["value"] == 1.5 and found["load_now"]["labels"]["is_hot"] == "true"
 
 
+def test_names_of_labels_cannot_break_the_exposition() -> None:
+    watch = Watch(config_of("stdin]"))
+    names = {"a.b": "1", "0": "2", "query": "3", 'c="1"} 5\nrfa_alarm{d': "4\n"}
+    labels = {"__name__": "load", **names}
+    for k in range(2):
+        watch.push_messages([json.dumps({"labels": labels, "t": START + k * STEP, "value": 1}).encode()])
+    text = watch.metrics()
+    written = '{query="q",_0="2",metric="load",a_b="1",c__1___5_rfa_alarm_d="4\\n",exported_query="3"} 0.0'
+    assert [line for line in text.splitlines() if line.startswith("rfa_alarm{")] == [f"rfa_alarm{written}"]
+
+
+def test_a_flood_of_series_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rfa.watch.pushed.MOST_REMEMBERED_BYTES", 50_000)
+    config = config_of("stdin]", query='name = "q"\nexpr = "load"\nseries_limit = 10')
+    watch = Watch(config)
+    for k in range(200):
+        watch.push_messages([json.dumps({"labels": load(f"h{k}", 0)[0], "t": START, "value": 1}).encode()])
+    one = watch.filters["q"]
+    assert len(one.labels) == 10 and one.dropped["limit"] == 190 and len(watch._router._names) < 50
+
+
+def test_a_token_is_not_sent_to_another_server(tmp_path: Path) -> None:
+    tokens: list[str | None] = []
+
+    def reply(body: bytes, headers: Mapping[str, str]) -> Reply:
+        tokens.append(headers.get("authorization"))
+        return Reply(200)
+
+    other = HttpServer("127.0.0.1:0", {("GET", "/there"): reply})
+
+    class Redirecting(_Handler):
+        def do_GET(self) -> None:
+            tokens.append(self.headers.get("Authorization"))
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{other.server_address[1]}/there")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    first = HttpServer("127.0.0.1:0", {})
+    first.RequestHandlerClass = Redirecting
+    (tmp_path / "token").write_text("secret\n")
+    url = f"http://127.0.0.1:{first.server_address[1]}"
+    try:
+        Requests(Endpoint(url=url, bearer_token_file=tmp_path / "token")).send("/here")
+    finally:
+        first.close()
+        other.close()
+    assert tokens == ["Bearer secret", None]
+
+
+def test_an_address_in_use_is_named() -> None:
+    first = HttpServer("127.0.0.1:0", {})
+    listen = f"127.0.0.1:{first.server_address[1]}"
+    with pytest.raises(OSError, match=f"Address already in use: '{listen}'"):
+        HttpServer(listen, {})
+    first.close()
+
+
 def test_standard_input() -> None:
     watch, rows = Watch(config_of("stdin]")), Rows()
     watch.sinks.append(rows)
@@ -225,6 +285,8 @@ def test_incidents_and_outputs_reach_other_servers() -> None:
     assert events[-1]["status"] == "resolved"
     alerts = [alert for one in documents if isinstance(one, list) for alert in one]
     last = [alert for alert in alerts if alert["startsAt"] == alerts[-1]["startsAt"]]
+    lasts = [datetime.fromisoformat(last[k]["endsAt"]) - datetime.fromisoformat(last[k]["startsAt"]) for k in (0, 1)]
+    assert lasts == [timedelta(seconds=300), timedelta(seconds=360)]  # of a row of a minute ago, too, it is open
     assert len(last) > 5 and last[-1]["endsAt"] < last[-2]["endsAt"]  # resolved before it would have expired
     assert alerts[-1]["labels"] == {"alertname": "RfaIncident", "query": "q", "metric": "load", "host": "a"}
     written = [one for body in receiver.bodies if body[:1] not in b"[{" for one in wire.read_write_request(body)]
