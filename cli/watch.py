@@ -49,6 +49,8 @@ def run(
     if dry_run:
         _check(options)
         return
+    stop, hangup = threading.Event(), threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: hangup.set())
     from rfa.runtime.state.keys import read_keys
     from rfa.watch.routes import serve
     from rfa.watch.store import open_store
@@ -60,8 +62,6 @@ def run(
         file = os.environ.get("RFA_STATE_KEYS_FILE")
         keys = read_keys(os.environ.get("RFA_STATE_KEYS"), Path(file) if file else None)
         store = open_store(options.state, keys)
-    stop, hangup = threading.Event(), threading.Event()
-    signal.signal(signal.SIGHUP, lambda *_: hangup.set())
     watch = Watch(options, store)
     watch.warm_up()
     for name in (signal.SIGTERM, signal.SIGINT):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,6 +141,7 @@ class Outbox:
         stored = [] if storage is None else storage.load()
         self._waiting = deque(Request("", {}, b"", size, number) for number, size in stored)
         self._bytes, self._is_closed = sum(size for _, size in stored), False
+        self._end = math.inf
         self._number = max((number for number, _ in stored), default=-1) + 1
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
@@ -174,7 +177,7 @@ class Outbox:
     def close(self) -> None:
         """Send what waits, for some seconds."""
         with self._change:
-            self._is_closed = True
+            self._is_closed, self._end = True, time.monotonic() + CLOSING_SECONDS
             self._change.notify_all()
         self._thread.join(CLOSING_SECONDS)
 
@@ -226,7 +229,7 @@ class Outbox:
         while True:
             with self._change:
                 self._change.wait_for(lambda: self._waiting or self._is_closed)
-                if not self._waiting:
+                if not self._waiting or time.monotonic() > self._end:
                     return
                 request = self._waiting[0]
             is_done = self._try(request)

@@ -152,9 +152,9 @@ def _write(path: Path, parts: Iterable[bytes]) -> None:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+    except OSError as error:
         _new(path).unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _frames(file: BinaryIO) -> Iterator[bytes]:

@@ -115,6 +115,7 @@ class Watch:
             logger.error("the configuration stays as it was: %s", error)
             self.reloads["failure"] += 1
             return False
+        logger.info("the configuration was read again: %s", path)
         self.reloads["success"] += 1
         return True
 
@@ -210,7 +211,9 @@ class Watch:
         with self._lock:
             found, now = self._router.route(samples), self._now()
             rows = {
-                name: self.filters[name].admit(some) for name, some in found.items() if only is None or name in only
+                name: self.filters[name].admit(some, now + MOST_AHEAD_SECONDS)
+                for name, some in found.items()
+                if only is None or name in only
             }
             last = {name: min(float(some.times.max()), now) for name, some in rows.items() if len(some)}
             for name, t in last.items():

@@ -172,6 +172,15 @@ def test_names_of_labels_cannot_break_the_exposition() -> None:
     assert [line for line in text.splitlines() if line.startswith("rfa_alarm{")] == [f"rfa_alarm{written}"]
 
 
+def test_a_value_of_a_far_future_does_not_make_the_next_ones_late() -> None:
+    watch, rows = Watch(config_of("stdin]"), now=lambda: START), Rows()
+    watch.sinks.append(rows)
+    for t in (START, START + 1e6, START + 599, START + 600):
+        watch.push_messages([json.dumps({"labels": load("a", 0)[0], "t": t, "value": 1}).encode()])
+    assert [row["t"] for row in rows.rows] == [START, START + 599, START + 600]
+    assert watch.filters["q"].dropped["future"] == 1
+
+
 def test_a_flood_of_series_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rfa.watch.pushed.MOST_REMEMBERED_BYTES", 50_000)
     config = config_of("stdin]", query='name = "q"\nexpr = "load"\nseries_limit = 10')
