@@ -309,10 +309,11 @@ class RedisRequests:
     def load(self) -> list[tuple[int, int]]:
         """See `RequestStorage`."""
         numbers = sorted(map(int, self._storage.read_outbox(self._sink, lambda redis, key: redis.hkeys(key))))
-        return [
-            (number, self._storage.read_outbox(self._sink, lambda redis, key, k=number: redis.hstrlen(key, k)))
-            for number in numbers
-        ]
+        return [(number, self._size(number)) for number in numbers]
+
+    def _size(self, number: int) -> int:
+        found: int = self._storage.read_outbox(self._sink, lambda redis, key: redis.hstrlen(key, number))
+        return found
 
     def write(self, number: int, content: bytes) -> None:
         """See `RequestStorage`."""
