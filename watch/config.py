@@ -1,6 +1,6 @@
-"""The configuration of `rfa watch`: TOML, or YAML where pyyaml is installed.
+"""The configuration of `rfa watch`, in TOML, or in YAML if pyyaml is installed.
 
-Options of alarms and outputs have the names and the checks of `rfa.Stream` and `POST /filter`.
+Options for alarms and outputs have the same names and checks as in `rfa.Stream` and `POST /filter`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ MOST_BYTES: Final = 1_048_576
 MOST_QUERIES: Final = 1_000
 MOST_SERIES: Final = 1_000_000
 SHORTEST_STEP: Final = 0.1
-# Prometheus takes a lone m as minutes, which `duration` does not.
+# Prometheus reads a lone m as minutes, but `duration` does not.
 _MINUTES: Final = re.compile(r"(\d+)m")
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the file, the line or key, and what is allowed."""
+    """Raised when a configuration cannot be used. The message names the file, the line or key, and what is allowed."""
 
 
 def _seconds(value: Any) -> float:
     text = str(value).strip()
     number, unit = duration(_MINUTES.sub(r"\1min", text) if _MINUTES.fullmatch(text) else text) or (0.0, None)
     if unit is None:
-        raise ValueError(f'must be a duration above 0 such as "15s", "5m" or "1d", got {value!r}')
+        raise ValueError(f'must be a positive duration such as "15s", "5m" or "1d", got {value!r}')
     return number * SECONDS[unit]
 
 
 def _check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f'must be an address such as "http://127.0.0.1:9090", got {url!r}')
+        raise ValueError(f'must be a URL such as "http://127.0.0.1:9090", got {url!r}')
     return url.rstrip("/")
 
 
@@ -64,11 +64,11 @@ class Section(BaseModel):
 
 
 class Endpoint(Section):
-    """A server that requests go to.
+    """A server that requests are sent to.
 
     Attributes:
-        bearer_token_file: its content is sent as a bearer token; read anew for each request.
-        timeout: of a request, in seconds.
+        bearer_token_file: file whose content is sent as a bearer token. It is read again for each request.
+        timeout: timeout of a request in seconds.
     """
 
     url: Url
@@ -83,14 +83,14 @@ class Receiver(Section):
 
 
 class Stdin(Section):
-    """A message of JSON in each line; see `rfa.watch.pushed`."""
+    """Standard input, with one JSON message per line. See `rfa.watch.pushed`."""
 
 
 class KafkaTopic(Section):
-    """A topic of Kafka.
+    """A Kafka topic.
 
     Attributes:
-        client: further settings of librdkafka, such as those of SASL.
+        client: further settings for librdkafka, such as the SASL settings.
     """
 
     brokers: str
@@ -99,11 +99,11 @@ class KafkaTopic(Section):
 
 
 class KafkaSource(KafkaTopic):
-    """A topic that is read.
+    """A topic to read.
 
     Attributes:
-        group: of consumers, whose offsets are those of the watch.
-        replay: at a first start, messages of this time before are history: filtered, and not reported.
+        group: consumer group, to which the watch commits its offsets.
+        replay: at the first start, messages from this period before it are history. They are filtered but not reported.
     """
 
     group: str = "rfa-watch"
@@ -111,11 +111,11 @@ class KafkaSource(KafkaTopic):
 
 
 class Warmup(Section):
-    """History of series that are pushed, read before the first start: range queries, or a file of messages.
+    """History of pushed series, read before the first start from range queries or from a file of messages.
 
     Attributes:
-        prometheus: answers the queries over `history`.
-        file: a message in each line, in order of time within each series; see `rfa.watch.pushed`.
+        prometheus: server that answers the queries over `history`.
+        file: file with one message per line, in order of time within each series. See `rfa.watch.pushed`.
     """
 
     prometheus: Endpoint | None = None
@@ -129,11 +129,11 @@ class Warmup(Section):
 
 
 class Sources(Section):
-    """Where observations come from; one of these.
+    """The source of the observations. Exactly one must be given.
 
     Attributes:
         prometheus: any server with the query API of Prometheus.
-        remote_write: Prometheus, or an agent, writes to `/api/v1/write`.
+        remote_write: Prometheus or an agent writes to `/api/v1/write`.
         otlp: OpenTelemetry exporters write to `/v1/metrics`.
     """
 
@@ -145,19 +145,21 @@ class Sources(Section):
 
 
 class MetricsSink(Section):
-    """`GET /metrics`: the latest outputs of each series."""
+    """`GET /metrics` with the latest outputs of each series."""
 
     listen: Listen = "127.0.0.1:9464"
 
 
 class StdoutSink(Section):
-    """A line of JSON for each observation, or only for those with an alarm."""
+    """One JSON line for each observation, or only for observations with an alarm."""
 
     rows: Literal["all", "alarms"] = "all"
 
 
 class Sinks(Section):
-    """Where outputs go: remote write takes the address with its path, the Alertmanager that without."""
+    """Destinations of the outputs. The URL for remote write includes its path, and the URL of the Alertmanager does
+    not.
+    """
 
     metrics: MetricsSink | None = None
     stdout: StdoutSink | None = None
@@ -168,13 +170,14 @@ class Sinks(Section):
 
 
 class StateOptions(Section):
-    """Where the states of the series are stored: a file, or Redis. RFA_STATE_KEYS or RFA_STATE_KEYS_FILE seal them.
+    """Where the states of the series are stored: in a file or in Redis. RFA_STATE_KEYS or RFA_STATE_KEYS_FILE has the
+    keys that seal them.
 
     Attributes:
-        redis: its URL. States in Redis must be sealed.
-        password_file: of Redis, if the URL has no password.
-        name: of the watch in Redis; each watch has its own.
-        outbox: folder where the requests of sinks wait; by default FILE.outbox, or Redis.
+        redis: URL of Redis. States in Redis must be sealed.
+        password_file: file with the password of Redis, if the URL has none.
+        name: name of the watch in Redis. Each watch needs its own.
+        outbox: directory where requests of sinks wait. The default is FILE.outbox, or Redis.
     """
 
     file: Path | None = None
@@ -186,11 +189,11 @@ class StateOptions(Section):
     @model_validator(mode="after")
     def _check(self) -> StateOptions:
         if (self.file is None) == (self.redis is None):
-            raise ValueError("name a file or a redis")
+            raise ValueError("name a file or redis")
         return self
 
     def outbox_of(self, sink: str) -> Path | None:
-        """The folder of a sink's requests."""
+        """Return the directory for the requests of a sink."""
         folder = self.outbox
         if folder is None and self.file is not None:
             folder = self.file.with_name(f"{self.file.name}.outbox")
@@ -201,15 +204,15 @@ class Query(Section):
     """Series to filter.
 
     Attributes:
-        expr: a PromQL query.
-        type: a counter becomes its rate per second; `auto` asks the server for the type of a plain metric.
+        expr: PromQL query.
+        type: a counter is converted to its rate per second. `auto` asks the server for the type of a plain metric.
         model: `auto` or `default`, see `rfa.Stream`.
-        alarm: fields of `POST /filter`'s `alarm`.
-        horizon: forecasts to export, such as "1h".
-        level: of the intervals.
-        minimum, maximum: of possible values.
+        alarm: fields of the `alarm` of `POST /filter`.
+        horizon: horizons of the forecasts to export, such as "1h".
+        level: level of the intervals.
+        minimum, maximum: smallest and largest possible value.
         tz: time zone of days, weeks and mute windows.
-        series_limit: series beyond it are refused.
+        series_limit: maximum number of series. Further series are dropped.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -225,10 +228,10 @@ class Query(Section):
     series_limit: Annotated[int, Field(ge=1, le=MOST_SERIES)] = 1_000
 
     def options(self, step: float) -> OutputOptions:
-        """Options of the filter, with the forecast one step ahead first.
+        """Return the options of the filter. The one-step forecast comes first.
 
         Raises:
-            ValueError: one is invalid; the message names it.
+            ValueError: If an option is invalid. The message names it.
         """
         limits = (self.minimum, self.maximum)
         return OutputOptions.of((self.level,), (step, *self.horizon), self.alarm, limits=limits, tz=self.tz)
@@ -240,7 +243,9 @@ class Query(Section):
 
     @property
     def selector(self) -> Selector | None:
-        """The selector that `expr` is, if it is one: only such queries can be answered without Prometheus."""
+        """The selector in `expr`, or None if `expr` is another query. Only selectors can be answered without
+        Prometheus.
+        """
         return parse_selector(self.expr)
 
 
@@ -249,10 +254,10 @@ class Config(Section):
 
     Attributes:
         step: time between two observations of a series.
-        history: time before the first start whose observations the filters learn from.
-        warmup: where those of series that are pushed come from.
-        delay: time after which a value is queried, so that late scrapes are in it; see `Prometheus.usual_delay`.
-        expire: time without values after which a series is forgotten.
+        history: period before the first start whose observations the filters learn from.
+        warmup: source of this history for pushed series.
+        delay: time after which a value is queried, so that late scrapes are included. See `Prometheus.usual_delay`.
+        expire: time without values after which a series is removed.
     """
 
     step: Annotated[Seconds, Field(ge=SHORTEST_STEP)] = 60.0
@@ -268,19 +273,21 @@ class Config(Section):
     query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
 
     def history_begin(self, end: float) -> float:
-        """The step before the history up to a time."""
+        """Return the last step before the history up to a time."""
         return end - math.ceil(self.history / self.step) * self.step
 
     @model_validator(mode="after")
     def _check(self) -> Config:
         if sum(getattr(self.source, name) is not None for name in Sources.model_fields) != 1:
-            raise ValueError(f"source: name one of {', '.join(Sources.model_fields)}")
+            raise ValueError(f"source: name exactly one of {', '.join(Sources.model_fields)}")
         if self.warmup is not None and self.source.prometheus is not None:
-            raise ValueError("warmup: source.prometheus has its own history")
+            raise ValueError("warmup: not supported with source.prometheus, which has the history itself")
         if self.source.prometheus is None:
             for query in self.query:
                 if query.selector is None:
-                    raise ValueError(f'query {query.name!r}: expr must be a selector such as up{{job="api"}} here')
+                    raise ValueError(
+                        f'query {query.name!r}: expr must be a selector such as up{{job="api"}} with this source'
+                    )
         names = [query.name for query in self.query]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"query: the name {min(repeated)!r} is used twice")
@@ -288,26 +295,26 @@ class Config(Section):
 
 
 def load_config(path: Path) -> Config:
-    """Read and check a file.
+    """Read and check a configuration file.
 
     Raises:
-        ConfigError: it is invalid.
-        OSError: it cannot be read.
+        ConfigError: If it is invalid.
+        OSError: If it cannot be read.
     """
     if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes")
+        raise ConfigError(f"{path}: the file exceeds {MOST_BYTES:,} bytes")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no text in UTF-8") from None
+        raise ConfigError(f"{path} is not UTF-8 text") from None
     return parse_config(text, str(path), is_yaml=path.suffix in (".yaml", ".yml"))
 
 
 def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
-    """Check the text of a file.
+    """Check the text of a configuration file.
 
     Raises:
-        ConfigError: it is invalid.
+        ConfigError: If it is invalid.
     """
     document = _parse_yaml(text, name) if is_yaml else _parse_toml(text, name)
     try:
@@ -324,7 +331,7 @@ def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
 def _explain(error: Any, location: tuple[int | str, ...]) -> str:
     if error["type"] == "extra_forbidden":
         allowed = _fields_at(location[:-1])
-        return f"no such key; allowed are {', '.join(allowed)}" if allowed else "no such key"
+        return f"unknown key; the allowed keys are {', '.join(allowed)}" if allowed else "unknown key"
     if error["type"] == "missing":
         return "is required"
     return str(error["msg"]).removeprefix("Value error, ")
@@ -344,7 +351,7 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
 
 
 def kinds_of(annotation: Any) -> list[Any]:
-    """The types that an annotation names, such as both of `X | None`, and that of a list's elements."""
+    """Return the types in an annotation, such as both types of `X | None`, and the element types of a list."""
     inner = getattr(annotation, "__args__", ())
     return [annotation] if not inner else [kind for each in inner for kind in kinds_of(each)]
 
@@ -360,7 +367,7 @@ def _parse_yaml(text: str, name: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError:
-        raise ConfigError(f"{name}: YAML needs pyyaml: pip install pyyaml, or write TOML") from None
+        raise ConfigError(f"{name}: YAML needs pyyaml; install it with pip install pyyaml, or write TOML") from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -368,7 +375,7 @@ def _parse_yaml(text: str, name: str) -> Any:
 
 
 def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
-    """The line of a key in TOML, or of the table that lacks it."""
+    """Return the line of a key in TOML, or of the table in which it is missing."""
     counts: dict[str, int] = {}
     best, found, table = 0, None, list[int | str]()
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""`rfa watch demo`: a service with an incident, watched in seconds without any server."""
+"""`rfa watch demo`: watches a service with an incident, without any server and within seconds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rfa.watch.selectors import labels_of
 from rfa.watch.sinks import Sink
 from rfa.watch.watch import Watch
 
-# The demo's first minute after its history: 2026-01-05, a Monday, at noon in UTC.
+# The first minute of the demo after its history: Monday, 2026-01-05, at noon in UTC.
 START: Final = 1_767_614_400
 MINUTES: Final = 180
 ROUTES: Final = {"/": 60.0, "/login": 12.0, "/search": 30.0}
-# The route that fails, and when: minutes after the start.
+# The route that fails, and when it fails, in minutes after the start.
 FAILING, BEGIN, END = "/search", 90, 120
 CONFIG: Final = """
 step = "1m"
@@ -40,7 +40,7 @@ alarm = {rate = "1/day"}
 
 
 class DemoService:
-    """Requests per second of the routes of a service: a daily pattern, noise, and an incident."""
+    """Requests per second on the routes of a service, with a daily pattern, noise and an incident."""
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
         """See `Prometheus.range`."""
@@ -56,7 +56,7 @@ class DemoService:
 
 
 def request_rate(route: str, t: float) -> float:
-    """Requests per second at a time."""
+    """Return the requests per second at a time."""
     day = 1 - 0.5 * math.cos(2 * math.pi * (t / 86_400 - 0.1))
     chance = random.Random(f"{route} {int(t)}")
     is_failing = route == FAILING and BEGIN <= (t - START) / 60 < END
@@ -64,7 +64,7 @@ def request_rate(route: str, t: float) -> float:
 
 
 class Report(Sink):
-    """A sink: a line for each alarm, and for each end of an incident."""
+    """A sink that prints a line for each alarm, and for each end of an incident."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write, self._open = write, set[int]()
@@ -86,7 +86,7 @@ class Report(Sink):
 
 
 def run_demo(write: Callable[[str], None]) -> Watch:
-    """Watch the service from noon to three o'clock; returns the watch, which has ended."""
+    """Watch the service from noon to three o'clock. Return the watch, which has ended."""
     config: Config = parse_config(CONFIG, "demo")
     now = [float(START)]
     watch = Watch(config, now=lambda: now[0], source=DemoService())
@@ -106,7 +106,7 @@ class DemoTarget:
         self._lock = threading.Lock()
 
     def render(self) -> str:
-        """The counters as text."""
+        """Return the counters in the text format of Prometheus."""
         with self._lock:
             now = self._now()
             for route in ROUTES:
@@ -118,5 +118,5 @@ class DemoTarget:
         return "\n".join(["# TYPE http_requests_total counter", *lines]) + "\n"
 
     def routes(self) -> dict[tuple[str, str], Route]:
-        """Routes of the HTTP server."""
+        """Return the routes of the HTTP server."""
         return {("GET", "/metrics"): lambda body, headers: Reply(200, self.render().encode(), CONTENT_TYPE)}

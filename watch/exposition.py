@@ -1,4 +1,6 @@
-"""`/metrics`: the latest outputs of each series, and metrics of the watch itself, in the text format of Prometheus."""
+"""`/metrics` with the latest outputs of each series, and metrics of the watch itself, in the text format of
+Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,27 @@ from typing import Final
 from rfa.watch.filters import QueryFilter, Scored
 from rfa.watch.selectors import NAME, Labels
 
-# Labels that outputs add; an input's label of such a name gets a prefix, as in Prometheus.
+# Labels that outputs add. An input label with such a name gets a prefix, as in Prometheus.
 OWN_LABELS: Final = ("query", "metric", "horizon")
-# What names of labels cannot have in this format.
+# Characters that names of labels must not contain in this format.
 _BAD: Final = re.compile(r"^(?=[0-9])|[^a-zA-Z0-9_]")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Outputs of a series: name of the metric, its field, and its help.
+# For each output of a series, the name of the metric, its field, and its help text.
 OUTPUTS: Final = (
-    ("rfa_score", "score", "share of values that are less unusual than the latest, from 0 to 1"),
+    ("rfa_score", "score", "share of values that are less unusual than the latest one, from 0 to 1"),
     ("rfa_alarm", "alarm", "1 if the latest value is an alarm"),
     ("rfa_incident", "incident", "1 during an incident"),
-    ("rfa_mean", "mean", "forecast of the latest value from those before it"),
-    ("rfa_lower", "lower", "lower end of its interval"),
-    ("rfa_upper", "upper", "upper end of its interval"),
+    ("rfa_mean", "mean", "forecast of the latest value from the values before it"),
+    ("rfa_lower", "lower", "lower bound of the interval of the latest value"),
+    ("rfa_upper", "upper", "upper bound of the interval of the latest value"),
 )
 FORECASTS: Final = ("rfa_forecast", "rfa_forecast_lower", "rfa_forecast_upper")
 
 
 def output_labels(query: str, labels: Labels) -> dict[str, str]:
-    """Labels of the outputs of a series: its own with valid names, the query, and the metric's name as `metric`."""
+    """Return the labels for the outputs of a series: its own labels with valid names, the query, and the metric's name
+    as `metric`.
+    """
     found = {"query": query}
     for name, value in labels:
         if name == NAME:
@@ -45,7 +49,7 @@ def _output_name(name: str) -> str:
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """Labels without braces."""
+    """Return labels as text without braces."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
@@ -61,7 +65,7 @@ def _span(seconds: float) -> str:
 
 
 def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str, str]]]:
-    """Metric, type, value and labels of the latest outputs, grouped by metric."""
+    """Yield metric, type, value and labels of the latest outputs, grouped by metric."""
     if not one.latest:
         return
     series = [(slot, output_labels(one.query.name, labels)) for slot, labels in one.labels.items()]
@@ -84,7 +88,7 @@ def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str
 
 
 def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, str], float, float]]:
-    """Labels with the metric's name, time and value of each output of rows."""
+    """Yield the labels with the metric's name, the time and the value of each output of the rows."""
     for k, slot in enumerate(scored.slots.tolist()):
         labels, t = output_labels(one.query.name, one.labels[slot]), float(scored.times[k])
         for name, field, _ in OUTPUTS:
@@ -98,7 +102,7 @@ def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, st
 
 
 def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
-    """Metrics of the filters themselves."""
+    """Yield metrics of the filters themselves."""
     for one in filters:
         labels = {"query": one.query.name}
         yield "rfa_watch_series", "gauge", len(one.labels), labels
@@ -111,7 +115,7 @@ def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, floa
 
 
 def render(samples: Iterable[tuple[str, str, float, dict[str, str]]]) -> str:
-    """Samples as text, those of a metric together."""
+    """Return samples as text, grouped by metric."""
     families: dict[str, list[str]] = {}
     helps = {name: text for name, _, text in OUTPUTS}
     for name, kind, value, labels in samples:

@@ -1,8 +1,8 @@
-"""The filters of a query: the states of its series, stepped together in compiled code.
+"""The filters of a query. Compiled code advances the states of its series together.
 
-Observations become rows of numbers in two steps. `admit` finds or creates the slots of series and drops what is late;
-`apply` filters. A journal stores what `admit` returns, and a restart gives it to `apply` again: the same states, bit
-for bit.
+Observations become rows of numbers in two steps. `admit` finds or reserves the slots of series and drops late
+observations; `apply` filters. A journal stores what `admit` returns. After a restart, `apply` filters it again and
+arrives at the same states, bit for bit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from rfa.watch.selectors import Labels
 from rfa.watch.states import MOST_UNPACKED, PackedStates
 
 Array = np.ndarray[Any, Any]
-# Rows of a call: their outputs take about 2 kB each.
+# Rows per call. The outputs of a row take about 2 kB.
 MOST_ROWS: Final = 4_096
-# Of a series beside the filter's state: time and value of its last observation, its forecast of the next one (mean,
-# lower, upper), the alarms so far, its open incident as in `Scored`, and the time at which that began.
+# Values of a series in addition to the filter's state: time and value of its last observation, its forecast of the next
+# one (mean, lower, upper), the number of alarms so far, its open incident as in `Scored`, and the time at which the
+# incident began.
 OWN_FIELDS: Final = {
     "watch.time": StateField((), np.float64),
     "watch.raw": StateField((), np.float64),
@@ -40,9 +41,9 @@ OWN_FIELDS: Final = {
     "watch.began": StateField((), np.float64),
 }
 INITIAL: Final = {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan}
-# "alarm.incident": the position of the first alarm of the present incident plus 1, 0 for none.
+# "alarm.incident" is the position of the first alarm of the current incident plus 1, or 0 without an incident.
 INCIDENT: Final = ALARM_FIELDS[0]
-# Outputs that are kept of the last row of each series.
+# Outputs of the last row of each series that are kept.
 LATEST: Final = ("times", "score", "alarm", "incident", "mean", "lower", "upper", "forecast")
 MAGIC: Final = b"watch 2"
 
@@ -57,7 +58,7 @@ class Samples(NamedTuple):
 
 @dataclass
 class Rows:
-    """Observations that a query takes: a row each, in order of slot and time.
+    """Observations that a query accepts, one per row, in order of slot and time.
 
     Attributes:
         new: slots of new series, with their labels.
@@ -76,16 +77,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Scored:
-    """Outputs of rows; NaN where there is none.
+    """Outputs of rows, NaN where there is none.
 
     Attributes:
         index: position of the row in its series.
-        mean, lower, upper: forecast of the row from those before it.
-        raised: rule, first alarm, tail probability and component of an alarm; see `rfa.runtime.uncertainty.rules`.
-        incident: position of the first alarm of the incident that is open after the row, plus 1; 0: none.
-        incident_before: of the incident that was reported as open, where the row is the only one of its series.
-        began: time of the row at which that incident was first reported, or the one that ended.
-        forecast: mean, lower and upper at each horizon, `[R, H, 3]`.
+        mean, lower, upper: forecast of the row from the rows before it.
+        raised: rule, first alarm, tail probability and component of an alarm. See `rfa.runtime.uncertainty.rules`.
+        incident: position of the first alarm of the incident that is open after the row, plus 1, or 0 without one.
+        incident_before: the incident that was reported as open before, if the row is the only one of its series.
+        began: time of the row at which this incident, or the one that ended, was first reported.
+        forecast: mean, lower and upper bound at each horizon, `[R, H, 3]`.
     """
 
     slots: Array
@@ -104,11 +105,11 @@ class Scored:
     forecast: Array
 
     def select(self, rows: Array) -> Scored:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Scored(*(column[rows] for column in vars(self).values()))
 
     def joined(self, others: Scored) -> Scored:
-        """These rows and others."""
+        """Return these rows followed by others."""
         return Scored(*map(np.concatenate, zip(vars(self).values(), vars(others).values(), strict=True)))
 
 
@@ -116,12 +117,12 @@ class QueryFilter:
     """The series of one query.
 
     Args:
-        query: its options.
+        query: options of the query.
         step: time between two observations of a series.
-        is_counter: whether values are counters, whose rates are filtered.
+        is_counter: whether the values are counters, whose rates are filtered.
 
     Raises:
-        ValueError, FileNotFoundError: the model cannot be had.
+        ValueError, FileNotFoundError: If the model cannot be loaded.
     """
 
     def __init__(self, query: Query, step: float, *, is_counter: bool) -> None:
@@ -133,7 +134,7 @@ class QueryFilter:
         self.pool = StatePool(OWN_FIELDS, query.series_limit)
         self.slots: dict[Labels, int] = {}
         self.labels: dict[int, Labels] = {}
-        # Slots that series have left, of which the last is taken first, and the first that no series ever had.
+        # Slots of removed series, of which the last is reused first, and the first slot that was never used.
         self._free: dict[int, None] = {}
         self._unused = 0
         self._latest: StatePool | None = None
@@ -144,27 +145,27 @@ class QueryFilter:
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the states of all series."""
+        """Memory of the states of all series in bytes."""
         return self.states.bytes + len(self.labels) * self.pool.host_bytes_per_slot
 
     @property
     def fields(self) -> list[list[Any]]:
-        """Name, type and shape of what a state has."""
+        """Name, type and shape of each field of a state."""
         found = {**OWN_FIELDS, **self._runtime.state_fields}
         return [[name, np.dtype(one.dtype).str, list(one.shape)] for name, one in found.items()]
 
     @property
     def latest(self) -> Mapping[str, Array]:
-        """Outputs of the last row of each series by slot, NaN where there is none; nothing before the first row."""
+        """Outputs of the last row of each series by slot, NaN where there is none. Empty before the first row."""
         return {} if self._latest is None else self._latest.arrays
 
     # Rows of observations.
 
     def admit(self, samples: Sequence[Samples], until: float = np.inf) -> Rows:
-        """The rows of some observations. Series beyond the limit are dropped and counted, and so are late observations.
+        """Return the rows for some observations. Late observations and series beyond the limit are dropped and counted.
 
         Args:
-            until: time after which an observation is dropped: it would make all that come until then late.
+            until: time after which an observation is dropped, because it would make all observations until then late.
         """
         new: list[tuple[int, Labels]] = []
         slots, kept = [], []
@@ -199,17 +200,19 @@ class QueryFilter:
         return Rows(numbers[is_next], times[is_next], values[is_next], new)
 
     def expired(self, before: float, rows: Rows) -> list[int]:
-        """Slots of series without observations since this time, and without one among some rows."""
+        """Return the slots of series that have had no observation since this time and have none among the given
+        rows.
+        """
         slots = np.array(list(self.labels), np.int64)
         is_old = self.pool.arrays["watch.time"][slots] < before
         found: list[int] = slots[is_old & ~np.isin(slots, rows.slots)].tolist()
         return found
 
     def apply(self, rows: Rows, *, is_history: bool = False) -> Iterator[Scored]:
-        """Filter rows, some at a time. Rows of one series given together have the same results as one by one.
+        """Filter rows in batches. Rows of a series have the same results together as one by one.
 
         Args:
-            is_history: the rows are not reported, so that an incident among them begins with the next row.
+            is_history: whether the rows are not reported. An incident among them then begins with the next row.
         """
         for slot, labels in rows.new:
             self._take(slot, labels)
@@ -236,11 +239,11 @@ class QueryFilter:
             return self._score(pool, (slots, np.cumsum(is_first) - 1), times, observed)
 
     def _score(self, states: StatePool, series: tuple[Array, Array], times: Array, observed: Array) -> Scored:
-        """The outputs of rows, whose series have these slots, and rows of `states`."""
+        """Return the outputs of rows, given the slots of their series and the rows of these in `states`."""
         slots, rows = series
         batch = Batch(rows, times, observed[:, None], np.ones(len(slots)))
         outputs, _ = self._runtime.step(states, batch, self._readout, traced=False)
-        if not outputs.is_good.all():  # a refused row stops its series: go on after it
+        if not outputs.is_good.all():  # a refused row stops its series; continue after it
             refused = ~outputs.is_good & np.append(True, (slots[1:] != slots[:-1]) | outputs.is_good[:-1])
             self.dropped["refused"] += int(refused.sum())
             rest = ~outputs.is_good & ~refused
@@ -261,7 +264,7 @@ class QueryFilter:
         is_first = _is_first(slots)
         before = np.concatenate((np.full((1, 3), np.nan), ahead[:-1, 0]))[: len(slots)]
         before[is_first] = arrays["watch.ahead"][slots[is_first]]
-        # The forecast at the actual lag is that of the innovation; its interval is that of a usual lag.
+        # The forecast at the actual time step is the one of the innovation. Its interval is that of a usual time step.
         mean = observed - outputs.innovation[:, 0]
         mean = np.where(np.isnan(mean) | (outputs.position == 0), before[:, 0], mean)
         lower, upper = (mean + (before[:, k] - before[:, 0]) for k in (1, 2))
@@ -282,7 +285,9 @@ class QueryFilter:
         )  # fmt: skip
 
     def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
-        """The numbers to filter, NaN where missing, and which rows have one: not the first of a counter."""
+        """Return the numbers to filter, NaN where missing, and which rows have one. The first row of a counter has
+        none.
+        """
         has_value = np.ones(len(slots), bool)
         observed = values.copy()
         if self.is_counter:
@@ -294,7 +299,7 @@ class QueryFilter:
                 arrays["watch.time"][slots[is_first]],
             )
             has_value = np.isfinite(before)
-            # A counter that is smaller than before was reset: it has counted from 0 since.
+            # A counter that is smaller than before was reset, and has counted from 0 since.
             with np.errstate(invalid="ignore", divide="ignore"):
                 observed = np.where(values < raw, values, values - raw) / (times - before)
         with np.errstate(invalid="ignore"):
@@ -310,7 +315,7 @@ class QueryFilter:
             array[slot] = np.nan
 
     def _take(self, slot: int, labels: Labels) -> None:
-        """Occupy a slot, which `admit` has done already unless a journal is read."""
+        """Reserve a slot. `admit` has already done this, unless a journal is being read."""
         if self.slots.get(labels) != slot:
             self._free |= dict.fromkeys(range(self._unused, slot + 1))
             self._unused = max(self._unused, slot + 1)
@@ -326,7 +331,7 @@ class QueryFilter:
         self._free[slot] = None
 
     def restore(self, series: dict[int, Labels], packed: Mapping[int, bytes]) -> None:
-        """Occupy slots with states. The caller writes their own fields into the pool."""
+        """Reserve slots for states. The caller writes the other fields into the pool."""
         self.labels = dict(series)
         self.states.restore(packed)
         self.slots = {labels: slot for slot, labels in series.items()}
@@ -334,7 +339,7 @@ class QueryFilter:
         self._free = dict.fromkeys(slot for slot in range(self._unused - 1, -1, -1) if slot not in series)
 
     def fits(self, other: QueryFilter) -> bool:
-        """Whether the states of another filter can go on in this one."""
+        """Return whether this filter can continue with the states of another one."""
         return self.digest == other.digest and max(other.labels, default=-1) < self.pool.capacity
 
     def take_over(self, other: QueryFilter) -> None:
@@ -346,7 +351,7 @@ class QueryFilter:
         self.observations, self.alarms, self.dropped = other.observations, other.alarms, other.dropped
 
     def _remember(self, scored: Scored) -> None:
-        """Keep the latest outputs of each series, for `/metrics`."""
+        """Store the latest outputs of each series, for `/metrics`."""
         if self._latest is None:
             fields = {name: StateField(getattr(scored, name).shape[1:], np.float64) for name in LATEST}
             self._latest = StatePool(fields, self.pool.capacity)
@@ -357,7 +362,7 @@ class QueryFilter:
 
 
 def waves(rows: Rows) -> Iterator[Rows]:
-    """The same rows with at most one of each series at a time."""
+    """Yield the same rows in parts with at most one row per series."""
     begins = np.flatnonzero(_is_first(rows.slots))
     position = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
     last = int(position.max(initial=0))
@@ -368,7 +373,7 @@ def waves(rows: Rows) -> Iterator[Rows]:
 
 
 def _cuts(slots: Array) -> list[int]:
-    """Where to cut rows so that no part has too many rows or series."""
+    """Return where to cut rows so that no part has too many rows or series."""
     begins = np.flatnonzero(_is_first(slots))[::MOST_UNPACKED].tolist()
     return sorted({*range(0, len(slots), MOST_ROWS), *begins, len(slots)})
 

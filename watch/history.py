@@ -19,7 +19,8 @@ from rfa.watch.pushed import is_counter_name
 from rfa.watch.selectors import Labels
 
 Array = np.ndarray[Any, Any]
-# Points of a range query over all series, of a query whose number of series is unknown, and of a whole history.
+# Maximum number of points of a range query over all series, of a query with an unknown number of series, and of a whole
+# history.
 MOST_READ: Final = 1_000_000
 FIRST_POINTS: Final = 100
 MOST_KEPT: Final = 50_000_000
@@ -33,21 +34,21 @@ class QuerySource(Protocol):
         ...
 
     def usual_delay(self, step: float) -> float:
-        """Time in seconds after which the values of a step are complete."""
+        """Return the time in seconds after which the values of a step are complete."""
         ...
 
 
 def delay_of(config: Config, queries: QuerySource) -> float:
-    """Time in seconds after which a step is queried.
+    """Return the time in seconds after which a step is queried.
 
     Raises:
-        SourceError: there is no reply.
+        SourceError: If there is no reply.
     """
     return queries.usual_delay(config.step) if config.delay is None else config.delay
 
 
 def last_step(config: Config, queries: QuerySource, now: float) -> float:
-    """The last step that can be queried. Raises as `delay_of`."""
+    """Return the last step that can be queried. It raises the same errors as `delay_of`."""
     return math.floor((now - delay_of(config, queries)) / config.step) * config.step
 
 
@@ -60,17 +61,17 @@ class Recorded(NamedTuple):
 
 
 def recorded_series(config: Config, begin: float | None, end: float) -> Iterator[Recorded]:
-    """The series of all queries, at the steps of a watch.
+    """Yield the series of all queries, at the steps of a watch.
 
     Args:
-        begin, end: first and last time; begin None: the `history` of the configuration.
+        begin, end: first and last time. If `begin` is None, the `history` of the configuration is used.
 
     Raises:
-        ValueError: the configuration has no Prometheus, or the history is too long.
-        SourceError: it does not answer.
+        ValueError: If the configuration has no Prometheus, or the history is too long.
+        SourceError: If Prometheus does not answer.
     """
     if config.source.prometheus is None:
-        raise ValueError("a backtest reads source.prometheus, which the configuration does not have")
+        raise ValueError("a backtest needs source.prometheus, which the configuration does not have")
     prometheus, step = Prometheus(config.source.prometheus), config.step
     last = min(math.floor(end / step) * step, last_step(config, prometheus, time.time()))
     first = config.history_begin(last) if begin is None else math.ceil(begin / step) * step - step
@@ -89,7 +90,7 @@ def recorded_series(config: Config, begin: float | None, end: float) -> Iterator
 
 
 def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
-    """Whether the values of a query are those of a counter."""
+    """Return whether the values of a query are a counter."""
     if query.type != "auto":
         return query.type == "counter"
     selector = query.selector
@@ -101,9 +102,9 @@ def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
 
 
 def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
-    """Times and rates per second of a counter, from its second number on.
+    """Return the times and rates per second of a counter, from its second number on.
 
-    A counter that is smaller than before was reset: it has counted from 0 since.
+    A counter that is smaller than before was reset, and has counted from 0 since.
     """
     is_number = np.isfinite(values)
     times, values = times[is_number], values[is_number]
@@ -114,10 +115,11 @@ def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
 def read_parts(
     queries: QuerySource, expr: str, span: tuple[float, float], step: float
 ) -> Iterator[tuple[float, list[Samples]]]:
-    """The values of a query at the steps after the first time up to the second, in parts: their end and the samples.
+    """Yield the values of a query at the steps after the first time up to the second, in parts of an end time and the
+    samples.
 
     Raises:
-        SourceError: there is no reply, or an error.
+        SourceError: If there is no reply, or the reply is an error.
     """
     last, end = span
     points = FIRST_POINTS
@@ -132,7 +134,7 @@ def read_parts(
 def _read(
     prometheus: Prometheus, expr: str, span: tuple[float, float], step: float
 ) -> dict[Labels, tuple[Array, Array]]:
-    """Times and values of each series of a query."""
+    """Return the times and values of each series of a query."""
     parts: dict[Labels, list[tuple[Array, Array]]] = {}
     kept = 0
     for _, samples in read_parts(prometheus, expr, span, step):
@@ -140,7 +142,7 @@ def _read(
             parts.setdefault(one.labels, []).append((one.times, one.values))
         kept += sum(len(one.times) for one in samples)
         if kept > MOST_KEPT:
-            raise SourceError(f"the query {expr!r} has more than {MOST_KEPT:,} values: shorten the history")
+            raise SourceError(f"query {expr!r} has more than {MOST_KEPT:,} values; shorten the history")
     return {
         labels: (np.concatenate([times for times, _ in some]), np.concatenate([values for _, values in some]))
         for labels, some in parts.items()

@@ -1,4 +1,4 @@
-"""The HTTP server of a watch: `/metrics`, health, and the routes of sources that are pushed to."""
+"""The HTTP server of a watch, with `/metrics`, health, and the routes of sources that are pushed to."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ logger = logging.getLogger("rfa.watch")
 MOST_BODY: Final = 32 << 20
 MOST_CONNECTIONS: Final = 64
 _IDLE_SECONDS: Final = 60.0
-# So many requests with more than a small body are read at a time.
+# Maximum number of requests with larger bodies that are read at a time.
 _SMALL_BODY: Final = 1 << 20
 _LARGE_BODIES: Final = 4
-# Within which `close` takes effect.
+# Seconds within which `close` takes effect.
 _POLL_SECONDS: Final = 0.1
 
 
 class Reply(NamedTuple):
-    """Status, content and its type."""
+    """Status, content and content type of a reply."""
 
     status: int
     body: bytes = b""
     kind: str = "text/plain; charset=utf-8"
 
 
-# A route gets the body and the headers, in lower case.
+# A route gets the body and the headers. Names of headers are in lower case.
 Route = Callable[[bytes, Mapping[str, str]], Reply]
 
 
@@ -79,14 +79,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Serves routes in threads until closed.
+    """Serves routes in threads until it is closed.
 
     Args:
-        listen: HOST:PORT; port 0 takes a free one.
-        routes: by method and path.
+        listen: HOST:PORT. Port 0 chooses a free port.
+        routes: routes by method and path.
 
     Raises:
-        OSError: the address cannot be used.
+        OSError: If the address cannot be used.
     """
 
     daemon_threads = True
@@ -114,10 +114,10 @@ class HttpServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of ours."""
+        """Ignore a client that has disconnected; log other errors."""
         logger.debug("a connection ended early", exc_info=True)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop serving."""
         self.shutdown()
         self.server_close()

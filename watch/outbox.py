@@ -1,4 +1,6 @@
-"""Requests of a sink to another server, sent in a thread of their own, so that a slow server delays no step."""
+"""Requests of a sink to another server. A thread of their own sends them, so that a slow server does not delay
+steps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from rfa.watch.config import Endpoint
 from rfa.watch.prometheus import Requests, SourceError
 
 logger = logging.getLogger("rfa.watch")
-# Requests that wait in memory, or in a storage. Of more, the oldest are dropped.
+# Maximum number of requests that wait in memory or in a storage. Beyond it, the oldest are dropped.
 MOST_WAITING: Final = 200
 MOST_WAITING_BYTES: Final = 64 << 20
 MOST_STORED: Final = 10_000
@@ -28,34 +30,42 @@ CLOSING_SECONDS: Final = 5.0
 
 
 class RequestStorage(Protocol):
-    """Requests that wait, also after the end of the process. What cannot be done now raises OSError."""
+    """Storage for waiting requests, which outlasts the process. Methods raise OSError if they cannot be done now."""
 
     def load(self) -> list[tuple[int, int]]:
-        """Numbers and sizes of the requests of an earlier process, in order."""
+        """Return the numbers and sizes of the requests of an earlier process, in order."""
         ...
 
     def write(self, number: int, content: bytes) -> None:
-        """Add a request. Raises `StateError` if another process has taken the storage over."""
+        """Add a request.
+
+        Raises:
+            StateError: If another process has taken over the storage.
+        """
         ...
 
     def flush(self) -> None:
-        """Wait until what was written is safe from a crash of the system."""
+        """Wait until what was written survives a crash of the system."""
         ...
 
     def read(self, number: int) -> bytes:
-        """The content of a request. Raises ValueError if it is lost."""
+        """Return the content of a request.
+
+        Raises:
+            ValueError: If it is lost.
+        """
         ...
 
     def remove(self, number: int) -> None:
-        """Remove a request. Raises as `write` does."""
+        """Remove a request. It raises the same errors as `write`."""
         ...
 
 
 class FolderRequests:
-    """A file for each request.
+    """One file per request.
 
     Args:
-        folder: is made.
+        folder: directory, which is created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +98,7 @@ class FolderRequests:
         for path in [*files, self._folder] if files else []:
             try:
                 descriptor = os.open(path, os.O_RDONLY)
-            except FileNotFoundError:  # sent already
+            except FileNotFoundError:  # already sent
                 continue
             try:
                 os.fsync(descriptor)
@@ -111,7 +121,7 @@ class FolderRequests:
 
 
 class Request(NamedTuple):
-    """A request that waits; its content is in the storage if it has a number."""
+    """A waiting request. If it has a number, the storage holds its content."""
 
     path: str
     headers: Mapping[str, str]
@@ -121,18 +131,18 @@ class Request(NamedTuple):
 
 
 class Outbox:
-    """Sends requests in order, each until the server takes it.
+    """Sends requests in order, repeating each one until the server accepts it.
 
     Args:
-        name: of the sink.
+        name: name of the sink.
         endpoint: the server.
-        storage: where requests wait, also after the end of the process; None: in memory.
+        storage: storage for waiting requests, which outlasts the process. None keeps them in memory.
 
     Attributes:
-        dropped: requests that did not fit any more, or that the server refused for good.
+        dropped: number of requests that exceeded the limit, or that the server rejected permanently.
 
     Raises:
-        OSError: the storage cannot be read.
+        OSError: If the storage cannot be read.
     """
 
     def __init__(self, name: str, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
@@ -149,11 +159,11 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a request later."""
+        """Queue a request."""
         request = Request(path, headers, body, len(body))
         with self._change:
             if self._storage is not None:
@@ -169,13 +179,13 @@ class Outbox:
             self._change.notify_all()
 
     def flush(self) -> None:
-        """Wait until the stored requests are safe from a crash of the system."""
+        """Wait until the stored requests survive a crash of the system."""
         if self._storage is not None:
             with self._change:
                 self._storage.flush()
 
     def close(self) -> None:
-        """Send what waits, for some seconds."""
+        """Send the waiting requests for some seconds, then stop."""
         with self._change:
             self._is_closed, self._end = True, time.monotonic() + CLOSING_SECONDS
             self._change.notify_all()
@@ -202,7 +212,7 @@ class Outbox:
                 logger.warning("sink %s: %s", self.name, error)
 
     def _try(self, request: Request) -> bool:
-        """Send a request, and return whether it need not be sent again."""
+        """Send a request. Return whether it need not be sent again."""
         try:
             if self._storage is not None and request.number is not None:
                 head, _, body = self._storage.read(request.number).partition(b"\n")

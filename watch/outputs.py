@@ -10,16 +10,18 @@ from rfa.watch.store import Store
 
 
 def has_transactions(config: Config) -> bool:
-    """Whether outputs and offsets of Kafka are transactions: from and to the same brokers, with stored states."""
+    """Return whether outputs and offsets of Kafka form transactions. This requires the same brokers and stored
+    states.
+    """
     source, sink = config.source.kafka, config.sink.kafka
     return source is not None and sink is not None and sink.brokers == source.brokers and config.state is not None
 
 
 def make_sinks(config: Config, store: Store | None) -> list[Sink]:
-    """The sinks of a configuration that rows are written to.
+    """Return the sinks of a configuration that rows are written to.
 
     Raises:
-        OSError, ValueError: one cannot be opened.
+        OSError, ValueError: If a sink cannot be opened.
     """
 
     def storage(sink: str) -> RequestStorage | None:

@@ -1,4 +1,4 @@
-"""A source: queries by the API of Prometheus, which VictoriaMetrics, Thanos and Mimir have as well."""
+"""A source that queries the API of Prometheus, which VictoriaMetrics, Thanos and Mimir also have."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rfa.watch.config import Endpoint
 from rfa.watch.filters import Samples
 from rfa.watch.selectors import Selector, labels_of
 
-# Points of one series that a server returns at most.
+# Maximum number of points of one series that a server returns.
 MOST_POINTS: Final = 11_000
 MOST_REPLY: Final = 256 << 20
 _CHUNK: Final = 1 << 20
-# After which the values of a step are complete where nothing hides them.
+# Seconds after which the values of a step are complete if the server hides none.
 _DELAY_SECONDS: Final = 5.0
-# VictoriaMetrics leaves these seconds out of range queries with a step below a minute, or repeats a value there.
+# VictoriaMetrics leaves out these last seconds in range queries with a step below a minute, or repeats a value there.
 _HIDDEN_SECONDS: Final = 30.0
 _SHORT_STEP: Final = 60.0
 LONGEST_DELAY: Final = _DELAY_SECONDS + _HIDDEN_SECONDS
 
 
 class SourceError(RuntimeError):
-    """A server does not answer, or not as expected: try again later.
+    """Raised when a server does not answer, or not as expected. A later attempt may succeed.
 
     Attributes:
-        is_final: it refused the request, and would again.
+        is_final: whether the server rejected the request, so that a later attempt would also fail.
     """
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
@@ -50,7 +50,7 @@ class Requests:
         endpoint: the server.
 
     Attributes:
-        headers: of the last reply.
+        headers: headers of the last reply.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -60,10 +60,10 @@ class Requests:
     def send(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, most: int = MOST_REPLY
     ) -> bytes:
-        """GET, or POST with a body.
+        """Send a GET request, or a POST request if there is a body, and return the content of the reply.
 
         Raises:
-            SourceError: there is no reply, an error, or a reply of more than `most` bytes.
+            SourceError: If there is no reply, the reply is an error, or it has more than `most` bytes.
         """
         url = f"{self._endpoint.url}{path}"
         request = urllib.request.Request(url, data=body, headers={"User-Agent": "rfa-watch", **(headers or {})})
@@ -81,12 +81,12 @@ class Requests:
         except (OSError, ValueError, HTTPException) as error:
             raise SourceError(f"{self._endpoint.url}: {getattr(error, 'reason', error)}") from None
         if len(found) > most:
-            raise SourceError(f"{self._endpoint.url}: the reply has more than {most:,} bytes: make the query smaller")
+            raise SourceError(f"{self._endpoint.url}: the reply exceeds {most:,} bytes; make the query smaller")
         return found
 
 
 def _read(reply: Any, most: int, end: float) -> bytes:
-    """The content of a reply, and one byte more than `most` of a longer one."""
+    """Return the content of a reply. If it is longer than `most` bytes, return only `most` + 1 bytes."""
     parts, size = [], 0
     while size <= most and (part := reply.read1(min(_CHUNK, most + 1 - size))):
         parts.append(part)
@@ -100,17 +100,18 @@ class Prometheus:
     """The API of a server.
 
     Args:
-        endpoint: its address, without /api/v1.
+        endpoint: its URL, without /api/v1.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._requests = Requests(endpoint)
 
     def usual_delay(self, step: float) -> float:
-        """Time in seconds after which the values of a step are complete: longer for VictoriaMetrics and short steps.
+        """Return the time in seconds after which the values of a step are complete. It is longer for VictoriaMetrics
+        and short steps.
 
         Raises:
-            SourceError: there is no reply, or an error.
+            SourceError: If there is no reply, or the reply is an error.
         """
         if not self._requests.headers:
             self._get("query", {"query": "1"})
@@ -118,29 +119,29 @@ class Prometheus:
         return LONGEST_DELAY if is_victoria and step < _SHORT_STEP else _DELAY_SECONDS
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
-        """The values of a query at `start`, `start + step`, … up to `end`.
+        """Return the values of a query at `start`, `start + step`, … up to `end`.
 
         Raises:
-            SourceError: there is no reply, or an error.
+            SourceError: If there is no reply, or the reply is an error.
         """
         data = self._get("query_range", {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)})
         with _of_this_api("query_range"):
             if data["resultType"] != "matrix":
-                raise SourceError(f"the query {expr!r} gives a {data['resultType']}, not series")
+                raise SourceError(f"query {expr!r} returns a {data['resultType']} instead of series")
             return [_series(one) for one in data["result"]]
 
     def latest(self, expr: str, time: float) -> list[Samples]:
-        """The scraped values of a range selector such as `up[10m]`.
+        """Return the scraped values of a range selector such as `up[10m]`.
 
         Raises:
-            SourceError: there is no reply, or an error.
+            SourceError: If there is no reply, or the reply is an error.
         """
         data = self._get("query", {"query": expr, "time": repr(time)})
         with _of_this_api("query"):
             return [_series(one) for one in data["result"]]
 
     def metadata(self, limit: int = 20_000) -> dict[str, str]:
-        """Types of metrics by name. Servers without metadata have none."""
+        """Return the types of metrics by name. The result is empty for servers without metadata."""
         try:
             data = self._get("metadata", {"limit": str(limit)})
             with _of_this_api("metadata"):
@@ -149,17 +150,17 @@ class Prometheus:
             return {}
 
     def names(self) -> list[str]:
-        """Names of all metrics.
+        """Return the names of all metrics.
 
         Raises:
-            SourceError: there is no reply, or an error.
+            SourceError: If there is no reply, or the reply is an error.
         """
         found = self._get("label/__name__/values", {})
         with _of_this_api("label values"):
             return list(map(str, found))
 
     def type_of(self, selector: Selector) -> str | None:
-        """The type of a metric; None: unknown."""
+        """Return the type of a metric, or None if it is unknown."""
         if selector.name is None:
             return None
         try:
@@ -171,10 +172,10 @@ class Prometheus:
             return None
 
     def count(self, expr: str, time: float) -> int:
-        """Number of series of a query at a time.
+        """Return the number of series of a query at a time.
 
         Raises:
-            SourceError: there is no reply, or an error.
+            SourceError: If there is no reply, or the reply is an error.
         """
         data = self._get("query", {"query": f"count({expr})", "time": repr(time)})
         with _of_this_api("query"):
@@ -191,15 +192,15 @@ class Prometheus:
 
 @contextmanager
 def _of_this_api(path: str) -> Iterator[None]:
-    """Raise that a reply is another than expected."""
+    """Raise a SourceError if the block cannot interpret a reply."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
-        raise SourceError(f"{path}: the reply is none of Prometheus' API") from None
+        raise SourceError(f"{path}: the reply does not follow the Prometheus API") from None
 
 
 def _series(one: Any) -> Samples:
-    points = one.get("values", [])  # none in a series of histograms
+    points = one.get("values", [])  # absent in a series of histograms
     times = np.array([float(t) for t, _ in points])
     values = np.array([float(value) for _, value in points])
     labels = {name: value for name, value in one["metric"].items() if isinstance(value, str)}

@@ -1,7 +1,7 @@
-"""Observations that are pushed to a watch: which query takes them, and messages of one observation in JSON.
+"""Observations that are pushed to a watch: routing to queries, and JSON messages with one observation each.
 
-A message is `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`; t is in seconds since 1970,
-without it now; a value of null is missing.
+A message is `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`. t is in seconds since 1970
+and defaults to now. A null value is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rfa.watch.config import Query
 from rfa.watch.filters import Samples
 from rfa.watch.selectors import NAME, Labels, labels_of
 
-# Labels of a series, their names and values together, and of series whose queries are remembered, with what each adds.
+# Maximum number of labels of a series, maximum size of their names and values together, and the same for series whose
+# queries are cached, with the overhead of each.
 MOST_LABELS: Final = 64
 MOST_LABEL_BYTES: Final = 8_192
 MOST_REMEMBERED_BYTES: Final = 256 << 20
@@ -29,7 +30,7 @@ _COUNTERS: Final = ("_total", "_count", "_bucket")
 
 
 class Router:
-    """Gives series to the queries whose selector they match."""
+    """Assigns series to the queries whose selectors match them."""
 
     def __init__(self, queries: Sequence[Query]) -> None:
         self._selectors = [(query.name, selector) for query in queries if (selector := query.selector) is not None]
@@ -37,7 +38,7 @@ class Router:
         self._bytes = 0
 
     def route(self, samples: Iterable[Samples]) -> dict[str, list[Samples]]:
-        """The samples by the name of the query; one that none selects is left out."""
+        """Return the samples by name of the query. Samples that no query selects are left out."""
         found: dict[str, list[Samples]] = {}
         for one in samples:
             names = self._names.get(one.labels)
@@ -61,13 +62,13 @@ class Router:
 
 
 def is_counter_name(query: Query) -> bool:
-    """Whether a pushed metric is a counter by its name."""
+    """Return whether a pushed metric is a counter, judging by its name."""
     selector = query.selector
     return selector is not None and (selector.name or "").endswith(_COUNTERS)
 
 
 def read_messages(messages: Iterable[bytes], now: float) -> tuple[list[Samples], int]:
-    """The observations of messages, and the number of messages that have none."""
+    """Return the observations in messages, and the number of invalid messages."""
     found, refused = [], 0
     for message in messages:
         try:
@@ -91,17 +92,17 @@ def _read(document: Mapping[str, Any], now: float) -> Samples:
 
 
 def read_lines(path: Path) -> Iterator[list[bytes]]:
-    """The messages of a file, some at a time.
+    """Yield the messages of a file in batches.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: a line is too long.
+        OSError: If the file cannot be read.
+        ValueError: If a line is too long.
     """
     with path.open("rb") as file:
         found: list[bytes] = []
         while line := file.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
-                raise ValueError(f"{path}: has a line of more than {LONGEST_LINE:,} bytes")
+                raise ValueError(f"{path} has a line of more than {LONGEST_LINE:,} bytes")
             if line.strip():
                 found.append(line)
             if len(found) == _LINES:
@@ -111,5 +112,5 @@ def read_lines(path: Path) -> Iterator[list[bytes]]:
 
 
 def named(name: str, labels: Mapping[str, str]) -> Labels:
-    """Labels with the name of the metric."""
+    """Return labels that include the name of the metric."""
     return labels_of({**labels, NAME: name})

@@ -8,12 +8,12 @@ from typing import Any
 from rfa.watch.config import Config, Query
 from rfa.watch.prometheus import LONGEST_DELAY
 
-# Steps without news after which a watch counts as stalled.
+# Number of steps without a new one after which a watch counts as stalled.
 STALLED_STEPS = 5
 
 
 def alert_rules(config: Config) -> str:
-    """The rules as YAML."""
+    """Return the rules as YAML."""
     lines = ["groups:", "- name: rfa-watch", "  rules:"]
     for query in config.query:
         lines += [
@@ -53,7 +53,7 @@ def _camel(name: str) -> str:
 
 
 def dashboard(config: Config) -> dict[str, Any]:
-    """The dashboard as JSON: for each query its values with their intervals, and its scores."""
+    """Return the dashboard as JSON. For each query it shows the values with their intervals, and the scores."""
     panels = []
     for row, query in enumerate(config.query):
         chosen = f"{{query={json.dumps(query.name)}}}"

@@ -15,13 +15,13 @@ from rfa.watch.outbox import Outbox, RequestStorage
 from rfa.watch.sinks import Sink, rows_as_documents
 
 JSON: Final = {"Content-Type": "application/json"}
-# Steps, and seconds at least, after which an alert that is not sent again ends. Values may be sent late.
+# Number of steps, and minimum seconds, after which an alert that is not sent again ends. Values may be sent late.
 _ALERT_STEPS: Final = 5
 _ALERT_SECONDS: Final = 300.0
 
 
 class OutboxSink(Sink):
-    """Sends requests by an outbox."""
+    """Sends requests through an outbox."""
 
     outbox: Outbox
 
@@ -35,7 +35,7 @@ class OutboxSink(Sink):
 
 
 class RemoteWrite(OutboxSink):
-    """Outputs of rows as series of a server with remote write."""
+    """Writes the outputs of rows as series to a server, with remote write."""
 
     def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("remote_write", endpoint, storage)
@@ -50,7 +50,9 @@ class RemoteWrite(OutboxSink):
 
 
 class Webhook(OutboxSink):
-    """A POST of JSON for the rows at which incidents begin and end: `{"events": [...]}`, rows with a `status`."""
+    """Sends a POST request for the rows at which incidents begin and end, with the JSON `{"events": [...]}`. An event
+    is a row with a `status`.
+    """
 
     def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("webhook", endpoint, storage)
@@ -65,7 +67,7 @@ class Webhook(OutboxSink):
 
 
 class Alertmanager(OutboxSink):
-    """Open incidents as alerts, sent at each step; one that is not sent again ends by itself."""
+    """Sends open incidents as alerts at each step. An alert that is not sent again ends by itself."""
 
     def __init__(self, endpoint: Endpoint, step: float, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("alertmanager", endpoint, storage)

@@ -1,7 +1,8 @@
-"""Where the states of a watch are stored: two files, or lists in Redis.
+"""Storage for the states of a watch, in two files or in lists in Redis.
 
-A storage has the frames of the states, replaced as a whole, and those of a journal of the rows since then. The
-generation of the states is in the journal too: a journal of another one belongs to states that were replaced.
+A storage has the frames of the states, which are replaced as a whole, and the frames of a journal of the rows since
+then. The journal also has the generation of the states. A journal of another generation belongs to states that were
+replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rfa.runtime.state.sealer import SealBroken
 _LENGTH: Final = struct.Struct("<I")
 _GENERATION: Final = struct.Struct("<Q")
 MOST_FRAME: Final = 1 << 30
-# Redis: of a request, and how long an append waits for it. Frames of a read.
+# Timeouts for Redis, for a request and for an append, and number of frames per read.
 _TIMEOUT_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.2
 _FRAMES: Final = 4
@@ -30,23 +31,23 @@ _UNUSED_SECONDS: Final = 3_600
 
 
 class StateError(ValueError):
-    """Stored states that cannot be used; the message says why."""
+    """Raised when stored states cannot be used. The message says why."""
 
 
 class Storage(Protocol):
-    """Frames of states and of a journal. One process at a time.
+    """Frames of states and of a journal, for one process at a time.
 
-    Reading and writing raise OSError where it is not possible now, and StateError where another process has taken over.
+    Reading and writing raise OSError if they are not possible now, and StateError if another process has taken over.
     """
 
     name: str
 
     def states(self) -> Iterator[bytes]:
-        """The frames of the states; none before the first `replace`."""
+        """Yield the frames of the states. There are none before the first `replace`."""
         ...
 
     def journal(self, generation: int) -> Iterator[bytes]:
-        """The frames of the journal of these states. A frame that was not completed ends it."""
+        """Yield the frames of the journal of these states, up to the first incomplete frame."""
         ...
 
     def replace(self, generation: int, frames: Iterable[bytes]) -> None:
@@ -54,23 +55,25 @@ class Storage(Protocol):
         ...
 
     def append(self, index: int, frame: bytes) -> None:
-        """Add the frame of this index to the journal, safe from a crash afterwards. It may be repeated if it failed."""
+        """Add the frame with this index to the journal. It then survives a crash. A call that failed may be
+        repeated.
+        """
         ...
 
     def close(self) -> None:
-        """Let another process use it."""
+        """Let another process use the storage."""
         ...
 
 
 class FileStorage:
-    """FILE and FILE.journal. Each frame follows its length.
+    """The files FILE and FILE.journal. Each frame is preceded by its length.
 
     Args:
-        path: of the states.
+        path: file of the states.
 
     Raises:
-        StateError: another process uses the file.
-        OSError: it cannot be written.
+        StateError: If another process uses the file.
+        OSError: If the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +97,7 @@ class FileStorage:
         """See `Storage`."""
         if self._journal_path.exists():
             with self._journal_path.open("rb") as file:
-                # Another generation: the process ended between the replacement of the two files.
+                # Another generation means that the process ended between the replacements of the two files.
                 if file.read(_GENERATION.size) == _GENERATION.pack(generation):
                     yield from _frames(file)
 
@@ -113,7 +116,7 @@ class FileStorage:
     def append(self, index: int, frame: bytes) -> None:
         """See `Storage`."""
         if self._journal is None:
-            raise OSError(f"{self._journal_path}: its states were not stored")
+            raise OSError(f"{self._journal_path}: the states of this journal were not stored")
         del self._ends[index + 1 :]
         self._journal.seek(self._ends[index])
         content = memoryview(_LENGTH.pack(len(frame)) + frame)
@@ -131,7 +134,7 @@ class FileStorage:
         self._lock.close()
 
     def _move(self, path: Path) -> None:
-        """Put a file in place."""
+        """Move a file to its final path."""
         _new(path).replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -145,7 +148,7 @@ def _new(path: Path) -> Path:
 
 
 def _write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file beside another."""
+    """Write a file next to another one."""
     try:
         with _new(path).open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -167,23 +170,23 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
 
 
 class RedisStorage:
-    """Lists in Redis, whose frames are sealed by the caller.
+    """Lists in Redis. The caller seals the frames.
 
         rfa:watch:NAME              a hash: `owner`, the process that writes, and `set`, the lists that count
         rfa:watch:NAME:states:SET   frames of the states
         rfa:watch:NAME:journal:SET  frames of their journal
-        rfa:watch:NAME:outbox:SINK  a hash: requests that wait, by number; see `RedisRequests`
+        rfa:watch:NAME:outbox:SINK  a hash of the waiting requests by number, see `RedisRequests`
 
-    The process that began last is the owner. The writes of one before fail, so that no row is confirmed twice.
+    The process that started last is the owner. Writes of an earlier process fail, so that no row is confirmed twice.
 
     Args:
         url: `redis://` or `rediss://`.
-        name: of the watch.
-        password: of Redis, if the URL has none.
+        name: name of the watch.
+        password: password of Redis, if the URL has none.
 
     Raises:
-        StateError: the URL is malformed.
-        OSError: Redis does not answer.
+        StateError: If the URL is malformed.
+        OSError: If Redis does not answer.
     """
 
     def __init__(self, url: str, name: str, password: str | None = None) -> None:
@@ -217,7 +220,7 @@ class RedisStorage:
         self._call(lambda: self._redis.unlink(states))
         for k, frame in enumerate(frames):
             self._call(functools.partial(self._redis.rpush, states, frame))
-            if k == 0:  # lists of a process that ends here do not stay
+            if k == 0:  # removes the lists if a process ends here
                 self._call(lambda: self._redis.expire(states, _UNUSED_SECONDS))
 
         def change(transaction: Any) -> None:
@@ -231,7 +234,7 @@ class RedisStorage:
     def append(self, index: int, frame: bytes) -> None:
         """See `Storage`."""
         key = self._key("journal", self._set)
-        # Frames are sealed for their index: one that arrived without a reply must not be added again.
+        # Frames are sealed for their index, so a frame that was written without a reply must not be added again.
         self._transact(
             lambda transaction: transaction.rpush(key, frame), lambda: self._redis.lindex(key, index) == frame
         )
@@ -254,7 +257,7 @@ class RedisStorage:
         return str((self._redis.hget(self._root, "set") or b"").decode())
 
     def change_outbox(self, sink: str, change: Callable[[Any, str], object]) -> None:
-        """Change the hash of a sink, as the owner."""
+        """Change the hash of a sink as the owner."""
         key = self._key("outbox", sink)
         self._transact(lambda transaction: change(transaction, key), lambda: False)
 
@@ -263,7 +266,7 @@ class RedisStorage:
         return self._call(lambda: read(self._redis, self._key("outbox", sink)))
 
     def _transact(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:
-        """Change something as the owner, once, also where a reply is lost."""
+        """Make a change once as the owner, even if a reply is lost."""
         end = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             try:
@@ -278,7 +281,7 @@ class RedisStorage:
         with self._redis.pipeline(transaction=True) as transaction:
             transaction.watch(self._root)
             if transaction.hget(self._root, "owner") != self._owner.encode():
-                raise StateError(f"{self.name}: another process has taken it over")
+                raise StateError(f"{self.name}: another process has taken over this storage")
             if not is_done():
                 transaction.multi()
                 change(transaction)
@@ -292,12 +295,12 @@ class RedisStorage:
 
 
 class RedisRequests:
-    """Requests of a sink in Redis; see `rfa.watch.outbox.RequestStorage`.
+    """Requests of a sink in Redis. See `rfa.watch.outbox.RequestStorage`.
 
     Args:
-        storage: of the same watch.
-        sink: its name.
-        seal, open_sealed: the content of a request, by its number.
+        storage: storage of the same watch.
+        sink: name of the sink.
+        seal, open_sealed: seal and open the content of a request, given its number.
     """
 
     def __init__(
@@ -321,7 +324,7 @@ class RedisRequests:
         self._storage.change_outbox(self._sink, lambda transaction, key: transaction.hset(key, number, sealed))
 
     def flush(self) -> None:
-        """See `RequestStorage`. Redis answers when it has a request."""
+        """See `RequestStorage`. Redis replies once it has a request, so there is nothing to wait for."""
         return
 
     def read(self, number: int) -> bytes:

@@ -1,8 +1,8 @@
 """The states of a watch and a journal, so that nothing is lost or counted twice.
 
-The storage has all states at some time, and the rows since then, confirmed at each step. A restart reads the states and
-filters the rows of the journal again, with the same results bit for bit. Each frame is sealed by the state keys, or
-preceded by its digest where there are none. An incomplete frame at the end of the journal was never confirmed.
+The storage has all states at some time, and the rows since then, which are confirmed at each step. A restart reads the
+states and filters the rows of the journal again, with the same results bit for bit. Each frame is sealed by the state
+keys, or preceded by its digest if there are none. An incomplete frame at the end of the journal was never confirmed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ MAGIC: Final = "rfa watch 2"
 _LENGTH: Final = struct.Struct("<I")
 _DIGEST_BYTES: Final = 16
 _SCOPE: Final = StateScope("watch", "filter", "")
-# Series whose states are in one frame.
+# Number of series whose states are in one frame.
 SERIES_PER_FRAME: Final = 256
-# Of the rows that wait for a storage that cannot be written.
+# Maximum number of bytes of rows that wait while the storage cannot be written.
 MOST_WAITING_BYTES: Final = 64 << 20
 Cursors = dict[str, Any]
-# Filters rows of the journal again: those of each query, and the cursors that were stored with them.
+# Filters rows of the journal again, given the rows of each query and the cursors that were stored with them.
 Replay = Callable[[Sequence[tuple[QueryFilter, Rows]], Cursors], None]
 
 
 class StoreUnavailable(OSError):
-    """The storage cannot be written now."""
+    """Raised when the storage cannot be written now."""
 
 
 class Store:
     """The states of a watch.
 
     Args:
-        storage: where they are.
-        keys: that seal them; none: they have only digests.
+        storage: where the states are stored.
+        keys: keys that seal the states. Without keys, they only have digests.
     """
 
     def __init__(self, storage: Storage, keys: Sequence[bytes] = ()) -> None:
@@ -56,19 +56,19 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Of the storage, for messages."""
+        """Name of the storage, for messages."""
         return self._storage.name
 
     def load(self, filters: Mapping[str, QueryFilter], replay: Replay) -> tuple[Cursors, list[str]]:
         """Restore the states of filters.
 
         Returns:
-            The cursors of the sources, and the queries whose stored states belong to another expression or model: these
-            start anew.
+            The cursors of the sources, and the queries whose stored states belong to another expression or model. These
+            queries start again.
 
         Raises:
-            StateError: a frame was altered, or sealed by other keys.
-            OSError: the storage cannot be read.
+            StateError: If a frame was altered, or sealed by other keys.
+            OSError: If the storage cannot be read.
         """
         frames = self._opened(self._storage.states(), "states")
         first = next(frames, None)
@@ -76,7 +76,7 @@ class Store:
             return {}, []
         header = orjson.loads(first)
         if header["magic"] != MAGIC:
-            raise StateError(f"{self.name}: was written by another version: remove it to start anew")
+            raise StateError(f"{self.name} was written by another version; remove it to start again")
         self._generation = header["generation"]
         cursors, stored = header["cursors"], header["queries"]
         restored = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
@@ -87,11 +87,11 @@ class Store:
         return {name: cursor for name, cursor in cursors.items() if name in restored or name not in filters}, lost
 
     def append(self, rows: Mapping[str, Rows], cursors: Cursors) -> None:
-        """Confirm rows that were filtered, and how far the sources were read.
+        """Confirm rows that were filtered, and the positions of the sources.
 
         Raises:
-            StoreUnavailable: they cannot be written now. They wait for the next call, or for `save`.
-            StateError: too many wait, or another process has taken the storage over.
+            StoreUnavailable: If the rows cannot be written now. They wait for the next call, or for `save`.
+            StateError: If too many rows wait, or another process has taken over the storage.
         """
         header = {
             "cursors": cursors,
@@ -100,11 +100,11 @@ class Store:
         arrays = [array.tobytes() for one in rows.values() for array in (one.slots, one.times, one.values)]
         self._waiting.append(self._seal(_packed(header, arrays), "journal", self._count + len(self._waiting)))
         if sum(map(len, self._waiting)) > MOST_WAITING_BYTES:
-            raise StateError(f"{self.name}: cannot be written, and {MOST_WAITING_BYTES:,} bytes wait")
+            raise StateError(f"{self.name} cannot be written, and {MOST_WAITING_BYTES:,} bytes are waiting")
         self.flush()
 
     def flush(self) -> None:
-        """Confirm the rows that wait. Raises the errors of `append`."""
+        """Confirm the waiting rows. This raises the same errors as `append`."""
         while self._waiting:
             try:
                 self._storage.append(self._count, self._waiting[0])
@@ -117,8 +117,8 @@ class Store:
         """Replace the stored states, and begin an empty journal.
 
         Raises:
-            OSError: they cannot be written now. The states and the journal before are still there.
-            StateError: another process has taken the storage over.
+            OSError: If they cannot be written now. The previous states and journal are kept.
+            StateError: If another process has taken over the storage.
         """
         queries = {
             name: {
@@ -137,7 +137,7 @@ class Store:
         self._waiting.clear()
 
     def requests(self, sink: str) -> RedisRequests | None:
-        """Where the requests of a sink wait, if the storage is Redis."""
+        """Return the storage for waiting requests of a sink, if the states are stored in Redis."""
         if not isinstance(self._storage, RedisStorage):
             return None
         kind = f"outbox {sink}"
@@ -171,18 +171,18 @@ class Store:
     # Frames.
 
     def _opened(self, frames: Iterator[bytes], kind: str) -> Iterator[bytes]:
-        """The contents of frames. One at the end of a journal that cannot be opened ends it."""
+        """Yield the contents of frames. In a journal, the last frame may be unreadable and then ends it."""
         for k, sealed in enumerate(frames):
             try:
                 content = self._open(sealed, kind, k)
             except SealBroken as error:
                 if kind == "journal" and next(frames, None) is None:
                     return
-                raise StateError(f"{self.name}: {error}; check RFA_STATE_KEYS, or remove it to start anew") from None
+                raise StateError(f"{self.name}: {error}; check RFA_STATE_KEYS, or remove it to start again") from None
             yield content
 
     def _purpose(self, kind: str, index: int) -> str:
-        # The generation is in the header of the states, so a frame of theirs is bound to its position only.
+        # The header of the states has the generation, so their frames are bound to their positions only.
         return f"{kind} {self._generation if kind == 'journal' else 0} {index}"
 
     def _seal(self, content: bytes, kind: str, index: int) -> bytes:
@@ -195,7 +195,7 @@ class Store:
             return self._sealer.open(sealed, _SCOPE, self._purpose(kind, index))
         content = sealed[_DIGEST_BYTES:]
         if sealed[:_DIGEST_BYTES] != self._digest(content, kind, index):
-            raise SealBroken("altered, or sealed by keys")
+            raise SealBroken("altered, or sealed by other keys")
         return content
 
     def _digest(self, content: bytes, kind: str, index: int) -> bytes:
@@ -205,16 +205,18 @@ class Store:
 
 
 def open_store(options: StateOptions, keys: Sequence[bytes]) -> Store:
-    """The store that a configuration names.
+    """Open the store that a configuration names.
 
     Raises:
-        StateError: another process uses the file, or there are no keys for Redis.
-        OSError: it cannot be used.
+        StateError: If another process uses the file, or there are no keys for Redis.
+        OSError: If the store cannot be used.
     """
     if options.file is not None:
         return Store(FileStorage(options.file), keys)
     if not keys:
-        raise StateError("state.redis: set RFA_STATE_KEYS or RFA_STATE_KEYS_FILE, so that Redis sees no states")
+        raise StateError(
+            "state.redis: set RFA_STATE_KEYS or RFA_STATE_KEYS_FILE, because states in Redis must be sealed"
+        )
     file = options.password_file
     password = None if file is None else file.read_text(encoding="utf-8").strip()
     return Store(RedisStorage(str(options.redis), options.name, password), keys)
@@ -236,18 +238,20 @@ def _fits(target: QueryFilter, name: str, stored: Mapping[str, Any]) -> bool:
     if stored["digest"] != target.digest or stored["fields"] != target.fields:
         return False
     if (most := max(stored["slots"], default=-1) + 1) > target.pool.capacity:
-        raise StateError(f"query {name}: series_limit must be at least {most}, because so many have a stored state")
+        raise StateError(
+            f"query {name}: series_limit must be at least {most}, the number of series with a stored state"
+        )
     return True
 
 
 def _restore(target: QueryFilter | None, stored: Mapping[str, Any], frames: Iterator[bytes]) -> None:
-    """Read the states of a query; without a target they are skipped."""
+    """Read the states of a query. Without a target, they are skipped."""
     slots = np.array(stored["slots"], np.int64)
     packed: dict[int, bytes] = {}
     for first in range(0, len(slots), SERIES_PER_FRAME):
         part, content, position = slots[first : first + SERIES_PER_FRAME], next(frames, None), 0
         if content is None:
-            raise StateError("the stored states are incomplete: remove them to start anew")
+            raise StateError("the stored states are incomplete; remove them to start again")
         if target is None:
             continue
         for array in target.pool.arrays.values():

@@ -1,4 +1,4 @@
-"""The history of queries whose series are pushed: range queries to a server, or a file of messages."""
+"""The history of queries whose series are pushed, from range queries to a server or from a file of messages."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def warm_up(config: Config, filters: Mapping[str, QueryFilter], now: float) -> t
     """Filter the history of some queries, without outputs.
 
     Returns:
-        The time up to which each query was read, and the lines that were refused.
+        The time up to which each query was read, and the number of refused lines.
 
     Raises:
-        OSError, ValueError: the history cannot be read.
+        OSError, ValueError: If the history cannot be read.
     """
     if config.warmup is None or not filters:
         return {}, 0

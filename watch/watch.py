@@ -1,8 +1,8 @@
-"""A running watch: sources, the filters of the queries, sinks, and the store of states.
+"""A running watch with its sources, the filters of the queries, the sinks, and the store for the states.
 
-Each step reads what is new, filters it, writes the outputs, and confirms the rows in the store. After a crash between
-the last two, a restart reads the same rows again and writes the same outputs again: rows are filtered exactly once, and
-written at least once. From Kafka to Kafka outputs are written exactly once: see `rfa.watch.kafka`.
+Each step reads new observations, filters them, writes the outputs, and confirms the rows in the store. After a crash
+between the last two, a restart reads the same rows and writes the same outputs again. Rows are therefore filtered
+exactly once, and written at least once. From Kafka to Kafka, outputs are written exactly once. See `rfa.watch.kafka`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rfa.watch.store import Cursors, Store, StoreUnavailable
 from rfa.watch.warmup import warm_up
 
 logger = logging.getLogger("rfa.watch")
-# Work after which the states are stored anew, in seconds and in times of how long storing takes: a restart repeats at
-# most so much of it.
+# Amount of work after which the states are stored again, in seconds and in multiples of the time to store them. A
+# restart repeats at most this much work.
 SAVE_AFTER_SECONDS: Final = 10.0
 SAVE_AFTER_SAVES: Final = 10.0
-# How far ahead of this clock a pushed observation may be, and a cursor, before the clock was set back.
+# How far a pushed observation may be ahead of this clock, and a cursor, which is ahead after the clock was set back.
 MOST_AHEAD_SECONDS: Final = 600.0
 
 
@@ -41,13 +41,13 @@ class Watch:
 
     Args:
         config: what to watch.
-        store: of the states; None: they are lost at the end.
-        now: the time in seconds since 1970.
-        source: what answers queries in place of the configured server.
+        store: store for the states. With None, they are lost at the end.
+        now: returns the time in seconds since 1970.
+        source: answers queries instead of the configured server.
 
     Raises:
-        ValueError, FileNotFoundError: a model cannot be had, or the stored states cannot be used.
-        OSError: the store or Kafka cannot be used.
+        ValueError, FileNotFoundError: If a model cannot be loaded, or the stored states cannot be used.
+        OSError: If the store or Kafka cannot be used.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Watch:
         if store is not None:
             self.cursors, lost = store.load(self.filters, self._replay)
             for name in lost:
-                logger.warning("query %s starts anew: its expression, type or model has changed", name)
+                logger.warning("query %s starts again, because its expression, type or model has changed", name)
             store.save(self.filters, self.cursors)
 
     def _make_filters(self, config: Config) -> dict[str, QueryFilter]:
@@ -92,9 +92,10 @@ class Watch:
         self._router = Router(config.query)
 
     def reload(self, path: Path) -> bool:
-        """Use another configuration; if it is invalid, the present one stays. Addresses and files stay.
+        """Use another configuration. If it is invalid, the current one is kept. Addresses and files do not change.
 
-        States of queries whose expression, type and model are the same go on. The others read their history first.
+        The states of queries with the same expression, type and model are kept. The other queries read their history
+        first.
         """
         try:
             config = load_config(path)
@@ -112,7 +113,7 @@ class Watch:
                 self._configure(config, filters)
                 self.save()
         except (ValueError, OSError) as error:
-            logger.error("the configuration stays as it was: %s", error)
+            logger.error("the configuration was not changed: %s", error)
             self.reloads["failure"] += 1
             return False
         logger.info("the configuration was read again: %s", path)
@@ -120,11 +121,13 @@ class Watch:
         return True
 
     def _continues(self, name: str, one: QueryFilter) -> bool:
-        """Whether the states of a query go on in another filter."""
+        """Return whether another filter can continue with the states of a query."""
         return name in self.cursors and name in self.filters and one.fits(self.filters[name])
 
     def _replace_sinks(self, config: Config) -> None:
-        """Close the sinks, and open those of a configuration, or the same again if they cannot be opened."""
+        """Close the sinks and open the sinks of a configuration. If they cannot be opened, open the previous ones
+        again.
+        """
         for sink in self.sinks:
             sink.close()
         try:
@@ -136,7 +139,7 @@ class Watch:
     # Rows.
 
     def _replay(self, some: Sequence[tuple[QueryFilter, Rows]], cursors: Cursors) -> None:
-        """Filter stored rows again, and write their outputs where a sink did not make them visible."""
+        """Filter stored rows again, and write their outputs if a sink has not made them visible."""
         sinks = [sink for sink in self.sinks if not sink.is_committed(cursors)]
         for one, rows in some:
             for wave in waves(rows) if sinks else [rows]:
@@ -150,10 +153,10 @@ class Watch:
         """Filter rows, write their outputs, and confirm them.
 
         Args:
-            is_silent: write no outputs: they are history.
+            is_silent: whether the rows are history, whose outputs are not written.
 
         Raises:
-            StoreUnavailable: the rows are filtered, but cannot be stored now. They wait for the next call.
+            StoreUnavailable: If the rows are filtered, but cannot be stored now. They wait for the next call.
         """
         begin = time.monotonic()
         with self._lock:
@@ -186,7 +189,7 @@ class Watch:
             raise
 
     def save(self) -> None:
-        """Store all states. If that is not possible now, the journal grows until the next time."""
+        """Store all states. If that is not possible now, the journal grows until the next attempt."""
         with self._lock:
             begin = time.monotonic()
             if self._store is not None:
@@ -194,19 +197,19 @@ class Watch:
                     self._store.save(self.filters, self.cursors)
                 except OSError as error:
                     self.counts["rfa_watch_store_errors_total"] += 1
-                    logger.error("the states cannot be stored: %s", error)
+                    logger.error("cannot store the states: %s", error)
             self._work, self._save_seconds = 0.0, time.monotonic() - begin
 
     def push(
         self, samples: Sequence[Samples], cursors: Cursors | None = None, *, only: Collection[str] | None = None
     ) -> None:
-        """Filter observations that were pushed, each by the queries that select it. Returns when they are confirmed.
+        """Filter pushed observations, each with the queries that select it. Return when they are confirmed.
 
         Args:
-            only: they are history for these queries.
+            only: queries for which the observations are history.
 
         Raises:
-            StoreUnavailable: see `ingest`.
+            StoreUnavailable: See `ingest`.
         """
         with self._lock:
             found, now = self._router.route(samples), self._now()
@@ -225,16 +228,16 @@ class Watch:
     def push_messages(
         self, messages: Sequence[bytes], cursors: Cursors | None = None, *, only: Collection[str] | None = None
     ) -> None:
-        """The same of messages in JSON."""
+        """Filter the observations in JSON messages. See `push`."""
         samples, refused = read_messages(messages, self._now())
         self.counts["rfa_watch_messages_refused_total"] += refused
         self.push(samples, cursors, only=only)
 
     def warm_up(self) -> None:
-        """Read the history of queries that have no series yet, if they are pushed and the configuration says where.
+        """Read the history of pushed queries that have no series yet, if the configuration has a source for it.
 
         Raises:
-            OSError, ValueError: it cannot be read.
+            OSError, ValueError: If the history cannot be read.
         """
         new = {name: one for name, one in self.filters.items() if name not in self.cursors}
         cursors, refused = warm_up(self.config, new, self._now())
@@ -273,7 +276,7 @@ class Watch:
         silent_until = end if last is None else -math.inf
         if last is not None and last > end + max(MOST_AHEAD_SECONDS, step):
             logger.warning("query %s: the clock was set back by %.0f s", name, last - end)
-            last = self.cursors[name] = end  # its series drop what they have already
+            last = self.cursors[name] = end  # its series drop what they already have
         begin = self.config.history_begin(end) if last is None else last
         for to, samples in read_parts(queries, one.query.expr, (begin, end), step):
             with self._lock:
@@ -323,7 +326,7 @@ class Watch:
     def close(self) -> None:
         """Store the states and end.
 
-        After an error the journal stays as it is: rows may be in it whose outputs Kafka has not committed.
+        After an error, the journal is kept, because it may have rows whose outputs Kafka has not committed.
         """
         with self._lock:
             for sink in self.sinks:
@@ -336,7 +339,7 @@ class Watch:
     # Metrics.
 
     def metrics(self) -> str:
-        """The text of `/metrics`."""
+        """Return the text of `/metrics`."""
         with self._lock:
             samples = [one for each in self.filters.values() for one in output_samples(each)]
             samples += own_samples(self.filters.values())

@@ -376,7 +376,7 @@ def test_history_of_pushed_series_comes_from_a_file(tmp_path: Path) -> None:
     again.close()
     with pytest.raises(ConfigError, match="warmup: name a prometheus or a file"):
         config_of("stdin]", "[warmup]")
-    with pytest.raises(ConfigError, match=r"source.prometheus has its own history"):
+    with pytest.raises(ConfigError, match=r"not supported with source.prometheus"):
         config_of('prometheus]\nurl = "http://127.0.0.1:9"', f'[warmup]\nfile = "{file}"')
 
 
