@@ -109,7 +109,7 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path) -> None:
         assert error(str(path), "--dry-run").startswith("rfa: state.file: the folder of ")
     path.write_bytes(b"\xff")
     assert error(str(path)) == f"rfa: {path} is not UTF-8 text\n"
-    assert error("init", "server").startswith("rfa: url: must be an address such as")
+    assert error("init", "server").startswith("rfa: url: must be a URL such as")
 
 
 def test_without_a_command_the_help_is_shown() -> None:

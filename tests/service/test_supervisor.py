@@ -256,7 +256,7 @@ def test_a_process_that_says_what_is_no_message_is_replaced(tmp_path: Path) -> N
     with serving(tmp_path) as server:
         babbler = server.children()[0]
         (tmp_path / f"babble-{babbler}").touch()
-        wait_until(lambda: f"(pid {babbler}) sent an invalid message and is killed" in server.log)
+        wait_until(lambda: f"(pid {babbler}) sent an invalid message (" in server.log)
         wait_until(lambda: babbler not in server.children() and server.engines() == {"0", "1"})
         assert server.end() == 0
         assert "Traceback" not in server.log

@@ -63,18 +63,18 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('step = "15s"', 'step = "15 apples"', 'watch.toml:1: step: must be a duration above 0 such as "15s"'),
+        ('step = "15s"', 'step = "15 apples"', 'watch.toml:1: step: must be a positive duration such as "15s"'),
         ('step = "15s"', "step = ", "watch.toml: Invalid value (at line 1"),
-        ('step = "15s"', 'stop = "15s"', "watch.toml:1: stop: no such key; allowed are step, history, delay"),
+        ('step = "15s"', 'stop = "15s"', "watch.toml:1: stop: unknown key; the allowed keys are step, history, delay"),
         ('type = "gauge"', 'type = "guage"', "18: query[1].type: Input should be 'auto', 'gauge' or 'counter'"),
         ('"load"', '"requests"', "query: the name 'requests' is used twice"),
         ('tz = "Europe/Berlin"', 'tz = "Berlin"', "watch.toml:15: query[1]: "),
-        ('tz = "Europe/Berlin"', "colour = 1", "19: query[1].colour: no such key; allowed are name, expr"),
+        ('tz = "Europe/Berlin"', "colour = 1", "19: query[1].colour: unknown key; the allowed keys are name, expr"),
         ('expr = "node_load1"', "", "watch.toml:15: query[1].expr: is required"),
         ('"1/day", direction', '"1/century", direction', "query[0]: alarm.rate must be a share of the observations"),
         ('"sat 22:00-23:30"', '"some day"', "query[0]: alarm.mute[0] must be a weekly window"),
-        ("http://localhost:9090/", "localhost:9090", "watch.toml:5: source.prometheus.url: must be an address such as"),
-        ("[sink.metrics]", "[sink.metric]", "watch.toml:7: sink.metric: no such key; allowed are metrics, stdout"),
+        ("http://localhost:9090/", "localhost:9090", "watch.toml:5: source.prometheus.url: must be a URL such as"),
+        ("[sink.metrics]", "[sink.metric]", "watch.toml:7: sink.metric: unknown key; the allowed keys are metrics"),
         ("[source.prometheus]\nurl", "[state]\nfile", "source: Field required"),
     ],
 )  # fmt: skip

@@ -246,7 +246,7 @@ def test_standard_input() -> None:
 def test_a_query_of_a_push_source_must_be_a_selector() -> None:
     with pytest.raises(ConfigError, match="query 'q': expr must be a selector such as"):
         config_of("stdin]", query='name = "q"\nexpr = "rate(load[5m])"')
-    with pytest.raises(ConfigError, match="source: name one of prometheus, remote_write, otlp, kafka, stdin"):
+    with pytest.raises(ConfigError, match="source: name exactly one of prometheus, remote_write, otlp, kafka, stdin"):
         config_of("stdin]\n[source.otlp]")
 
 
