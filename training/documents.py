@@ -1,7 +1,9 @@
-"""Texts of a corpus, streamed: plain text in any encoding, JSONL, Parquet, and Arrow as Hugging Face datasets write it.
+"""Streams the texts of a corpus from plain text in any encoding, JSONL, Parquet, and Arrow as written by Hugging Face
+datasets.
 
-A file of plain text is one document. In the others each row is one, the text of the field `field`. Memory is bounded by
-a piece of text or a row, except for plain text in another encoding than UTF-8, which is read whole.
+A plain text file is one document. In the other formats, each row is a document, whose text is in the field `field`.
+Memory is bounded by a piece of text or a row, except for plain text in an encoding other than UTF-8, which is read
+whole.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ from rfa.data.csv_text import decode_text
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet", ".arrow")
 LINES = (".jsonl", ".ndjson")
 FIELD = "text"
-# Characters encoded at a time, and bytes read at a time.
+# Number of characters that are encoded at a time, and number of bytes that are read at a time.
 PIECE_CHARACTERS = 1 << 16
 CHUNK_BYTES = 1 << 20
 ROWS = 1024
 
 
 def documents(file: Path, field: str = FIELD) -> Iterator[Iterator[str]]:
-    """Return the documents of a file, each as pieces of its text. No token spans pieces.
+    """Return the documents of a file, each as pieces of its text. No token spans two pieces.
 
     Raises:
-        ValueError: The file is not text, a line is not JSON, or `field` is missing. The message names file and line.
+        ValueError: If the file is not text, a line is not JSON, or `field` is missing. The message names the file and
+            line.
     """
     if is_plain(file):
         yield pieces(decoded(file))
@@ -42,7 +45,7 @@ def is_plain(file: Path) -> bool:
 
 
 def pieces(parts: Iterator[str]) -> Iterator[str]:
-    """Split at line breaks followed by text."""
+    """Split at line breaks that are followed by text."""
     text = ""
     for part in parts:
         text += part
@@ -61,10 +64,10 @@ def is_utf8(file: Path) -> bool:
 
 
 def decoded(file: Path) -> Iterator[str]:
-    """Return the text of a file in any encoding, with its line ends, in parts.
+    """Yield the text of a file in any encoding, with its line ends, in parts.
 
     Raises:
-        ValueError: It is not text. The message names the file and the line.
+        ValueError: If the file is not text. The message names the file and the line.
     """
     line = _invalid_line(file)
     if line is None:
@@ -78,7 +81,7 @@ def decoded(file: Path) -> Iterator[str]:
 
 
 def _invalid_line(file: Path) -> int | None:
-    """Return the line of the first bytes that are not UTF-8."""
+    """Return the number of the first line with bytes that are not UTF-8."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
@@ -149,11 +152,11 @@ def _batches(file: Path, field: str) -> Iterator[Any]:
 
 def _check_column(field: str, names: list[str], file: Path) -> None:
     if field not in names:
-        raise ValueError(f"{file}: no column {field!r} among {', '.join(names)}; --field names it")
+        raise ValueError(f"{file}: no column {field!r} among {', '.join(names)}; name the text column with --field")
 
 
 def _checked(value: Any, field: str, names: list[str], where: str) -> str:
     if not isinstance(value, str):
         found = f"no field {field!r} among {', '.join(names)}" if value is None else f"{field!r} is not a text"
-        raise ValueError(f"{where}: {found}; --field names the field of the text")
+        raise ValueError(f"{where}: {found}; name the text field with --field")
     return value

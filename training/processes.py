@@ -46,7 +46,9 @@ class Processes:
             gradient.copy_(part.view_as(gradient))
 
     def shard(self, module: nn.Module) -> None:
-        """Share out weights, gradients and moments (FSDP2). A pass gathers weights and averages gradients."""
+        """Distribute weights, gradients and moments over the processes (FSDP2). A pass gathers weights and averages
+        gradients.
+        """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -79,17 +81,17 @@ ALONE = Processes()
 
 
 def gathered(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return whole tensors, of which each process may have a part. All processes must call it."""
+    """Return whole tensors, of which each process may have a part. All processes must call this."""
     return {name: part.full_tensor() if is_part(part) else part for name, part in tensors.items()}
 
 
 def is_part(tensor: Any) -> bool:
-    """Return whether this process has a part of a tensor (DTensor, whose import takes a second)."""
+    """Return whether this process has only a part of a tensor, as a DTensor, whose import takes a second."""
     return hasattr(tensor, "full_tensor")
 
 
 def part_like(whole: Tensor, parameter: Any) -> Tensor:
-    """Return this process's part of a tensor, as it has of a parameter."""
+    """Return this process's part of a tensor, which corresponds to its part of a parameter."""
     if not is_part(parameter) or not whole.dim():
         return whole.to(parameter.device)
     from torch.distributed.tensor import distribute_tensor

@@ -1,4 +1,4 @@
-"""Losses of a run for TensorBoard, where its package is installed: `tensorboard --logdir RUN`."""
+"""Losses of a run for TensorBoard, written if its package is installed: `tensorboard --logdir RUN`."""
 
 from __future__ import annotations
 
