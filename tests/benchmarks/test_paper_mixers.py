@@ -351,7 +351,7 @@ def test_a_horizon_predicts_the_trajectory_with_less_precision():
         ("tensor", {"noise": "pink"}, "noise must be one of"),
         ("tensor", {"noise": "structured", "precision": "separable"}, "of white noise"),
         ("polar", {"algorithm": "newton"}, "algorithm must be one of"),
-        ("polar", {"steps": 3}, "PolarOptions has no"),
+        ("polar", {"steps": 3}, "PolarOptions does not have"),
         ("unrolled-K1", {"passes": 0}, "passes must be >= 1"),
         ("stack-K1", {"passes": 0}, "passes must be >= 1"),
         ("AFA", {"passes": 2}, "afa has no options"),
