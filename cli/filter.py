@@ -288,9 +288,10 @@ class FilterBatch:
         Raises:
             ValueError: If no series could be filtered.
         """
+        from rfa.data.source import display_names
         from rfa.library.running import check_sizes
 
-        for source, name in zip(self.sources, _display_names(self.sources), strict=True):
+        for source, name in zip(self.sources, display_names(self.sources), strict=True):
             for frame, key, series in self._series(source, name):
                 try:
                     check_sizes(series, frame.table.first_row)
@@ -347,14 +348,6 @@ class FilterBatch:
             for result in self.results
             for warning in result.warnings
         )
-
-
-def _display_names(sources: Sequence[str]) -> list[str]:
-    """Return the file names, or the sources as given where two files have the same name."""
-    from rfa.data.source import display_name
-
-    names = [display_name(source) for source in sources]
-    return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
 
 
 def _print_notes(name: str, read: dict[Key, Series]) -> None:

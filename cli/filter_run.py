@@ -141,7 +141,11 @@ class Task:
                 "such as 1/week, or a share of the rows such as 0.001"
             )
         with suggest_column_option():
-            parts = with_covariates(self.filters)(key, series)
+            filters = with_covariates(self.filters)
+            try:
+                parts = filters((file, *key), series)  # models of several files
+            except ValueError:
+                parts = filters(key, series)
         for _, runtime in parts if self.weights else ():
             check_mixture(runtime, "--weights")
         return [self._run(file, key, part, runtime, is_part=len(parts) > 1) for part, runtime in parts]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rfa.cli.console import print_result
+from rfa.cli.filter_options import Sources
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 # Maximum number of models, failed series and notes that are printed.
 SHOWN = 8
 
-Source = Annotated[
-    str, typer.Argument(help="File to read, as for `rfa filter`, or - for standard input.", metavar="FILE")
-]
 Out = Annotated[Path, typer.Option("--out", help="JSON file for the models.")]
 Country = Annotated[
     str | None, typer.Option(help="Country whose holidays form a separate day pattern, such as US or DE-BY.")
@@ -35,7 +34,7 @@ ConfigFile = Annotated[
 
 @reads_files
 def fit(
-    data: Source,
+    data: Sources,
     *,
     out: Out,
     country: Country = None,
@@ -47,16 +46,14 @@ def fit(
 ) -> None:
     """Fit level, trend, seasons and a calendar to each column of each series. This does not need torch.
 
+    Models of several files are named FILE / COLUMN.
     `rfa filter FILE --system MODELS` uses the models. Ctrl-C and SIGTERM keep the finished models, and the same command
     continues. If a series fails, its error is printed, and the exit code is 1.
     """
     from rfa.cli.filter_output import DOCUMENT, check_output
-    from rfa.data import key_name, load_table, read_all
 
-    check_output("--out", out, (DOCUMENT,), [data])
-    failed: dict[str, str] = {}
-    table = load_table(data, **source)
-    series = read_all(table, reading, lambda key, error: failed.update({key_name(key): str(error)})).series
+    check_output("--out", out, (DOCUMENT,), data)
+    series, failed = _read(data, reading, source)
     notes = dict.fromkeys(note for one in series.values() for note in one.notes)
     for note in list(notes)[:SHOWN]:
         typer.echo(note, err=True)
@@ -71,6 +68,37 @@ def fit(
     print_result({"models": str(out), "series": len(models), "failed": len(failed), "found": found}, as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def _read(
+    files: list[str], reading: ReadOptions, source: dict[str, str | None]
+) -> tuple[dict[Key, Series], dict[str, str]]:
+    """The series of all files, and the errors of those that cannot be read."""
+    from rfa.data import key_name, load_table, read_all
+    from rfa.data.series import with_file
+    from rfa.data.source import display_names
+
+    found: dict[Key, Series] = {}
+    failed: dict[str, str] = {}
+    for file, name in zip(files, display_names(files), strict=True):
+        prefix = (name,) if len(files) > 1 else ()
+        refused: dict[Key, str] = {}
+        try:
+            table = load_table(file, **source)
+            series = read_all(table, reading, partial(_note_failure, refused)).series
+        except ValueError as error:
+            if not prefix:
+                raise
+            refused, series = {(): str(error)}, {}
+        failed |= {key_name((*prefix, *key)): reason for key, reason in refused.items()}
+        found |= with_file(name, series) if prefix else series
+    if not found:
+        raise ValueError(f"no series can be read; the first: {next(iter(failed.values()))}")
+    return found, failed
+
+
+def _note_failure(failed: dict[Key, str], key: Key, error: ValueError) -> None:
+    failed[key] = str(error)
 
 
 def _fit(

@@ -65,7 +65,7 @@ def describe(
     first = series[0]
     return {
         "clock": list(first.clock_columns) or None,
-        "zone": reading.zone if first.is_dated else None,
+        "zone": first.zone if first.is_dated else None,
         "by": list(frame.by),
         "read_share": share,
         "notes": list(dict.fromkeys(note for one in series for note in one.notes)),

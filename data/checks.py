@@ -55,8 +55,19 @@ def check_clock(
     labels = [name for name in others if _may_label(columns[name])]
     if labels and back > MOST_BACK and repeated > 0:
         raise ValueError(_ask(f"times go back in {int((steps < 0).sum())} of {len(times)} rows", labels[0], clock))
-    if repeated > MOST_REPEATED:
+    if repeated > MOST_REPEATED or (
+        repeated == MOST_REPEATED and _are_pairs(times, [columns[name] for name in others])
+    ):
         raise ValueError(_ask(f"{repeated:.0%} of the rows repeat a time", labels[0] if labels else "", clock))
+
+
+def _are_pairs(times: np.ndarray, columns: Sequence[Any]) -> bool:
+    """Whether each time has two rows, which differ."""
+    if (np.unique(times, return_counts=True)[1] != 2).any():
+        return False
+    first, second = np.sort(np.argsort(times, kind="stable").reshape(-1, 2), axis=1).T
+    cells = [np.asarray(column.to_pylist(), object) for column in columns]
+    return any(bool((column[first] != column[second]).any()) for column in cells)
 
 
 def _ask(problem: str, label: str, clock: str) -> str:

@@ -16,19 +16,18 @@ import numpy as np
 
 from rfa.data.clock_choice import take
 from rfa.data.clock_numbers import (
-    DAY,
     DAY_FIRST,
-    DAYS_1970,
     PER_TICK,
     calendar_form,
     check_finite,
-    day_seconds,
     time_unit,
     unix_seconds,
 )
 from rfa.data.durations import elapsed
+from rfa.data.epochs import DAY, origin_and_unit, parse_form, to_seconds
 from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
 from rfa.data.time_formats import PLAIN_TEXT, candidate_formats, parse
+from rfa.data.units import TIMES
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
@@ -40,7 +39,7 @@ FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
 # Cells that decide which of them are rewritten.
 MOST_ALL: Final = 10_000
 # Midnight as the end of a day.
-END_OF_DAY: Final = r"^(.*\d)[ T]24:00(:00)?$"
+END_OF_DAY: Final = r"^(.*\d)[ T]24(:?)00(:?00)?$"
 # Cells that decide which formats are tried on all of them.
 SAMPLED: Final = 60
 # Sampled cells whose own formats are tried: a month may have one name in several languages.
@@ -135,7 +134,7 @@ def read_clock(
         )
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         _check_no_missing(column, name, rows)
-        return _numbers(column, name, rows, zone)
+        return _numbers(column, name, rows, zone, time_format)
     if not pa.types.is_string(column.type):
         raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
     if time_format is None and (stamps := cast_iso(column)) is not None and not stamps.null_count:
@@ -145,10 +144,10 @@ def read_clock(
     if cells.null_count or pc.any(is_empty).as_py():
         _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
     if (
-        pc.any(pc.match_substring(cells, "24:00")).as_py()
+        any(pc.any(pc.match_substring(cells, end)).as_py() for end in ("24:00", " 2400"))
         and pc.any(is_end := pc.match_substring_regex(cells, END_OF_DAY)).as_py()
     ):
-        starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00:00\2")
+        starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00\200\3")
         found = read_clock(starts, name, zone=zone, time_format=time_format, rows=rows, begins=begins)
         ends = found.seconds(slice(None)) + DAY * np.asarray(is_end.to_numpy(), np.float64)
         return replace(found, stamps=ends, zone=None, note=f"{found.note}, 24:00 ends a day")
@@ -160,13 +159,15 @@ def read_clock(
         pc.all(pc.match_substring_regex(part, COMPACT)).as_py() for part in (cells.slice(0, SAMPLED), cells)
     ):
         time_format = "%Y%m%d"
-    if time_format is not None:
+    if time_format is not None and parse_form(time_format) is None:
         return _with_format(parse(cells, time_format, name, rows), time_format, zone)
     for kind in (pa.int64(), pa.float64()):
         try:
-            return _numbers(pc.cast(cells, kind), name, rows, zone)
+            return _numbers(pc.cast(cells, kind), name, rows, zone, time_format)
         except pa.ArrowInvalid:
             pass
+    if time_format is not None:
+        raise ValueError(f"column {name!r}: {cells[0].as_py()!r} is no number, as --time-format {time_format!r} needs")
     if (since := _elapsed(cells, name, rows)) is not None:
         return since
     if (stamps := parse_iso(cells)) is not None:
@@ -217,16 +218,24 @@ def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
         raise ValueError(f"row {row}, column {name!r}: time is missing ({column.null_count} such cells)")
 
 
-def _numbers(column: Any, name: str, rows: np.ndarray, zone: str) -> Clock:
-    """Plain numbers, or seconds since 1970, days of Excel, years or compact dates if size and name say so."""
+def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:
+    """Plain numbers, or seconds since 1970, days of Excel, years or compact dates if size and name say so.
+
+    Args:
+        time_format: a form of `parse_form`; others are for text.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     numbers = column.to_numpy()
     check_finite(numbers, name, rows)
-    form = calendar_form(numbers, name) if len(numbers) else None
-    if form in DAYS_1970:
-        seconds = day_seconds(numbers, form)
+    chosen = None if time_format is None else parse_form(time_format)
+    if chosen in TIMES:
+        note = f"numbers in {chosen}"
+        return Clock(numbers * TIMES[chosen], note, is_dated=False, form=1 / TIMES[chosen])
+    form = chosen or (calendar_form(numbers, name) if len(numbers) else None)
+    if form is not None and origin_and_unit(form) is not None:
+        seconds = to_seconds(numbers, form)
         return Clock(seconds if zone == "UTC" else utc_seconds(seconds, zone), f"{form}, taken as {zone}", form=form)
     if form is not None:
         cells = pc.cast(pc.cast(column, pa.int64()), pa.string())

@@ -9,6 +9,7 @@ import numpy as np
 
 from rfa.data.clock_numbers import (
     DATE_WORDS,
+    EARLIEST_DAY,
     EARLIEST_UNIX,
     EPOCHS,
     LATEST_UNIX,
@@ -19,6 +20,7 @@ from rfa.data.clock_numbers import (
     words_of,
 )  # fmt: skip
 from rfa.data.durations import elapsed
+from rfa.data.epochs import DAY, other_forms, to_seconds
 from rfa.data.iso import INTERVAL, parse_iso
 from rfa.data.table import MISSING, NO_TIME
 from rfa.data.time_formats import PLAIN_TEXT, candidate_formats
@@ -190,20 +192,25 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
     import pyarrow as pa
 
     others = [name for name, column in columns.items() if numeric_sample(column) is not None] or list(columns)[-1:]
-    for position, (name, column) in enumerate(columns.items()):
+    for name, column in columns.items():
         choose = f"choose value columns with --column {next((o for o in others if o != name), name)!r}"
         cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
-        is_distinct = len(cells) > 2 and len({*cells}) > len(cells) // 2
-        if is_distinct and sum(bool(re.search(MAY_BE_TIME, cell)) for cell in cells) >= MOSTLY * len(cells):
+        distinct = len({*cells}) if len(cells) > 2 else 0
+        may_be = sum(bool(re.search(MAY_BE_TIME, cell)) for cell in cells) >= MOSTLY * len(cells)
+        numbers = numeric_sample(column)
+        forms = other_forms(numbers) if numbers is not None and not is_unix(numbers) else []
+        has_digits = numbers is None and all(re.search(r"\d\D+\d|\d{4}", cell) for cell in cells)
+        if (distinct > len(cells) // 2 and may_be and not forms) or (
+            distinct == len(cells) >= FEWEST_EVEN and has_digits
+        ):
             unknown = next((cell for cell in cells if not _is_date(cell)), cells[0])
             raise ValueError(
                 f"column {name!r}: {unknown!r} may be a time in an unknown form: give --time {name!r} --time-format "
                 f"'%d.%m.%Y %H:%M', as it is written, or {choose}"
             )
-        numbers = numeric_sample(column)
-        may_be = position == 0 or bool(words_of(name) & ELAPSED_WORDS) or (numbers is not None and is_unix(numbers))
-        if may_be and len(columns) > 1 and _may_be_clock(column):
-            raise ValueError(f"column {name!r} rises and may be the time: give --time {name!r}, or {choose}")
+        if len(columns) > 1 and _may_be_clock(column):
+            given = " or ".join([f"--time {name!r}", *(f"--time-format {form!r}" for form in forms)])
+            raise ValueError(f"column {name!r} rises and may be the time: give {given}, or {choose}")
     named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
     if len(named) > 2 and 2 * len(named) >= len(columns):
         raise ValueError(
@@ -218,7 +225,7 @@ def _may_be_clock(column: Any) -> bool:
     if numbers is None or len(numbers) < FEWEST_EVEN:
         return False
     steps = np.diff(numbers)
-    return bool((steps > 0).all() and (is_unix(numbers) or not (steps == 1).all()))
+    return bool((steps > 0).all() and (numbers[0] not in (0, 1) or not (steps == 1).all()))
 
 
 def _is_number_or_date(column: Any) -> bool:
@@ -248,6 +255,21 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
             return name
         if len(columns) > 1 and ((position == 0 and _is_even(column)) or (is_unix(numbers) and _is_even(column))):
             return name
+    return None
+
+
+def epoch_column(columns: dict[str, Any], form: str) -> str | None:
+    """The first column of numbers that only rise, and are dates of this century or the last in a form."""
+    for name, column in columns.items():
+        numbers = numeric_sample(column)
+        if numbers is not None and len(numbers) > 1 and not is_unix(numbers) and (np.diff(numbers) > 0).all():
+            ends = to_seconds(numbers[[0, -1]], form)
+            if (
+                ends[0] >= EARLIEST_DAY * DAY
+                and ends[1] <= LATEST_UNIX
+                and calendar_form(numbers, name) in (None, form)
+            ):
+                return name
     return None
 
 

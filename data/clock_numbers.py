@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.epochs import DAY, DECIMAL_YEARS, EXCEL, MATLAB, ORIGINS, WORDS, form_in, to_seconds
 from rfa.data.units import TIMES
 
 # Numbers from this size on count units of so many per second since 1970: dates from 1973 on.
@@ -20,17 +21,11 @@ TICKS: Final = (
 PER_TICK: Final = 1e7
 # Seconds since 1970 in a column that no name marks as times: 2000 to 2040.
 EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
-EXCEL, MATLAB = "days of Excel", "days of MATLAB"
-JULIAN, MODIFIED = "Julian days", "modified Julian days"
-# 1970-01-01 as a day number. Excel counts from 1899-12-30, MATLAB from year 0.
-DAYS_1970: Final = {EXCEL: 25_569, MATLAB: 719_529, JULIAN: 2_440_587.5, MODIFIED: 40_587}
 # Words in the names of days that no other name marks.
-JULIAN_WORDS: Final = {"jd": JULIAN, "bjd": JULIAN, "hjd": JULIAN, "mjd": MODIFIED}
-DAY: Final = 86400.0
-# Half the last of five digits of a day, in seconds.
-FIVE_DIGITS: Final = 0.45
-# Days since 1970 from 1940 to 2100.
+JULIAN_WORDS: Final = {word.lower(): form for word, form in WORDS.items() if form not in (EXCEL, MATLAB)}
+# Days since 1970 from 1940 to 2100, and numbers that may count days since 1970 or Excel's days.
 DATED_DAYS: Final = (-10_958.0, 47_482.0)
+EARLIEST_DAY, LATEST_1970 = -98_615.0, 25_567.0
 YEAR_WORDS: Final = frozenset((
     "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
     "an", "anno", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
@@ -90,11 +85,14 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
     for marks, least_year, most_year in ((YEAR_WORDS, 1500, 2200), (PERIOD_WORDS, 1900, 2100)):
         if words & marks and is_whole and numbers.min() >= least_year and numbers.max() <= most_year:
             return "%Y"
+    if not is_whole and (words & YEAR_WORDS or words & {"decimal"}) and 1500 <= numbers.min() <= numbers.max() <= 2200:
+        return DECIMAL_YEARS
     low, high = DATED_DAYS
     begin, end = float(numbers.min()), float(numbers.max())
-    julian = next((form for word, form in JULIAN_WORDS.items() if word in words), None)
-    if julian is not None:
-        return julian if low <= begin - DAYS_1970[julian] and end - DAYS_1970[julian] <= high else None
+    named = form_in(name) or next((form for word, form in JULIAN_WORDS.items() if word in words), None)
+    if named is not None:
+        ends = to_seconds(np.array([begin, end]), named) / DAY
+        return named if ends[0] >= EARLIEST_DAY and ends[1] <= high else None
     if not words & (DATE_WORDS | YEAR_WORDS):
         return _long_compact(numbers) if is_whole else None
     if is_whole and words & {*DAY_FIRST_WORDS} and _are_dates(_year_first(numbers), 1):
@@ -105,12 +103,11 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
         parts = numbers % 100
         if least <= numbers.min() and numbers.max() <= most and parts.min() >= 1 and parts.max() <= last:
             return form
-    days = (
-        form
-        for form in (EXCEL, MATLAB)
-        if (origin := DAYS_1970[form]) is not None and low <= begin - origin and end - origin <= high
+    if not words & DATE_WORDS or begin <= LATEST_1970:
+        return None
+    return next(
+        (form for form in (EXCEL, MATLAB) if low <= begin + ORIGINS[form] and end + ORIGINS[form] <= high), None
     )
-    return next(days, None) if words & DATE_WORDS else None
 
 
 def _year_first(numbers: np.ndarray) -> np.ndarray:
@@ -129,6 +126,20 @@ def _long_compact(numbers: np.ndarray) -> str | None:
     return next((form for form, factor in LONG_COMPACT if all(_are_dates(part, factor) for part in parts)), None)
 
 
+def are_dates(numbers: np.ndarray) -> bool:
+    """Whether whole numbers are days such as 20240131."""
+    return bool((numbers % 1 == 0).all()) and _are_dates(numbers, 1)
+
+
+def are_times_of_day(numbers: np.ndarray) -> bool:
+    """Whether whole numbers are hours and minutes such as 930, or hours, minutes and seconds such as 93000."""
+    if (numbers % 1).any() or numbers.min() < 0:
+        return False
+    if numbers.max() <= 2400:
+        return bool((numbers % 100 < 60).all())
+    return bool((numbers < 240_000).all() and (numbers % 100 < 60).all() and (numbers // 100 % 100 < 60).all())
+
+
 def _are_dates(numbers: np.ndarray, factor: int) -> bool:
     """Whether numbers are days, times `factor`, with hours, minutes and seconds."""
     days, clocks = np.divmod(numbers, factor)
@@ -137,18 +148,6 @@ def _are_dates(numbers: np.ndarray, factor: int) -> bool:
         factor //= 100
         limits.append((clocks // factor % 100, 0, 23 if len(limits) == 3 else 59))
     return all(bool(((part >= least) & (part <= most)).all()) for part, least, most in limits)
-
-
-def day_seconds(numbers: np.ndarray, form: str) -> np.ndarray:
-    """Days of Excel or MATLAB as seconds since 1970, to the millisecond; whole minutes if all are near some."""
-    seconds = np.rint((numbers.astype(np.float64) - DAYS_1970[form]) * DAY * 1e3) / 1e3
-    minutes = 60 * np.rint(seconds / 60)
-    return np.asarray(minutes if (np.abs(seconds - minutes) < FIVE_DIGITS).all() else seconds, np.float64)
-
-
-def day_numbers(seconds: np.ndarray, form: str) -> np.ndarray:
-    """The inverse of `day_seconds`."""
-    return np.asarray(seconds / DAY + DAYS_1970[form], np.float64)
 
 
 def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
-from rfa.data.clock_numbers import YEAR_WORDS
+from rfa.data.clock_numbers import YEAR_WORDS, are_dates, are_times_of_day
 from rfa.data.month_names import LANGUAGES, names
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
@@ -146,6 +147,8 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         if clocks:
             return _with_milliseconds({"date": dates[0], "clock": clocks[0]}, lower, columns)
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
+    if (compact := _compact_parts(columns)) is not None:
+        return compact
     if _is_calendar(columns):
         return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
     if not dates and (found := _by_content(columns, clocks)) is not None:
@@ -163,6 +166,20 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
             if "hour" in parts:
                 parts = {_hour_kind(columns[name]) if k == "hour" else k: name for k, name in parts.items()}
             return ClockParts({"year": year, **parts}, join, time_format)
+    return None
+
+
+def _compact_parts(columns: Mapping[str, Any]) -> ClockParts | None:
+    """Columns beside each other such as 20240131 and 93000, which go on together."""
+    names = list(columns)
+    for date, clock in itertools.pairwise(names):
+        days, times = numeric_sample(columns[date]), numeric_sample(columns[clock])
+        if days is None or times is None or not len(days) == len(times) > 2 or not are_dates(days):
+            continue
+        moments = days * 10**6 + times * (1 if times.max() > 2400 else 100)
+        # Parts of a day that are merely numbered end before 100.
+        if are_times_of_day(times) and times.max() >= 100 and (np.diff(moments) >= 0).all():
+            return ClockParts({"date": date, "clock": clock}, "{} {}")
     return None
 
 
@@ -270,8 +287,11 @@ def _part_text(kind: str, column: Any) -> Any:
     if kind == "moment":
         return pc.utf8_trim_whitespace(column)
     if kind in ("date", "clock"):
+        if pa.types.is_integer(column.type):
+            column, is_text = pc.cast(column, pa.string()), True
         cells = pc.utf8_trim_whitespace(column) if is_text else pc.strftime(column, format="%Y-%m-%d")
         if kind == "clock":
+            cells = _padded(cells)
             cells = pc.replace_substring_regex(cells, r"(\d)( ?[aApP])$", r"\1\2m")
             cells = pc.replace_substring_regex(cells, HALF, r" \1m")
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
@@ -283,6 +303,16 @@ def _part_text(kind: str, column: Any) -> Any:
         raise ValueError(f"the {kind} of a time is not a number: {error}; name the time column with --time") from None
     numbers = pc.subtract(numbers, 1) if kind == ENDING else numbers
     return pc.utf8_lpad(pc.cast(numbers, pa.string()), WIDTHS.get(kind, 2), padding="0")
+
+
+def _padded(cells: Any) -> Any:
+    """Times of day as whole numbers, with four or six digits; other text as it is."""
+    import pyarrow.compute as pc
+
+    if not pc.all(pc.match_substring_regex(cells, r"^\d{1,6}$")).as_py():
+        return cells
+    width = 4 if pc.max(pc.utf8_length(cells)).as_py() <= 4 else 6
+    return pc.utf8_lpad(cells, width, padding="0")
 
 
 def _part_cells(kind: str, texts: list[str], column: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rfa.data.attributes import as_csv, read_series_lines
 from rfa.data.encodings import decode_other
+from rfa.data.fit_csv import read_fit
 from rfa.data.header import (
     END_OF_PROPERTIES,
     MOST_DESCRIPTIONS,
@@ -26,10 +27,12 @@ from rfa.data.influx_csv import is_annotated, join_tables, split_tables
 from rfa.data.labelled_lines import read_access_log, read_labelled, read_records
 from rfa.data.line_protocol import read_points
 from rfa.data.log_lines import read_log
+from rfa.data.number_lines import read_number_lines
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
 from rfa.data.text_blocks import choose_kind, choose_table, find_tables
 from rfa.data.text_tables import as_separated, count_titles, split_all_spaces, split_spaces
+from rfa.data.timed_blocks import find_timed_blocks
 from rfa.data.titles import add_date, add_marks
 
 PREVIEW_LINES: Final = 50
@@ -76,6 +79,11 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
         return text, (f"not UTF-8: read as {name}",), None
 
 
+def has_tables(text: str) -> bool:
+    """Whether text has several tables."""
+    return bool(find_timed_blocks(text) or find_tables(text))
+
+
 def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = None, sheet: str | None = None) -> Table:
     """A table from CSV with any separator, with or without header and title lines.
 
@@ -86,14 +94,14 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
-    if (tables := find_tables(text)) or sheet is not None:
+    if (tables := find_timed_blocks(text) or find_tables(text)) or sheet is not None:
         chosen, note = choose_table(tables, sheet)
         table = read_text(chosen.text, (*notes, note))
         titles = "\n".join(text.splitlines()[: chosen.first])
         return add_marks(add_date(replace(table, first_row=table.first_row + chosen.first), titles), titles)
     if (of_kind := choose_kind(text)) is not None:
         return read_text(of_kind[0], (*notes, of_kind[1]))
-    for reader in (read_points, read_records, read_access_log, read_labelled, read_log, read_series_lines):
+    for reader in READERS:
         if (logged := reader(text)) is not None:
             return logged.table()
     if (dumped := read_dump(text)) is not None:
@@ -281,6 +289,12 @@ SPLITS: Final[tuple[Callable[[str], list[str]], ...]] = (
     split_spaces,
     split_all_spaces,
 )
+
+
+READERS: Final = (
+    read_fit, read_points, read_records, read_access_log, read_labelled, read_number_lines, read_log,
+    partial(read_number_lines, needs_decimals=False), read_series_lines,
+)  # fmt: skip
 
 
 def _separator(lines: list[str]) -> tuple[str, int]:

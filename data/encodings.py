@@ -10,6 +10,7 @@ LOOKED_AT: Final = 2**16
 NAMES: Final = {
     "cp932": "Shift JIS", "euc_jp": "EUC-JP", "gbk": "GBK", "cp949": "EUC-KR", "cp1250": "Windows-1250",
     "cp1251": "Windows-1251", "koi8_r": "KOI8-R", "cp1253": "Windows-1253", "cp1252": "Windows-1252",
+    "cp1254": "Windows-1254",
 }  # fmt: skip
 ASIAN: Final = ("cp932", "euc_jp", "gbk", "cp949")
 LETTER: Final = re.compile(r"[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
@@ -29,8 +30,15 @@ LEAST_LETTERS: Final = 4
 # The least share of usual characters.
 FEWEST_USUAL: Final = 0.15
 MOST_ALONE: Final = 0.2
-# Signs inside a word, other than cubic units: they are letters in Windows-1250.
-SIGN_IN_WORD: Final = re.compile(r"(?<=[^\W\d_mtn])[¹³¿¼¾¥]")
+# What Polish, Czech, Slovak, Hungarian and South Slavic words look like when read as Windows-1252: signs inside a word
+# other than cubic units, the letters of ř, č, ě, ů and ň beside a vowel or before a letter, and those of ő and ű.
+CENTRAL: Final = re.compile(
+    r"(?<=[^\W\d_mtn])[¹³¿¼¾¥]|(?<=[aiouyáíóúý])ø|ø(?=[aiuyáíúýì])|[pt]øe|\b[ØÈ](?=[aeiouyáéíóúýì])|"
+    r"è(?=[aeiouyáíóúýìù])|\bè(?=\w)|ì(?=\w)|ù(?=[^\W\d_ù])|ò(?=[ioyuíù])|[rd]ã\b|"
+    r"\wõ\b|\b[Ii]dõ|[éá]\w*õ(?!e)|õ(?!e)\w*[áéíóú]|[hmb]õ(?!e)\w*[éá]|û\w*õ"
+)
+TURKISH: Final = re.compile(r"(?<=[^\W\d_])[ðþ]|[ðþ](?=[^\W\d_])")
+ICELANDIC: Final = re.compile(r"[áéíóúæ]")
 
 
 def decode_other(content: bytes) -> tuple[str, str]:
@@ -46,8 +54,10 @@ def decode_other(content: bytes) -> tuple[str, str]:
             ALPHABETS, key=lambda each: sum(map(part.decode(each, "replace").lower().count, ALPHABETS[each]))
         )
     elif not usual[encoding]:
-        signs = len(SIGN_IN_WORD.findall(part.decode("cp1252", "replace")))
-        encoding = "cp1250" if signs and _decode(part, "cp1250") is not None else "cp1252"
+        text = part.decode("cp1252", "replace")
+        encoding = "cp1250" if CENTRAL.search(text) and _decode(part, "cp1250") is not None else "cp1252"
+        if encoding == "cp1252" and TURKISH.search(text) and not ICELANDIC.search(text):
+            encoding = "cp1254"
     return content.decode(encoding, errors="replace"), NAMES[encoding]
 
 

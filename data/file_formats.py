@@ -8,11 +8,10 @@ import zipfile
 import zlib
 from typing import Any, Final
 
-from rfa.data.csv_text import decode_text, read_text
+from rfa.data.csv_text import decode_text, has_tables, read_text
 from rfa.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
 from rfa.data.json_text import is_json, read_json
 from rfa.data.table import Table
-from rfa.data.text_blocks import find_tables
 from rfa.data.xml_rows import is_xml, read_xml
 
 MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string arrays
@@ -69,7 +68,7 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
     content, sheet = _decompress(content, sheet)
     if is_workbook(content):
         return read_workbook(content, sheet)
-    if sheet is not None and not (is_plain_text(content) and find_tables(decode_text(content)[0])):
+    if sheet is not None and not (is_plain_text(content) and has_tables(decode_text(content)[0])):
         raise ValueError(f"--sheet {sheet!r} is for workbooks, ZIP archives and text with several tables")
     if content.startswith(DATABASE):
         from rfa.data.sqlite import read_database

@@ -10,12 +10,13 @@ import numpy as np
 
 from rfa.data.checks import check_clock
 from rfa.data.clock import AmbiguousDates, Clock
-from rfa.data.clock_choice import clock_column, date_columns, refuse_unknown_times
+from rfa.data.clock_choice import clock_column, date_columns, epoch_column, refuse_unknown_times
 from rfa.data.clock_numbers import with_points
 from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
 from rfa.data.day_first import choose_format
+from rfa.data.epochs import parse_form
 from rfa.data.hours_across import melt_hours
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import OFF, MissingRule
@@ -25,7 +26,9 @@ from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
+from rfa.data.table_checks import check_epoch, check_header, check_units, zone_of
 from rfa.data.table_ends import timed_rows, untimed_rows
+from rfa.data.units import TIMES
 from rfa.data.utc_offsets import UTC, UtcOffsets, shown_offsets
 from rfa.data.wide import VALUE, melt_wide, wide_keys
 
@@ -179,14 +182,29 @@ def _read_rows(
     else:
         free = {name: column for name, column in rest.items() if name not in options.columns}
         clock = options.time if options.time is not None else clock_column(free)
+        epoch = table.epoch if options.time_format is None else parse_form(options.time_format)
+        if epoch is not None and epoch not in TIMES:
+            named = epoch_column(free if options.time is None else {options.time: rest[options.time]}, epoch)
+            if named is not None and (clock is None or named == clock):
+                clock, options = named, replace(options, time_format=epoch)
         if clock is None and not options.columns:
             refuse_unknown_times(rest)
     if clock is not None and table.separator is not None and not options.strict:
         table, rest = _cut_ends(table, rest, clock)
     names = [name for name in rest if name != clock and name not in options.known]
+    zone = zone_of(clock, rest) if clock is not None and options.zone == "UTC" else None
+    if zone is not None:
+        options = replace(options, zone=zone[0])
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
-    if clock is not None and options.time is None and options.time_format is None and len(groups) == 1:
-        check_clock(rest, clock, times, by, is_dated=read.is_dated, first_row=table.first_row)
+    notes += [f"zone {zone[0]}, {zone[1]}"] if zone is not None else []
+    if clock is not None and options.time is None and options.time_format is None:
+        if len(groups) == 1:
+            check_clock(rest, clock, times, by, is_dated=read.is_dated, first_row=table.first_row)
+        if read.form == 1.0:
+            check_epoch(clock, times[~np.isnan(times)], is_dated=read.is_dated)
+    if not options.columns:
+        check_header([name for name in names if name in table.columns], table.columns)
+        check_units(table.columns, by)
     values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
     if not options.columns:
         leave_out_counters(values, times, groups.values(), is_dated=read.is_dated)

@@ -18,7 +18,7 @@ _ISO: Final = r"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d
 _SYSLOG: Final = r"(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
 _SHORT: Final = r"(?P<short>\d{6} \d{6})"
 _WEB: Final = r"\S+ \S+ \S+ \[(?P<web>\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]"
-_STAMP: Final = re.compile(rf"\[?(?:{_ISO}|{_SYSLOG}|{_SHORT})\]?\s|{_WEB}\s")
+_STAMP: Final = re.compile(rf"\[?(?:{_ISO}|{_SYSLOG}|{_SHORT})(?:\]?\s|\](?=\[))|{_WEB}\s")
 _FORMATS: Final = {"syslog": "%Y %b %d %H:%M:%S", "short": "%y%m%d %H%M%S", "web": "%d/%b/%Y:%H:%M:%S %z"}
 # What distinguishes a log from a table: a level, or the name of a program.
 _LEVEL: Final = re.compile(
@@ -45,7 +45,7 @@ def read_log(text: str) -> Rows | None:
         ValueError: the file is too large.
     """
     first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
-    if not first or sum(map(_is_log_line, first)) < LOG_SHARE * len(first):
+    if not first or sum(map(is_log_line, first)) < LOG_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
         raise ValueError("a log may have 256 MiB at most: split the file")
@@ -71,9 +71,18 @@ def read_log(text: str) -> Rows | None:
     return result
 
 
-def _is_log_line(line: str) -> bool:
+def is_log_line(line: str) -> bool:
+    """Whether a line has a time, and the level or program of a log."""
     stamp = _STAMP.match(line)
     return stamp is not None and (stamp["web"] is not None or _LEVEL.search(line, stamp.end()) is not None)
+
+
+def stamp_of(line: str) -> tuple[float | None, str, bool]:
+    """The time of a line, its text, and whether its time has a year."""
+    stamp = _STAMP.match(line)
+    if stamp is None or (time := _time(stamp)) is None:
+        return None, line, True
+    return time, line[stamp.end() :], stamp["syslog"] is None
 
 
 def events_of(lines: Iterator[str]) -> Iterator[tuple[float | None, str]]:

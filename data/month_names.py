@@ -34,12 +34,18 @@ LANGUAGES: Final = {
     "november nov,december dec",
     "da": "januar jan,februar feb,marts mar,april apr,maj,juni jun,juli jul,august aug,september sep,oktober okt,"
     "november nov,december dec",
+    "th": "มกราคม ม.ค,กุมภาพันธ์ ก.พ,มีนาคม มี.ค,เมษายน เม.ย,พฤษภาคม พ.ค,มิถุนายน มิ.ย,กรกฎาคม ก.ค,สิงหาคม ส.ค,"
+    "กันยายน ก.ย,ตุลาคม ต.ค,พฤศจิกายน พ.ย,ธันวาคม ธ.ค",
     "ja": ",".join(f"{month}月" for month in range(1, 13)),
 }  # fmt: skip
 # The years before the first ones of Japanese eras, the latest first.
 ERAS: Final = {"令和": 2018, "平成": 1988, "昭和": 1925}
 ERA: Final = re.compile(rf"({'|'.join(ERAS)})(元|\d{{1,2}})年")
 YEAR: Final = re.compile(r"(\d{4})年")
+# Years of the Buddhist calendar, such as 2567, and how far they are ahead.
+BUDDHIST: Final = re.compile(r"(?<!\d)2[45]\d\d(?!\d)")
+AHEAD: Final = 543
+GREGORIAN: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 # Words between the parts of a date, ordinal signs, and the name of a weekday in front.
 FILLERS: Final = (
     (re.compile(r"(\d) de ([^\W\d_])", re.IGNORECASE), r"\1 \2"),
@@ -60,6 +66,8 @@ def languages_of(cell: str) -> list[str]:
     """The languages that have a month of the name in a cell."""
     if ERA.search(cell):
         return ["ja"]
+    if BUDDHIST.search(cell):
+        return ["th"]
     words = {word.lower() for word in re.findall(r"[^\W\d_]+", cell)}
     return [language for language in LANGUAGES if any(words & set(month) for month in names(language))]
 
@@ -73,6 +81,8 @@ def text_to_english(text: str, language: str) -> str:
     """A date with the month names of a language as English abbreviations, and without filling words."""
     if language == "ja":
         return ERA.sub(lambda era: f"{ERAS[era[1]] + (1 if era[2] == '元' else int(era[2]))}年", text)
+    if language == "th":
+        text = BUDDHIST.sub(lambda year: str(int(year[0]) - AHEAD), text)
     for pattern, plain in FILLERS:
         text = pattern.sub(plain, text)
     months = _english_of(language)
@@ -93,6 +103,10 @@ def from_english(text: str, language: str) -> str:
     if language == "ja":
         era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)
+    if language == "th":
+        text = GREGORIAN.sub(lambda year: str(int(year[0]) + AHEAD), text)
+        if not any(re.search(rf"\b{name}", text) for name in ENGLISH):
+            return text
     month = next(k for k, name in enumerate(ENGLISH) if re.search(rf"\b{name}", text))
     full, *short = names(language)[month]
     if re.search(rf"\b{FULL_ENGLISH[month]}\b", text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,12 @@ Key = tuple[Any, ...]
 def key_name(key: Key) -> str:
     """A key as text."""
     return " / ".join(map(str, key))
+
+
+def with_file(name: str, series: Mapping[Key, Series]) -> dict[Key, Series]:
+    """The columns of the series of a file among others, with keys that begin with its name."""
+    columns = ((key, column) for key, one in series.items() for column in one.by_column())
+    return {(name, *key, column.names[0]): column for key, column in columns}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,12 @@ def display_name(source: str | Path) -> str:
     return text.split("?", maxsplit=1)[0].rstrip("/").rpartition("/")[2] if is_url(source) else Path(source).name
 
 
+def display_names(sources: Sequence[str]) -> list[str]:
+    """File names, or the sources as given where two files have the same name."""
+    names = [display_name(source) for source in sources]
+    return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
+
+
 def expand_sources(sources: Sequence[str]) -> list[str]:
     """The files in folders, and those that patterns such as data/*.csv match, by name; other sources as they are.
 

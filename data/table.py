@@ -25,13 +25,15 @@ NO_TIME: Final = re.compile(
 @dataclass(frozen=True)
 class Table:
     """Arrow columns by their distinct names. first_row: number of the first row in the file, for messages; notes: on
-    how the file was read; marks: numbers that stand for missing values, as the file says."""
+    how the file was read; marks: numbers that stand for missing values, as the file says; epoch: the form of its times
+    that the lines above the header name, see `rfa.data.epochs`."""
 
     columns: dict[str, Any]
     separator: str | None = None
     first_row: int = 1
     notes: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    epoch: str | None = None
 
     @classmethod
     def of(cls, table: pa.Table) -> Table:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rfa.data.header import is_data
+from rfa.data.table import MISSING, NO_TIME
 
 SEPARATORS: Final = "\t;|,"
 # Larger text is taken as one table.
@@ -17,6 +18,8 @@ MOST_CHARACTERS: Final = 2**26
 # Beside a table with this many times its rows, another table is not asked for.
 LONGER: Final = 2
 BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
+# A line without digits.
+WORDY: Final = re.compile(r"(?m)^[^\d\r\n]*[;,\t|][^\d\r\n]*$")
 HAS_BLANK: Final = re.compile(r"\n\r?\n|\n[;,]+\r?\n")
 # The first cell of a line that tells its kind, the most kinds, and the least share of the most frequent one.
 KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
@@ -37,14 +40,17 @@ class Block:
 
 
 def find_tables(text: str) -> list[Block]:
-    """The tables of text that blank lines separate, each with a header of its own; [] if there are fewer than two."""
-    if len(text) > MOST_CHARACTERS or HAS_BLANK.search(text) is None:
+    """The tables of text that blank lines or other headers separate; [] if there are fewer than two."""
+    if len(text) > MOST_CHARACTERS or not (HAS_BLANK.search(text) or WORDY.search(text, text.find("\n") + 1)):
         return []
     found: list[Block] = []
     lines: list[str] = []
     everything = [*text.splitlines(), ""]
     for number, line in enumerate(everything):
         if line.strip(" \t;,|\r"):
+            if len(lines) > 1 and _is_inner_header(line, lines, everything[number + 1]):
+                found.append(Block(lines, number - len(lines)))
+                lines = []
             lines.append(line)
         elif lines:
             found.append(Block(lines, number - len(lines)))
@@ -59,6 +65,24 @@ def find_tables(text: str) -> list[Block]:
         if (same := joined.setdefault(table.lines[0], table)) is not table:
             same.lines.extend(table.lines[1:])
     return list(joined.values()) if len(joined) > 1 else []
+
+
+def _is_inner_header(line: str, above: Sequence[str], below: str) -> bool:
+    """Whether a line among rows has a different word in each column that has values above and below it."""
+    if WORDY.fullmatch(line) is None or line.strip() == above[0].strip():
+        return False
+    separator = max(SEPARATORS, key=above[-1].count)
+    rows = [[cell.strip() for cell in _cells(each, separator)] for each in (above[-1], line, below)]
+    if len({len(row) for row in rows}) > 1 or is_data(_cells(above[0], separator)):
+        return False
+    columns = [column for column in zip(*rows, strict=True) if is_data([column[0]]) and is_data([column[2]])]
+    words = [column[1] for column in columns]
+    return len({*words}) == len(words) > 1 and all(re.search(r"[^\W\d_]{2}", word) and not _is_filler(word)
+                                                   for word in words)  # fmt: skip
+
+
+def _is_filler(word: str) -> bool:
+    return word.lower() in MISSING or NO_TIME.fullmatch(word) is not None
 
 
 def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rfa.data.clock_choice import CLOCK_NAMES
+from rfa.data.epochs import form_in
 from rfa.data.marks import MARKS
 from rfa.data.table import Table
 from rfa.data.time_formats import candidate_formats, parse_moment
@@ -22,10 +23,12 @@ MOST_ROWS: Final = 1_000_000
 
 
 def add_marks(table: Table, titles: str) -> Table:
-    """The table with the numbers that the lines above its header name as missing values."""
+    """The table with what the lines above its header name: numbers for missing values, and the form of its times."""
     found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
     notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
-    return replace(table, marks=(*table.marks, *found), notes=(*table.notes, *notes))
+    return replace(
+        table, marks=(*table.marks, *found), notes=(*table.notes, *notes), epoch=table.epoch or form_in(titles)
+    )
 
 
 def add_date(table: Table, titles: str) -> Table:

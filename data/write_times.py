@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock import CLOCK_FACE, ZONE_NAME, local_seconds
-from rfa.data.clock_numbers import DAY, DAYS_1970, PER_TICK, TICKS, day_numbers
+from rfa.data.clock_numbers import PER_TICK, TICKS
 from rfa.data.durations import elapsed
+from rfa.data.epochs import DAY, origin_and_unit, to_numbers
 from rfa.data.iso import ISO
 from rfa.data.series import Series
 from rfa.data.table import Table
@@ -61,8 +62,8 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
         return pa.array(ticks) if pa.types.is_integer(kind) else pa.array(list(map(str, ticks.tolist())))
     if series.form == CLOCK_FACE:
         return pa.array(_clock_faces(series, times, sample.as_py().strip()))
-    if series.form in DAYS_1970:
-        return _numbers(day_numbers(local_seconds(times, series.zone), str(series.form)), sample)
+    if series.form is not None and origin_and_unit(series.form) is not None:
+        return _numbers(to_numbers(local_seconds(times, series.zone), series.form), sample)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         texts = pa.array(_by_format(series, times, "", str(series.form)) or [])
         return texts.cast(pa.int64()).cast(kind)

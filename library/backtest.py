@@ -7,7 +7,7 @@ alarms. With labelled windows, detections are scored after the probation of NAB 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rfa.library.nab import PROFILES, Labelled, detect, labelled, normalised
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
 from rfa.library.reading import read
 from rfa.library.running import run_series
+from rfa.library.several_files import takes_files
 from rfa.library.spans import Span
 from rfa.library.windows import read_windows
 from rfa.runtime.outputs import ForecastChecks, Incident
@@ -104,6 +105,17 @@ class Backtest:
 
     series: tuple[SeriesBacktest, ...]
     unmatched: tuple[str, ...] = ()
+
+    @classmethod
+    def joined(cls, found: Mapping[str, Backtest]) -> Backtest:
+        """Of several files, whose names come before those of their series; windows that are of no file stay named."""
+        series = (
+            replace(one, name=f"{file}: {one.name}" if one.name else file)
+            for file, each in found.items()
+            for one in each.series
+        )
+        first, *others = (each.unmatched for each in found.values())
+        return cls(tuple(series), tuple(name for name in first if all(name in each for each in others)))
 
     @property
     def alarms(self) -> int:
@@ -194,6 +206,7 @@ class Backtest:
         return "; ".join(parts + ([] if nab is None else [f"NAB {nab['standard']:.1f}"]))
 
 
+@takes_files
 def backtest(
     data: Any,
     rate: float | str = 0.001,

@@ -9,11 +9,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rfa.data import key_name
+from rfa.data import Key, Series, key_name
+from rfa.data.series import with_file
 from rfa.fitting.column_models import SHARES, StructuralConfig
 from rfa.fitting.fit import fit_series, fit_to
 from rfa.library.models import notify_on_compile
 from rfa.library.reading import describe_failures, read
+from rfa.library.several_files import named_sources
 from rfa.runtime.filters.fitted import Models
 
 
@@ -40,7 +42,8 @@ def fit(
         holidays: further holidays, such as "2026-12-24".
         config: `seasons`, `max_harmonics`, `max_free_modes` and `iterations`. See the guide to training.
         out: JSON file for the models. Finished series are saved next to it, and the same call continues after a stop.
-        data, time, columns, by, time_format, strict, missing: see `rfa.filter`.
+        data, time, columns, by, time_format, strict, missing: see `rfa.filter`. The models of several files
+            are named "file / column" or "file / key / column".
 
     Returns:
         The models by the names of their series, which are the column, the key, or "key / column" for several columns of
@@ -53,8 +56,8 @@ def fit(
     """
     how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}
     how["config"] = StructuralConfig.from_dict(dict(config or {}))
-    table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
-    total = len(table.series) * table.columns
+    series, failed = _read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
+    total = sum(len(one.names) for one in series.values())
     with notify_on_compile(), tqdm(total=total, disable=None, bar_format=SHARES) as bar:
 
         def advance(line: str, share: float) -> None:
@@ -62,8 +65,29 @@ def fit(
             bar.update(share)
 
         how["report"] = advance
-        found = fit_series(table.series, **how) if out is None else fit_to(Path(out), table.series, **how)
-    found.failed.update({key_name(key): reason for key, reason in table.failed.items()})
+        found = fit_series(series, **how) if out is None else fit_to(Path(out), series, **how)
+    found.failed.update(failed)
     if left_out := describe_failures(found.failed):
         warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=2)
     return found
+
+
+def _read(data: Any, *how: Any, **options: Any) -> tuple[dict[Key, Series], dict[str, str]]:
+    """The series of a frame or of files, and the errors of those that cannot be read."""
+    sources = named_sources(data)
+    if sources is None:
+        table = read(data, *how, **options)
+        return dict(table.series), {key_name(key): reason for key, reason in table.failed.items()}
+    series: dict[Key, Series] = {}
+    failed: dict[str, str] = {}
+    for name, source in sources.items():
+        try:
+            table = read(source, *how, **options)
+        except ValueError as error:
+            failed[name] = str(error)
+            continue
+        series |= with_file(name, table.series)
+        failed |= {key_name((name, *key)): reason for key, reason in table.failed.items()}
+    if not series:
+        raise ValueError(describe_failures(failed, "file"))
+    return series, failed

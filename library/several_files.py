@@ -11,10 +11,11 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from rfa.data.source import display_name, expand_sources
+from rfa.data.source import display_names, expand_sources
 from rfa.data.table import unique_names
 from rfa.library.incidents import Detection
 from rfa.library.reading import describe_failures, stack_level
+from rfa.runtime.filters.fitted import Models
 from rfa.runtime.uncertainty.alarms import count_alarms
 
 # The first column of joined results, with the name of the file.
@@ -27,14 +28,14 @@ def takes_files(function: Function) -> Function:
 
     @functools.wraps(function)
     def take(data: Any, *positional: Any, **named: Any) -> Any:
-        sources = _sources(data)
+        sources = named_sources(data)
         if sources is None:
             return function(data, *positional, **named)
         found: dict[str, Any] = {}
         failed: dict[str, str] = {}
         for name, source in sources.items():
             try:
-                found[name] = function(source, *positional, **named)
+                found[name] = function(source, *positional, **_of_file(named, name))
             except ValueError as error:
                 failed[name] = str(error)
         if failed:
@@ -47,7 +48,16 @@ def takes_files(function: Function) -> Function:
     return take  # type: ignore[return-value]
 
 
-def _sources(data: Any) -> dict[str, str] | None:
+def _of_file(named: dict[str, Any], name: str) -> dict[str, Any]:
+    """The arguments with the models of one file, if `rfa.fit` made some for it."""
+    system = named.get("system")
+    if not isinstance(system, Models):
+        return named
+    ours = {label.removeprefix(f"{name} / "): one for label, one in system.items() if label.startswith(f"{name} / ")}
+    return {**named, "system": Models(ours)} if ours else named
+
+
+def named_sources(data: Any) -> dict[str, str] | None:
     """Return the files by name, or by path if names repeat. Return None if the data are a frame or a single file."""
     is_one = isinstance(data, str | Path)
     listed = [data] if is_one else data if isinstance(data, list | tuple) else []
@@ -59,12 +69,13 @@ def _sources(data: Any) -> dict[str, str] | None:
     files = expand_sources(given)
     if is_one and files == given:
         return None
-    names = [display_name(file) for file in files]
-    return {file if names.count(name) > 1 else name: file for file, name in zip(files, names, strict=True)}
+    return dict(zip(display_names(files), files, strict=True))
 
 
 def _join(found: Mapping[str, Any]) -> Any:
     results = list(found.values())
+    if hasattr(results[0], "joined"):
+        return results[0].joined(found)
     if not isinstance(results[0], Detection):
         return _join_frames(found)
     asked = sum(one.observations for one in results)

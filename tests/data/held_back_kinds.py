@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,4 +30,8 @@ def held_back() -> Iterator[Kind]:
 def _times(times: Any) -> list[float]:
     if isinstance(times, list):
         return times
+    if isinstance(times["first"], str):  # without a year: the latest one
+        now = datetime.now(UTC)
+        moments = (datetime.fromisoformat(f"{year}-{times['first']}+00:00") for year in (now.year, now.year - 1))
+        times["first"] = next(moment for moment in moments if moment <= now).timestamp()
     return [times["first"] + k * times["step"] for k in range(times["rows"])]

@@ -1,0 +1,104 @@
+"""Lines of text that differ in their numbers only, as programs write them to a log, as a table of these numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rfa.data.json_values import Rows
+from rfa.data.log_lines import is_log_line, stamp_of
+from rfa.data.table import unique_names
+from rfa.data.units import TIMES, named
+
+# A number with letters right behind it, which may be its unit; not a part of a word, a date or an address.
+NUMBER: Final = re.compile(r"(?<![\w.:/])(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?![\w:/]|\.\d)")
+ADDRESS: Final = re.compile(
+    r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-[0-9a-f]{4,12})*\b|0x[0-9a-fA-F]+"
+)
+NAME: Final = re.compile(r"(?<!\w)([^\W\d][\w%./-]*?)\W{0,3}$")
+UNIT: Final = re.compile(r" ?(%|°[CF]|[A-Za-zµ]+(?:/s)?)(?![\w=:(])")
+UNITS: Final = frozenset((*TIMES, "%", "°C", "°F", "C", "F", "W", "V", "A", "hPa", "bytes", "kB", "MB", "GB", "B/s"))
+WORD: Final = re.compile(r"[^\W\d_]{2,}")
+DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
+TIME: Final = "time"
+# Fewest lines, share of the lines of the most frequent form, fewest words of lines that have no time, and most columns.
+FEWEST_LINES, SHARE, FEWEST_WORDS, MOST_COLUMNS = 8, 0.9, 3, 50
+PREVIEW: Final = 20
+MOST_CHARACTERS: Final = 2**28
+
+
+def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
+    """The numbers of lines of one form, with their times; None for other text.
+
+    Args:
+        needs_decimals: whether a number must have a decimal point or a name before it, as measurements have.
+
+    Raises:
+        ValueError: the file is too large.
+    """
+    first = [line for line in text[:100_000].splitlines()[: PREVIEW + 1] if line.strip()][1:]
+    if len(first) < FEWEST_LINES - 1 or not _form(first):
+        return None
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("lines with numbers may have 256 MiB at most: split the file, or save it as CSV")
+    lines = [line for line in text.splitlines() if line.strip()]
+    form = _form(lines)
+    if form is None or not NUMBER.sub("", form[0]):
+        return None
+    rows, times, has_year = [], [], True
+    for line in lines:
+        time, rest, is_whole = stamp_of(line)
+        if _skeleton(rest) == form[0]:
+            rows.append(NUMBER.findall(ADDRESS.sub("#", rest)))
+            times.append(None if time is None else datetime.fromtimestamp(time, UTC).isoformat())
+            has_year = has_year and is_whole
+    cells = [list(column) for column in zip(*rows, strict=True)]
+    if needs_decimals and not DECIMAL.search(ADDRESS.sub("", form[1])):
+        return None
+    if len(cells) > MOST_COLUMNS or not any(len(set(column)) > 1 for column in cells):
+        return None
+    names = unique_names([TIME, *_names(form[1])])[1:]
+    columns: dict[str, Any] = {TIME: times} if None not in times else {}
+    columns |= dict(zip(names, cells, strict=True))
+    note = f"the numbers in {len(rows)} of {len(lines)} lines such as {form[1].strip()[:60]!r}"
+    found = Rows(note=note if has_year or TIME not in columns else f"{note}; without a year, {times[0][:4]} is taken")
+    found.add({}, **columns)
+    return found
+
+
+def _form(lines: list[str]) -> tuple[str, str] | None:
+    """The most frequent form of lines and an example; None if they are a table, or of several forms."""
+    forms: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for line in lines:
+        _, rest, _ = stamp_of(line)
+        skeleton = _skeleton(rest)
+        forms[skeleton] += 1
+        examples.setdefault(skeleton, line)
+    form, count = forms.most_common(1)[0]
+    example = examples[form]
+    words = len(WORD.findall(form))
+    is_log = words and is_log_line(example)
+    if count < SHARE * len(lines) - 4 or count < 0.5 * len(lines) or "#" not in form:
+        return None
+    if not is_log and (words < FEWEST_WORDS or re.search(r"[,;\t|{]", form)):
+        return None
+    return form, stamp_of(example)[1]
+
+
+def _skeleton(line: str) -> str:
+    return NUMBER.sub("#", ADDRESS.sub("@", line))
+
+
+def _names(example: str) -> list[str]:
+    """The words before the numbers, with the units behind them."""
+    text = ADDRESS.sub("#", example)
+    found = []
+    for k, number in enumerate(NUMBER.finditer(text), start=1):
+        before = NAME.search(text[: number.start()])
+        unit = UNIT.match(text[number.end() :])
+        name = before[1] if before and not before[1].isdigit() else f"number {k}"
+        found.append(named(name, unit[1] if unit and unit[1] in UNITS and unit[1] != name else ""))
+    return found

@@ -1,0 +1,107 @@
+"""Checks that a table holds nothing else than was read: other times, zones, units or tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from zoneinfo import available_timezones
+
+import numpy as np
+
+from rfa.data.clock_choice import numeric_sample, sample
+from rfa.data.clock_numbers import words_of
+from rfa.data.epochs import other_forms
+from rfa.data.keys import UNIT_NAMES
+
+FEWEST_ROWS: Final = 8
+# Seconds since 1970 of 1985 to 1999, and of 2071 on, which are of this century if they count from other years.
+OTHER_EPOCHS: Final = (
+    (4.9e8, 9.2e8, ("seconds since 2001-01-01",)),
+    (3.2e9, 4.2e9, ("seconds since 1904-01-01", "seconds since 1900-01-01")),
+)
+# The name of a column that is more likely a value, and a name with a zone.
+DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+")
+HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
+ZONE_WORDS: Final = frozenset(("tz", "timezone", "zone", "zeitzone"))
+OFFSET_WORDS: Final = frozenset(("offset", "utcoffset", "gmtoffset"))
+
+
+def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
+    """Refuse numbers that were read as seconds, and may as well count another unit since a date.
+
+    Raises:
+        ValueError: the message has the options that choose.
+    """
+    least, most = float(times.min()), float(times.max())
+    if len(times) < FEWEST_ROWS:
+        return
+    usual = f"--time {clock!r} if they are seconds"
+    if is_dated:
+        others = next((forms for low, high, forms in OTHER_EPOCHS if low <= least and most <= high), ())
+        usual += " since 1970"
+    else:
+        others = tuple(other_forms(times))
+    if others:
+        choices = " or ".join(f"--time-format {word!r}" for word in others)
+        raise ValueError(
+            f"column {clock!r}: numbers from {least:.10g} to {most:.10g} may be dates: give {choices}, or {usual}"
+        )
+
+
+def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
+    """Refuse a table whose first row may have been taken for its header.
+
+    Raises:
+        ValueError: a number that is no step between others is the name of a column of numbers.
+    """
+    named = [name for name in columns if DECIMAL_NAME.fullmatch(name.strip())]
+    numbers = [float(name.replace(",", ".")) for name in named]
+    if named and numeric_sample(table[named[0]]) is not None and (len(named) == 1 or numbers != sorted(numbers)):
+        header = ",".join(f"column{k}" for k in range(1, len(table) + 1))
+        raise ValueError(
+            f"the name of column {named[0]!r} is a number: if the file has no header, add one such as {header!r} as "
+            f"its first line; else choose columns with --column {named[0]!r}"
+        )
+
+
+def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
+    """Refuse values of several units in one column, which another column names.
+
+    Raises:
+        ValueError: the message names it.
+    """
+    for name, column in columns.items():
+        if name in by or name.strip().lower() not in UNIT_NAMES or numeric_sample(column) is not None:
+            continue
+        found = sample(column).unique().to_pylist()
+        keys = list(zip(*(columns[key].to_pylist() for key in by), strict=True)) if by else [()] * len(column)
+        is_determined = len({*zip(keys, column.to_pylist(), strict=True)}) == len({*keys})
+        if 1 < len(found) <= len(column) // 2 and not is_determined:
+            shown = " and ".join(repr(str(cell)) for cell in found[:2])
+            raise ValueError(f"column {name!r} has {shown}: values of several units are no series; give --by {name!r}")
+
+
+def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The zone that the name of the time column or another column names for all rows, and where; None without one.
+
+    Raises:
+        ValueError: a column has several zones, or offsets that are no part of the times.
+    """
+    if (found := HEADER_ZONE.search(clock)) is not None:
+        if found[3] in available_timezones():
+            return found[3], f"in the name of column {clock!r}"
+        if found[1]:  # the signs of these names are reversed
+            zone = f"Etc/GMT{'-' if found[1] == '+' else '+'}{int(found[2])}"
+            return (zone, f"in the name of column {clock!r}") if zone in available_timezones() else None
+    for name, column in columns.items():
+        words = words_of(name.replace("_", " "))
+        cells = [str(cell) for cell in sample(column).unique().to_pylist()] if words & ZONE_WORDS else []
+        if cells and all(cell in available_timezones() and ("/" in cell or cell == "UTC") for cell in cells):
+            if len(cells) > 1:
+                raise ValueError(
+                    f"column {name!r} has several zones, {cells[0]!r} and {cells[1]!r}: write the times in UTC, or "
+                    f"give --by {name!r} and --tz {cells[0]!r} if all are local to that zone"
+                )
+            return cells[0], f"in column {name!r}"
+    return None

@@ -1,0 +1,50 @@
+"""Tables that a program prints again and again, each time below a line with the time, such as psql's watch."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rfa.data.text_blocks import Block
+from rfa.data.text_tables import RULE, split_spaces
+from rfa.data.time_formats import candidate_formats
+
+# A line that is a time, without what programs write behind it.
+LONGEST: Final = 60
+BEHIND: Final = re.compile(r"\s*(\(every [\d.]+ ?s\)|UTC|GMT)\s*")
+ZONE: Final = re.compile(r"\b(?:CES?T|[ECMP][SD]T|BST|MES?Z)\b ?")
+COUNT: Final = re.compile(r"\(\d+ rows?\)")
+FEWEST_BLOCKS: Final = 3
+MOST_CHARACTERS: Final = 2**26
+TIME: Final = "time"
+
+
+def find_timed_blocks(text: str) -> list[Block]:
+    """The tables, each with the time in a first column; [] for other text."""
+    lines = [line.strip() for line in text.splitlines()] if len(text) <= MOST_CHARACTERS else []
+    marks = [k for k, line in enumerate(lines[:200]) if _time(line)]
+    if len(marks) < FEWEST_BLOCKS or (len(lines) > 1 and 2 * len(marks) > min(len(lines), 200)):
+        return []
+    tables: dict[str, list[str]] = {}
+    time, header = "", ""
+    for line in lines:
+        if moment := _time(line):
+            time, header = moment, ""
+        elif not line:
+            header = ""
+        elif time and not RULE.fullmatch(line) and not COUNT.fullmatch(line):
+            cells = [cell.strip() for cell in line.split("|")] if "|" in line else split_spaces(line)
+            if not header and not any(re.search(r"\d", cell) for cell in cells):
+                header = "\t".join(cells[1:] if line.split()[0].endswith(":") else cells)
+                tables.setdefault(header, [])
+            elif header and len(cells) == header.count("\t") + 1:
+                tables[header].append("\t".join([time, *cells]))
+    return [Block([f"{TIME}\t{header}", *rows], 0) for header, rows in tables.items() if len(rows) >= FEWEST_BLOCKS]
+
+
+def _time(line: str) -> str:
+    """The time that a line consists of; empty for other lines."""
+    if not 8 < len(line) <= LONGEST or line.count(":") < 1 or not re.search(r"\d", line):
+        return ""
+    plain = ZONE.sub("", BEHIND.sub("", line))
+    return plain if candidate_formats(plain) else ""
