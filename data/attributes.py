@@ -15,6 +15,9 @@ STEPS: Final = {
     "yearly": "Y", "quarterly": "Q", "monthly": "M", "weekly": "W", "daily": "D", "hourly": "H", "minutely": "1min",
     "half_hourly": "30min", "10_minutes": "10min", "15_minutes": "15min", "4_seconds": "4s",
 }  # fmt: skip
+SCOPE: Final = re.compile(
+    r"X,((?:CH\d|MATH),?(?:(?:CH\d|MATH),?)*?),?Start,Increment,?\r?\n(Sequence),[^\n]*?,(-?[\d.eE+-]+),([\d.eE+-]+),?\s*\n"
+)
 START: Final = "start_timestamp"
 
 
@@ -44,6 +47,17 @@ def as_csv(text: str) -> str | None:
     """ARFF as CSV with a header; None for other text."""
     parts = _parts(text)
     return None if parts is None else f"{','.join(parts[0])}\n{parts[1]}"
+
+
+def scope_as_csv(text: str) -> str | None:
+    """A recording of Rigol's scopes, whose start and step stand above the values, as CSV; None for other text."""
+    if (found := SCOPE.match(text)) is None:
+        return None
+    start, step = float(found[3]), float(found[4])
+    rows = [line.split(",") for line in text[found.end() :].split()]
+    count = found[1].count(",") + 1
+    lines = [",".join([repr(start + int(row[0]) * step), *row[1 : 1 + count]]) for row in rows if row[0].isdigit()]
+    return "\n".join([f"time,{found[1]}", *lines]) + "\n"
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:

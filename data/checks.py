@@ -41,7 +41,7 @@ def check_clock(
     is_back = bool((steps < 0).any())
     if is_dated:
         _check_range(clock, times, np.sort(times) if is_back else times, first_row)
-    if by or len(times) < FEWEST_ROWS or (steps <= 0).all() or (steps > 0).all():
+    if by or len(times) < FEWEST_ROWS or (steps < 0).all() or (steps > 0).all():
         return
     back = float((steps < 0).mean())
     repeated = 1 - len(np.unique(times)) / len(times) if is_back else float((steps == 0).sum()) / len(times)

@@ -28,7 +28,7 @@ DATED_DAYS: Final = (-10_958.0, 47_482.0)
 EARLIEST_DAY, LATEST_1970 = -98_615.0, 25_567.0
 YEAR_WORDS: Final = frozenset((
     "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
-    "an", "anno", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
+    "an", "anno", "anyo", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
 ))  # fmt: skip
 # Names of dates without separators whose day comes first.
 DAY_FIRST: Final = "%d%m%Y"

@@ -11,56 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
-from rfa.data.clock_numbers import YEAR_WORDS, are_dates, are_times_of_day
+from rfa.data.clock_numbers import are_dates, are_times_of_day, words_of
 from rfa.data.month_names import LANGUAGES, names
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
 TIME_OF_DAY: Final = (
-    r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|\d{2}\.\d{2}\.\d{2})\s*$"
-)
-# Dates with years of two digits, which look like times of day.
-SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
-DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
-# In columns called date and time.
-COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
-MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
-COMPACT_DATE: Final = r"(19|20)\d{6}"
-# Years beside a column of names of months.
-PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
-# Names and range of the numbers of each part.
-NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
-    "year": (YEAR_WORDS, 1500, 2200),
-    "month": (
-        frozenset(("month", "mon", "mm", "mo", "monat", "mois", "mes", "mês", "mese", "maand", "månad", "måned")),
-        1, 12,
-    ),
-    "day": (frozenset(("day", "dd", "dy", "dom", "day_of_month", "tag", "jour", "día", "dia", "giorno", "dag")), 1, 31),
-    "quarter": (frozenset(("quarter", "qtr", "quartal", "trimestre", "trimester", "kwartaal", "q")), 1, 4),
-    "week": (
-        frozenset((
-            "week", "wk", "isoweek", "iso_week", "week_of_year", "woche", "kw", "semaine", "semana", "settimana",
-        )), 1, 53,
-    ),
-    "day_of_year": (frozenset(("doy", "day_of_year", "yday", "julian_day", "jday", "dayofyear")), 1, 366),
-    "hour": (
-        frozenset((
-            "hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "hour_ending", "stunde", "heure",
-            "hora", "ora", "uur", "timme",
-        )), 0, 24,
-    ),
-    "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
-    "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
-}  # fmt: skip
-# The parts that follow a year, and how they are joined. The first that fits is taken.
-AFTER_YEAR: Final = (
-    (("month", "day", "hour", "minute"), "{}-{}-{} {}:{}", None),
-    (("month", "day", "hour"), "{}-{}-{} {}:00", None),
-    (("month", "day"), "{}-{}-{}", None),
-    (("day_of_year",), "{}-{}", "%Y-%j"),
-    (("month",), "{}-{}", "%Y-%m"),
-    (("quarter",), "{}Q{}", "%YQ%q"),
-    (("week",), "{}-W{}", "%G-W%V"),
+    r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
+    r"\d{2}\.\d{2}\.\d{2})\s*$"
 )
 # Where a part stands in joined text.
 PLACES: Final = {
@@ -143,6 +101,7 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     ):
         return _with_milliseconds({"date": lower["date"], "clock": lower["time"]}, lower, columns)
     hours = _numbered("hour", lower, columns)
+    dates, clocks = (sorted(each, key=lambda name: not words_of(name) & {"utc", "gmt"}) for each in (dates, clocks))
     if dates and (clocks or hours) and _repeats(columns[dates[0]]):
         if clocks:
             return _with_milliseconds({"date": dates[0], "clock": clocks[0]}, lower, columns)
@@ -291,7 +250,7 @@ def _part_text(kind: str, column: Any) -> Any:
             column, is_text = pc.cast(column, pa.string()), True
         cells = pc.utf8_trim_whitespace(column) if is_text else pc.strftime(column, format="%Y-%m-%d")
         if kind == "clock":
-            cells = _padded(cells)
+            cells = pc.replace_substring_regex(_padded(cells), r"(:\d{2}):(\d{3})$", r"\1.\2")
             cells = pc.replace_substring_regex(cells, r"(\d)( ?[aApP])$", r"\1\2m")
             cells = pc.replace_substring_regex(cells, HALF, r" \1m")
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, is_unix
-from rfa.data.clock_numbers import DAY, unix_seconds, words_of
+from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, is_unix, sample
+from rfa.data.clock_numbers import DAY, are_dates, are_times_of_day, unix_seconds, words_of
 from rfa.data.marks import MissingRule
 from rfa.data.numbers import NumberFormat, parse_numbers, read_switches, report_unreadable
 from rfa.data.table import Table
@@ -29,6 +29,8 @@ DOCUMENT: Final = re.compile(
     r"(order|invoice|transaction|account|serial|document|receipt|ticket|customer|batch)[ _]?(no|nr|num|number)\.?|"
     r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|(n[º°o]\.?|núm\.?|numéro|numero) .*|iban", re.IGNORECASE,
 )  # fmt: skip
+# A number with a decimal point and other words behind it.
+MEASURED: Final = re.compile(r"[+-]?\d+[.,]\d+\s?[^\W\d_][^.,:/]*$")
 INEXACT: Final = 2.0**53
 # Whole numbers from this size on that rise with the times are no measurements.
 LARGE: Final = 1e6
@@ -39,11 +41,13 @@ YEAR: Final = 365.2425 * DAY
 
 @dataclass
 class ValueColumns:
-    """Columns of numbers by name, with notes. units: the new names of columns whose cells have a unit."""
+    """Columns of numbers by name, with notes. units: the new names of columns whose cells have a unit;
+    has_others: whether columns of text were left out."""
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)
+    has_others: bool = False
 
 
 def read_values(
@@ -77,6 +81,9 @@ def read_values(
     if not found.values:
         _add_switches(found, writing, skipped)
     if skipped:
+        found.has_others = True
+        if not is_chosen:
+            _refuse_units(table, skipped, found.values)
         found.notes.append(f"left out, not measurements: {', '.join(map(repr, skipped))}")
     if not found.values:
         reasons = [_refusal(table, name) for name in skipped[:1]]
@@ -88,6 +95,23 @@ def read_values(
             found, "identifiers", lambda name, values: not (is_idle and name == "id") and _is_identifier(name, values)
         )
     return found
+
+
+def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -> None:
+    """Refuse a table of which a column was left out whose cells begin with different decimal numbers.
+
+    Raises:
+        ValueError: the message quotes a cell.
+    """
+    import pyarrow as pa
+
+    for name in skipped if read else ():
+        cells = sample(table.columns[name]).to_pylist() if pa.types.is_string(table.columns[name].type) else []
+        if len(cells) >= LEAST_ROWS and all(map(MEASURED.match, cells)) and 2 * len({*cells}) > len(cells):
+            raise ValueError(
+                f"column {name!r}: {cells[0]!r} begins with a number and is not read: write the number alone, or "
+                f"choose other columns with --column {next(iter(read))!r}"
+            )
 
 
 def _read_column(found: ValueColumns, writing: NumberFormat, name: str, strict: bool) -> np.ndarray | None:
@@ -114,7 +138,7 @@ def _typed(column: Any, name: str, first_row: int, strict: bool) -> tuple[np.nda
 
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         return None, ""
-    values = np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    values = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
     is_infinite = np.isinf(values)
     if not is_infinite.any():
         return values, ""
@@ -171,14 +195,19 @@ def leave_out_counters(
         is_named = len(values) >= LEAST_ROWS and (name.strip() == "#" or bool(words_of(name) & COUNTER_WORDS))
         return is_named and any(_is_line(values, clock) for clock in clocks)
 
+    def is_row(values: np.ndarray) -> bool:
+        return values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
+
     def counts_or_numbers(name: str, values: np.ndarray) -> bool:
         is_enough = len(values) >= LEAST_ROWS and bool((values == np.rint(values)).all())
-        is_row = is_enough and values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
+        if is_dated and _counts_time(values, times):
+            return True
         is_large = is_enough and values.min() > LARGE and any(_is_line(values, clock) for clock in clocks)
-        return is_row or is_large or counts(name, values)
+        return (is_enough and is_row(values)) or is_large or counts(name, values)
 
-    if len(found.values) == 1 and counts(*next(iter(found.values.items()))):
-        name = next(iter(found.values))
+    only = next(iter(found.values.items())) if len(found.values) == 1 else None
+    if only is not None and (counts(*only) or (len(only[1]) >= LEAST_ROWS and is_row(only[1]) and found.has_others)):
+        name = only[0]
         raise ValueError(f"the only column of numbers, {name!r}, counts the rows: choose value columns with --column")
     _leave_out(found, "counts of rows or times", counts_or_numbers)
     if len(groups) > 1:
@@ -196,21 +225,45 @@ def leave_out_counters(
         _leave_out(found, "times", lambda _, values: _are_times(values, times))
 
 
+def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:
+    """Whether numbers rise by 1, or 1000, in a second, minute, hour, day or year, whatever they begin with."""
+    if len(values) < LEAST_ROWS or not _is_line(values, times):
+        return False
+    slope = (values[-1] - values[0]) / (times[-1] - times[0])
+    return bool(np.isclose(slope * np.array([1.0, 1e-3, 60.0, 3600.0, DAY]), 1, rtol=1e-6, atol=0).any())
+
+
 def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
     """Whether values are seconds or finer units since 1970 that follow the times, such as the ends of intervals."""
     seen = ~np.isnan(values)
-    if seen.sum() < LEAST_ROWS or not is_unix(values[seen]):
+    if seen.sum() < LEAST_ROWS:
         return False
-    moments, clock = unix_seconds(values[seen])[0], times[seen]
-    near = 2 * float(np.ptp(clock)) / (len(clock) - 1) + DAY
-    return bool((np.abs(moments - clock) <= near).all() and np.corrcoef(moments, clock)[0, 1] > 0.99)
+    clock = times[seen]
+    if are_dates(values[seen]):
+        days = values[seen].astype(np.int64).astype(str)
+        moments = np.array([f"{day[:4]}-{day[4:6]}-{day[6:]}" for day in days], "datetime64[s]").astype(np.float64)
+    elif is_unix(values[seen]):
+        moments = unix_seconds(values[seen])[0]
+    else:
+        return False
+    is_compact = are_dates(values[seen])
+    near = 2 * float(np.ptp(clock)) / (len(clock) - 1) + (2 if is_compact else 1) * DAY
+    return bool((np.abs(moments - clock) <= near).all()) and (is_compact or np.corrcoef(moments, clock)[0, 1] > 0.99)
 
 
 def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
     """Whether numbers are the year with decimals, or the hour, day, month, year or another part of the times."""
     if (np.abs(values - 1970 - times / YEAR) < 0.1).all():
         return True
-    if len(values) < LEAST_ROWS or np.isnan(values).any() or (values != np.rint(values)).any() or np.ptp(values) == 0:
+    if len(values) < LEAST_ROWS or np.isnan(values).any() or np.ptp(values) == 0:
+        return False
+    minutes = np.floor(times / 60)
+    if are_times_of_day(values) and values.max() >= 100:
+        shift = (60 * (values // 100) + values % 100 - minutes) % 1440
+        if np.ptp(shift) == 0 and len(np.unique(values)) > 2:
+            return True
+    values = values - values[0] % 1
+    if (values != np.rint(values)).any():
         return False
     if values.min() < 0 or values.max() > LATEST_YEAR:
         return False
@@ -228,7 +281,10 @@ def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
         if any(np.ptp(offset) == 0 and offset[0] in begins for offset in offsets):
             return True
     of_month = (dates - months).astype(np.int64) + 1
-    return bool((values == years).all() or ((values == of_month).all() and len(np.unique(values)) > 2))
+    # Local time is up to 14 hours ahead.
+    ahead = (days + 1).astype(np.int64).astype("datetime64[D]").astype("datetime64[Y]").astype(np.int64) + 1970
+    is_year = ((values == years) | (values == ahead)).all()
+    return bool(is_year or ((values == of_month).all() and len(np.unique(values)) > 2))
 
 
 def _is_label(values: np.ndarray, is_inside: np.ndarray) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from rfa.data.attributes import as_csv, read_series_lines
+from rfa.data.attributes import as_csv, read_series_lines, scope_as_csv
 from rfa.data.encodings import decode_other
 from rfa.data.fit_csv import read_fit
 from rfa.data.header import (
@@ -108,9 +108,18 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         return dumped
     if is_annotated(text):
         return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
-    if (changed := as_csv(text) or nem12_as_csv(text) or uncomment_header(text, SPLITS)) is not None:
+    changed = as_csv(text) or scope_as_csv(text) or nem12_as_csv(text) or uncomment_header(text, SPLITS)
+    if changed is not None:
         text, encoded = changed, None
+    if text.count(";\t") >= text.count("\n") and all(";\t" in line[0] for line in _preview(text)):
+        text, encoded = text.replace(";\t", ";"), None
     lines = _preview(text)
+    ends = [line.end() for line in lines if END_OF_PROPERTIES.fullmatch(line[0].strip())]
+    if ends and not any(sign in line[0] for line in lines[-2:] for sign in SEPARATORS):
+        above = text[: ends[-1]]
+        table = read_text(text[ends[-1] :].lstrip("\r\n"), notes)
+        table = replace(table, first_row=table.first_row + len(LINE_END.findall(above)))
+        return add_marks(add_date(table, above), above)
     if not lines:
         raise ValueError("the file is empty")
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:

@@ -26,7 +26,7 @@ from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
-from rfa.data.table_checks import check_epoch, check_header, check_units, zone_of
+from rfa.data.table_checks import check_epoch, check_header, check_labels, check_units, zone_of
 from rfa.data.table_ends import timed_rows, untimed_rows
 from rfa.data.units import TIMES
 from rfa.data.utc_offsets import UTC, UtcOffsets, shown_offsets
@@ -171,7 +171,7 @@ def _read_rows(
     if by and not options.by:
         options = replace(options, columns=(VALUE,))
     table = melt_wide(table, by) if by or is_chosen else melt_hours(melt_months(table))
-    rest = _without_keys(table, by)
+    rest, given = _without_keys(table, by), options
     parts = find_parts(rest) if options.time is None else None
     clock: str | None
     if parts is not None:
@@ -197,9 +197,11 @@ def _read_rows(
         options = replace(options, zone=zone[0])
     times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
     notes += [f"zone {zone[0]}, {zone[1]}"] if zone is not None else []
-    if clock is not None and options.time is None and options.time_format is None:
+    if clock is not None and given.time is None and given.time_format is None:
         if len(groups) == 1:
             check_clock(rest, clock, times, by, is_dated=read.is_dated, first_row=table.first_row)
+            if not (by or options.columns):
+                check_labels(rest, clock)
         if read.form == 1.0:
             check_epoch(clock, times[~np.isnan(times)], is_dated=read.is_dated)
     if not options.columns:

@@ -10,7 +10,7 @@ ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 # The beginning of an interval such as `01.01.2024 00:00 - 01.01.2024 01:00`.
 _DAY: Final = r"[^\s:]*\d[-/.]\d+[-/.]\d[^\s:]*"
 _TO: Final = r"\s+(?:-|–|to|bis|/)\s+"
-INTERVAL: Final = rf"^(?:(.*\d:\d{{2}}(?::\d{{2}})?){_TO}.*\d:\d{{2}}.*|({_DAY}){_TO}{_DAY})$"
+INTERVAL: Final = rf"^(?:(.*\d:\d{{2}}(?::\d{{2}}(?:\.\d+)?Z?)?)(?:{_TO}|/).*\d:\d{{2}}.*|({_DAY}){_TO}{_DAY})$"
 HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 

@@ -69,6 +69,18 @@ def opentsdb(document: Any) -> Rows | None:
     return rows
 
 
+def rrdtool(document: Any) -> Rows | None:
+    """rrdtool's export: a start, a step and a row of values for each time."""
+    meta = document.get("meta") if isinstance(document, Mapping) else None
+    if not isinstance(meta, Mapping) or not {"start", "step", "legend"} <= meta.keys() or not document.get("data"):
+        return None
+    columns = dict(zip(meta["legend"], zip(*document["data"], strict=True), strict=True))
+    rows = Rows()
+    times = [int(meta["start"]) + k * int(meta["step"]) for k in range(len(document["data"]))]
+    rows.add({}, time=times, **{str(name): list(values) for name, values in columns.items()})
+    return rows
+
+
 def gluonts(document: Any) -> Rows | None:
     """GluonTS' series: a start, a step and a list of values; rows are counted without a step."""
     listed = document if isinstance(document, list) else [document]

@@ -12,7 +12,7 @@ import numpy as np
 
 from rfa.data.clock_numbers import EARLIEST_UNIX, LATEST_UNIX, unix_seconds
 from rfa.data.json_blocks import OFFSET, named_cells, parallel_lists, read_blocks
-from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus
+from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus, rrdtool
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
@@ -23,7 +23,7 @@ LONGEST_OFFSET: Final = 8
 # Parsed JSON takes many times its size.
 MOST_BYTES: Final = 2**28
 SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
-    prometheus, influx, graphite, opentsdb, gluonts, home_assistant,
+    prometheus, influx, rrdtool, graphite, opentsdb, gluonts, home_assistant,
 )  # fmt: skip
 
 

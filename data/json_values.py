@@ -13,6 +13,8 @@ from rfa.data.table import Table, unique_names
 MOST_CELLS: Final = 50_000_000
 # Objects in objects become columns a.b; deeper ones are text.
 DEPTH: Final = 3
+# Numbers from this size on may be times.
+LEAST_TIME: Final = 1e9
 
 
 @dataclass
@@ -113,11 +115,17 @@ def _is_flat(row: Mapping[str, Any]) -> bool:
 
 
 def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) -> dict[str, Any]:
-    """The fields of an object and of the objects in it, called a.b; lists are left out."""
+    """The fields of an object and of the objects in it, called a.b; other lists than of one object are left out."""
     found: dict[str, Any] = {}
+    has_values = any(isinstance(cell, int | float) and 0 < abs(cell) < LEAST_TIME for cell in row.values())
     for name, cell in row.items():
         if isinstance(cell, Mapping) and depth:
             found |= flatten_row(cell, f"{prefix}{name}.", depth - 1)
+        elif (
+            isinstance(cell, list) and len(cell) == 1 and isinstance(cell[0], Mapping) and depth > 1 and not has_values
+        ):
+            values = _named_values(cell) or flatten_row(cell[0], "", depth - 1)
+            found |= {f"{prefix}{name}.{key}": value for key, value in values.items()}
         elif isinstance(cell, list):
             found |= {f"{prefix}{name}.{key}": value for key, value in _named_values(cell).items()}
         else:

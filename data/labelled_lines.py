@@ -37,9 +37,11 @@ def read_labelled(text: str) -> Rows | None:
     if len(text) > MOST_CHARACTERS:
         raise ValueError("lines of labelled cells may have 256 MiB at most: split the file, or save it as CSV")
     rows: list[dict[str, str]] = []
-    for line in text.splitlines():
-        if not _is_labelled(line):
-            continue
+    lines = [line for line in text.splitlines() if line.strip()]
+    labelled = [line for line in lines if _is_labelled(line)]
+    if 2 * len(labelled) < len(lines):
+        return None  # properties above a table
+    for line in labelled:
         cells = {name: value.strip('"') for name, value in CELL.findall(line) if value}
         if (stamp := STAMP.match(line)) is not None:
             cells = {TIME: stamp[1].replace(",", "."), **{name if name != TIME else f"{TIME}_2": value

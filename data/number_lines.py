@@ -13,18 +13,26 @@ from rfa.data.table import unique_names
 from rfa.data.units import TIMES, named
 
 # A number with letters right behind it, which may be its unit; not a part of a word, a date or an address.
-NUMBER: Final = re.compile(r"(?<![\w.:/])(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?![\w:/]|\.\d)")
+NUMBER: Final = re.compile(
+    r"(?<![\w./])(?<!\d:)(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?![\w/]|:\d|\.\d)"
+)
 ADDRESS: Final = re.compile(
-    r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-[0-9a-f]{4,12})*\b|0x[0-9a-fA-F]+"
+    r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-[0-9a-f]{4,12})*\b|0x[0-9a-fA-F]+|"
+    r"\b\d+:\d\d(?::\d\d)?(?!\w)"
 )
 NAME: Final = re.compile(r"(?<!\w)([^\W\d][\w%./-]*?)\W{0,3}$")
-UNIT: Final = re.compile(r" ?(%|°[CF]|[A-Za-zµ]+(?:/s)?)(?![\w=:(])")
+UNIT: Final = re.compile(r" *(%|°[CF]|[A-Za-zµ]+(?:/\w+)?)(?![\w=:(])")
+DATA: Final = re.compile(r"[KMGT]?(?:[Bb]ytes|bits)(?:/sec|ps)?|pkts?(?:/s)?")
 UNITS: Final = frozenset((*TIMES, "%", "°C", "°F", "C", "F", "W", "V", "A", "hPa", "bytes", "kB", "MB", "GB", "B/s"))
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
 TIME: Final = "time"
-# Fewest lines, share of the lines of the most frequent form, fewest words of lines that have no time, and most columns.
-FEWEST_LINES, SHARE, FEWEST_WORDS, MOST_COLUMNS = 8, 0.9, 3, 50
+# Fewest lines, share of the lines of the most frequent form, and most columns.
+FEWEST_LINES, SHARE, MOST_COLUMNS = 8, 0.9, 50
+# Fewest words of lines that have no time.
+FEWEST_WORDS: Final = 3
+# A time of day before the text.
+OF_DAY: Final = re.compile(r"\s*(\d\d:\d\d:\d\d)\s")
 PREVIEW: Final = 20
 MOST_CHARACTERS: Final = 2**28
 
@@ -52,7 +60,9 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
         time, rest, is_whole = stamp_of(line)
         if _skeleton(rest) == form[0]:
             rows.append(NUMBER.findall(ADDRESS.sub("#", rest)))
-            times.append(None if time is None else datetime.fromtimestamp(time, UTC).isoformat())
+            of_day = OF_DAY.match(line)
+            text_of_day = of_day[1] if of_day else None
+            times.append(text_of_day if time is None else datetime.fromtimestamp(time, UTC).isoformat())
             has_year = has_year and is_whole
     cells = [list(column) for column in zip(*rows, strict=True)]
     if needs_decimals and not DECIMAL.search(ADDRESS.sub("", form[1])):
@@ -83,22 +93,25 @@ def _form(lines: list[str]) -> tuple[str, str] | None:
     is_log = words and is_log_line(example)
     if count < SHARE * len(lines) - 4 or count < 0.5 * len(lines) or "#" not in form:
         return None
-    if not is_log and (words < FEWEST_WORDS or re.search(r"[,;\t|{]", form)):
+    has_cells = re.search(r"[;\t|{]|,(?! )", example) or 2 * example.count(",") > len(form.split())
+    if not is_log and (words < FEWEST_WORDS or has_cells):
         return None
     return form, stamp_of(example)[1]
 
 
 def _skeleton(line: str) -> str:
-    return NUMBER.sub("#", ADDRESS.sub("@", line))
+    return " ".join(NUMBER.sub("#", ADDRESS.sub("@", line)).split())
 
 
 def _names(example: str) -> list[str]:
     """The words before the numbers, with the units behind them."""
     text = ADDRESS.sub("#", example)
-    found = []
+    found, end = [], 0
     for k, number in enumerate(NUMBER.finditer(text), start=1):
-        before = NAME.search(text[: number.start()])
+        before = NAME.search(text[end : number.start()])
         unit = UNIT.match(text[number.end() :])
+        written = unit[1] if unit and (unit[1] in UNITS or DATA.fullmatch(unit[1])) else ""
         name = before[1] if before and not before[1].isdigit() else f"number {k}"
-        found.append(named(name, unit[1] if unit and unit[1] in UNITS and unit[1] != name else ""))
+        found.append(named(name, written if written != name else ""))
+        end = number.end() + (unit.end() if unit and written else 0)
     return found

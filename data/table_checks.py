@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from zoneinfo import available_timezones
@@ -23,6 +24,12 @@ OTHER_EPOCHS: Final = (
 # The name of a column that is more likely a value, and a name with a zone.
 DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+")
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
+# Names of labels, the most of them, and the least share of rows with another label than the row before.
+LABEL_WORDS: Final = frozenset((
+    "band", "filter", "sensor", "channel", "device", "metric", "station", "parameter", "variable", "location", "site",
+    "room", "host", "meter", "symbol", "ticker", "kanal", "gerät", "standort", "capteur", "dispositivo",
+))  # fmt: skip
+MOST_LABELS, ALTERNATING = 20, 0.3
 ZONE_WORDS: Final = frozenset(("tz", "timezone", "zone", "zeitzone"))
 OFFSET_WORDS: Final = frozenset(("offset", "utcoffset", "gmtoffset"))
 
@@ -80,6 +87,30 @@ def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
         if 1 < len(found) <= len(column) // 2 and not is_determined:
             shown = " and ".join(repr(str(cell)) for cell in found[:2])
             raise ValueError(f"column {name!r} has {shown}: values of several units are no series; give --by {name!r}")
+
+
+def check_labels(columns: Mapping[str, Any], clock: str) -> None:
+    """Refuse rows of one series where a column called like a label alternates between several.
+
+    Raises:
+        ValueError: the message names it.
+    """
+    for name, column in columns.items():
+        if name == clock or not words_of(name.replace("_", " ")) & LABEL_WORDS or numeric_sample(column) is not None:
+            continue
+        cells = np.asarray(column.to_pylist(), object)
+        counts = Counter(cells.tolist())
+        changes = int((cells[1:] != cells[:-1]).sum())
+        if (
+            1 < len(counts) <= MOST_LABELS
+            and min(counts.values()) >= FEWEST_ROWS
+            and changes > ALTERNATING * len(cells)
+        ):
+            shown = " and ".join(repr(str(cell)) for cell in list(counts)[:2])
+            raise ValueError(
+                f"column {name!r} alternates between {shown}: give --by {name!r} if it labels several series, or "
+                f"--time {clock!r} if the rows are one"
+            )
 
 
 def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:

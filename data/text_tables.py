@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rfa.data.header import is_data
+from rfa.data.header import END_OF_PROPERTIES, is_data
 
 RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
 FOOTER: Final = re.compile(
@@ -50,13 +50,15 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
     Args:
         preview: the first lines.
     """
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MOST_CHARACTERS or any(END_OF_PROPERTIES.fullmatch(line.strip()) for line in preview):
         return None
     if any(line[:1] in "┌│╭╔┏" for line in preview if line):
         text, preview = text.translate(FRAMES), [line.translate(FRAMES) for line in preview]
     if any(RULE.fullmatch(line) for line in preview):
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
+        header = next((row for row in rows if not re.search(r"\d", row)), "")
+        rows = [row for k, row in enumerate(rows) if row != header or row not in rows[:k]]
         if sum("|" in row for row in rows) >= ALIGNED_SHARE * len(rows):
             begin = next(k for k, row in enumerate(rows) if "|" in row)
             if rows[begin].count("|") == rows[-1].count("|"):
@@ -92,7 +94,7 @@ def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], sho
     if first > 1 and len(split(lines[first - 2])) == count > len(header) and not any(is_data([c]) for c in header):
         lines = [*lines[: first - 1], *lines[first:]]  # units, which the first columns have none of
         first, header = first - 1, split(lines[first - 2])
-    if first and len(header) not in (count, count - 1) and not (len(header) < 3 and is_data(header)):
+    if first and len(header) not in (count, count - 1) and not is_data(header):
         return None
     header = ["", *header] if len(header) == count - 1 else header if len(header) == count else []
     rows = [cells for line in lines[first:] if len(cells := _without_remarks(split(line), count)) == count]

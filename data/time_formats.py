@@ -25,6 +25,8 @@ DATE_FORMATS: Final = (
     "%Y.%m.%d.", "%Y. %m. %d.", "%Y. %m. %d", "%Y-%j",
     "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
+# Formats whose year comes last, as of C and of `date`.
+YEAR_LAST: Final = tuple(f"%a %b %d %H:%M:%S{zone} %Y" for zone in ("", " UTC", " GMT", " GMT%z"))
 # Dates before a time of day.
 DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form or "%j" in form)
 # Halves of the day as Spanish writes them: a. m.
@@ -76,7 +78,7 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
     """The formats that a cell may have: of its date, and of its time of day if there is one."""
     if cell.startswith("[") and cell.endswith("]"):  # as in the logs of web servers
         return tuple(f"[{made}]" for made in candidate_formats(cell[1:-1]))
-    found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS)))
+    found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS, *YEAR_LAST)))
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
@@ -181,7 +183,7 @@ def _parse_parts(cells: Any, time_format: str) -> Any:
 
     at = OF_DAY.search(time_format)
     look = None if at is None else _pattern(time_format[: at.start()])
-    if at is None or look is None:
+    if at is None or look is None or "%Y" in time_format[at.start() :]:
         return None
     parts = pc.extract_regex(cells, f"^(?P<date>{look})(?P<time>.*)$").combine_chunks()
     if parts.null_count:

@@ -11,7 +11,7 @@ import numpy as np
 # A number in any language, and what follows it.
 WITH_UNIT: Final = (
     r"^(?P<number>[+\-]?(?:\d(?:[\d.,'_’\x{00a0}\x{202f} ]*\d)?|\.\d+)\.?(?:[eE][+\-]?\d+)?)"
-    r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>/][^\s;:()<>]{0,11}|/[^\d\s;:()<>]{1,11})?$"
+    r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>/][^\s;:()<>]{0,11}(?: [AD]C)?|/[^\d\s;:()<>]{1,11})?$"
 )
 # Currencies and their like before a number.
 BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.)[ \x{00a0}]?([+-]?[\d.].*)$"
