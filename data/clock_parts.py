@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.calendar_columns import UNNAMED, are_hours, are_months, compact_pair, days_of, is_calendar
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
-from rfa.data.clock_numbers import are_dates, are_times_of_day, words_of
+from rfa.data.clock_numbers import YEAR_WORDS, words_of
 from rfa.data.month_names import LANGUAGES, names
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
@@ -19,6 +19,51 @@ from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, z
 TIME_OF_DAY: Final = (
     r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
     r"\d{2}\.\d{2}\.\d{2})\s*$"
+)
+# Dates with years of two digits, which look like times of day.
+SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
+DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
+# In columns called date and time.
+COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
+MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
+COMPACT_DATE: Final = r"(19|20)\d{6}"
+# Years beside a column of names of months.
+PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
+# Names and range of the numbers of each part.
+NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
+    "year": (YEAR_WORDS, 1500, 2200),
+    "month": (
+        frozenset(("month", "mon", "mm", "mo", "monat", "mois", "mes", "mês", "mese", "maand", "månad", "måned")),
+        1, 12,
+    ),
+    "day": (frozenset(("day", "dd", "dy", "dom", "day_of_month", "tag", "jour", "día", "dia", "giorno", "dag")), 1, 31),
+    "quarter": (frozenset(("quarter", "qtr", "quartal", "trimestre", "trimester", "kwartaal", "q")), 1, 4),
+    "week": (
+        frozenset((
+            "week", "wk", "isoweek", "iso_week", "week_of_year", "woche", "kw", "semaine", "semana", "settimana",
+        )), 1, 53,
+    ),
+    "day_of_year": (frozenset(("doy", "day_of_year", "yday", "julian_day", "jday", "dayofyear")), 1, 366),
+    "hour": (
+        frozenset((
+            "hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "hour_ending", "stunde", "heure",
+            "hora", "ora", "uur", "timme",
+        )), 0, 24,
+    ),
+    "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
+    "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
+}  # fmt: skip
+# The parts that follow a year, and how they are joined. The first that fits is taken.
+AFTER_YEAR: Final = (
+    (("month", "day", "hour", "minute"), "{}-{}-{} {}:{}", None),
+    (("month", "day", "hour"), "{}-{}-{} {}:00", None),
+    (("month", "day"), "{}-{}-{}", None),
+    (("day_of_year", "hour", "minute"), "{}-{} {}:{}", "%Y-%j %H:%M"),
+    (("day_of_year", "hour"), "{}-{} {}:00", "%Y-%j %H:%M"),
+    (("day_of_year",), "{}-{}", "%Y-%j"),
+    (("month",), "{}-{}", "%Y-%m"),
+    (("quarter",), "{}Q{}", "%YQ%q"),
+    (("week",), "{}-W{}", "%G-W%V"),
 )
 # Where a part stands in joined text.
 PLACES: Final = {
@@ -28,12 +73,9 @@ PLACES: Final = {
 }  # fmt: skip
 WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1, "millisecond": 3}
 ENDING: Final = "hour_ending"
-# Names of the columns of a file without a header: year, month, day and hour.
-UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
 JOINED: Final = "date"
-# The fewest dates in columns that only their content shows to be a calendar, and the most of them that go back.
-FEWEST_DAYS, MOST_BACK = 5, 0.1
-MONTHS: Final = 12
+# The fewest dates in columns that only their content shows to be a calendar.
+FEWEST_DAYS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -108,7 +150,7 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
     if (compact := _compact_parts(columns)) is not None:
         return compact
-    if _is_calendar(columns):
+    if is_calendar(columns):
         return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
     if not dates and (found := _by_content(columns, clocks)) is not None:
         return found
@@ -130,16 +172,8 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
 
 def _compact_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     """Columns beside each other such as 20240131 and 93000, which go on together."""
-    names = list(columns)
-    for date, clock in itertools.pairwise(names):
-        days, times = numeric_sample(columns[date]), numeric_sample(columns[clock])
-        if days is None or times is None or not len(days) == len(times) > 2 or not are_dates(days):
-            continue
-        moments = days * 10**6 + times * (1 if times.max() > 2400 else 100)
-        # Parts of a day that are merely numbered end before 100.
-        if are_times_of_day(times) and times.max() >= 100 and (np.diff(moments) >= 0).all():
-            return ClockParts({"date": date, "clock": clock}, "{} {}")
-    return None
+    pair = compact_pair(columns)
+    return ClockParts(dict(zip(("date", "clock"), pair, strict=True)), "{} {}") if pair else None
 
 
 def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts:
@@ -313,21 +347,6 @@ def _has_time_of_day(column: Any) -> bool:
     return not pa.types.is_date(column.type) and any(":" in cell for cell in sample(column).to_pylist())
 
 
-def _is_calendar(columns: Mapping[str, Any]) -> bool:
-    """Whether the first columns of a file without a header are year, month, day and hour, which advance together."""
-    if list(columns)[:4] != list(UNNAMED):
-        return False
-    parts = [numeric_sample(columns[name]) for name in UNNAMED]
-    ranges = ((1900, 2100), (1, 12), (1, 31), (0, 23))
-    for part, (least, most) in zip(parts, ranges, strict=True):
-        if part is None or not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
-            return False
-    if len({len(part) for part in parts if part is not None}) > 1:
-        return False
-    moments = sum(part * 100 ** (3 - k) for k, part in enumerate(parts))  # type: ignore[operator]
-    return bool((np.diff(moments) > 0).all())
-
-
 def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts | None:
     """Columns beside each other that are the year and month, or year, month and day, of dates that go on.
 
@@ -336,14 +355,14 @@ def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts
     names = list(columns)
     samples = [numeric_sample(columns[name]) for name in names]
     for k in range(len(names) - 1):
-        if _are_months(samples[k : k + 2], len(columns[names[k]])):
+        if are_months(samples[k : k + 2], len(columns[names[k]])):
             return ClockParts({"year": names[k], "month": names[k + 1]}, "{}-{}", "%Y-%m")
     for k in range(len(names) - 2):
-        moments = _days_of(samples[k : k + 3])
+        moments = days_of(samples[k : k + 3])
         if moments is None:
             continue
         after = names[k + 3] if k + 3 < len(names) else ""
-        is_hour = bool(after) and _are_hours(samples[k + 3], len(moments)) and len(np.unique(moments)) < len(moments)
+        is_hour = bool(after) and are_hours(samples[k + 3], len(moments)) and len(np.unique(moments)) < len(moments)
         if len(np.unique(moments)) < (2 if after in clocks or is_hour else FEWEST_DAYS):
             continue
         found = dict(zip(("year", "month", "day"), names[k : k + 3], strict=True))
@@ -353,34 +372,6 @@ def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts
             return ClockParts({**found, _hour_kind(columns[after]): after}, "{}-{}-{} {}:00")
         return ClockParts(found, "{}-{}-{}")
     return None
-
-
-def _are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
-    """Whether two columns are the years and numbers of months without a gap."""
-    year, month = parts
-    if year is None or month is None or not MONTHS <= len(year) == len(month) == rows:
-        return False
-    is_in_range = (year >= 1500) & (year <= 2100) & (month >= 1) & (month <= MONTHS)
-    return bool(is_in_range.all() and (np.diff(MONTHS * year + month) == 1).all())
-
-
-def _days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Numbers that order the days of years, months and days; None unless they are such, and mostly go on."""
-    year, month, day = parts
-    if year is None or month is None or day is None or not len(year) == len(month) == len(day) > 1:
-        return None
-    for part, least, most in ((year, 1800, 2100), (month, 1, MONTHS), (day, 1, 31)):
-        if not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
-            return None
-    moments = np.asarray((year - 1970) * 372 + (month - 1) * 31 + day - 1)
-    is_calendar = len(np.unique(day)) > 1 and (np.diff(moments) < 0).mean() <= MOST_BACK
-    return moments if is_calendar else None
-
-
-def _are_hours(hour: np.ndarray | None, rows: int) -> bool:
-    if hour is None or len(hour) != rows or len(np.unique(hour)) < 3:
-        return False
-    return bool(((hour >= 0) & (hour <= 24) & (hour % 1 == 0)).all())
 
 
 def _repeats(column: Any) -> bool:

@@ -1,0 +1,75 @@
+"""Columns of numbers that are parts of dates by what they hold: they are in range, and go on together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.clock_choice import numeric_sample
+from rfa.data.clock_numbers import are_dates, are_times_of_day
+
+# Names of the columns of a file without a header: year, month, day and hour.
+UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
+# The most dates in columns that only their content shows to be a calendar that go back.
+MOST_BACK: Final = 0.1
+MONTHS: Final = 12
+
+
+def is_calendar(columns: Mapping[str, Any]) -> bool:
+    """Whether the first columns of a file without a header are year, month, day and hour, which advance together."""
+    if list(columns)[:4] != list(UNNAMED):
+        return False
+    parts = [numeric_sample(columns[name]) for name in UNNAMED]
+    ranges = ((1900, 2100), (1, 12), (1, 31), (0, 23))
+    for part, (least, most) in zip(parts, ranges, strict=True):
+        if part is None or not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
+            return False
+    if len({len(part) for part in parts if part is not None}) > 1:
+        return False
+    moments = sum(part * 100 ** (3 - k) for k, part in enumerate(parts))  # type: ignore[operator]
+    return bool((np.diff(moments) > 0).all())
+
+
+def are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
+    """Whether two columns are the years and numbers of months without a gap."""
+    year, month = parts
+    if year is None or month is None or not MONTHS <= len(year) == len(month) == rows:
+        return False
+    is_in_range = (year >= 1500) & (year <= 2100) & (month >= 1) & (month <= MONTHS)
+    return bool(is_in_range.all() and (np.diff(MONTHS * year + month) == 1).all())
+
+
+def days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Numbers that order the days of years, months and days; None unless they are such, and mostly go on."""
+    year, month, day = parts
+    if year is None or month is None or day is None or not len(year) == len(month) == len(day) > 1:
+        return None
+    for part, least, most in ((year, 1800, 2100), (month, 1, MONTHS), (day, 1, 31)):
+        if not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
+            return None
+    moments = np.asarray((year - 1970) * 372 + (month - 1) * 31 + day - 1)
+    is_calendar = len(np.unique(day)) > 1 and (np.diff(moments) < 0).mean() <= MOST_BACK
+    return moments if is_calendar else None
+
+
+def are_hours(hour: np.ndarray | None, rows: int) -> bool:
+    """Whether a column has several hours of a day in all rows."""
+    if hour is None or len(hour) != rows or len(np.unique(hour)) < 3:
+        return False
+    return bool(((hour >= 0) & (hour <= 24) & (hour % 1 == 0)).all())
+
+
+def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first columns beside each other such as 20240131 and 93000, which go on together; None without such."""
+    for date, clock in itertools.pairwise(columns):
+        days, times = numeric_sample(columns[date]), numeric_sample(columns[clock])
+        if days is None or times is None or not len(days) == len(times) > 2 or not are_dates(days):
+            continue
+        moments = days * 10**6 + times * (1 if times.max() > 2400 else 100)
+        # Parts of a day that are merely numbered end before 100.
+        if are_times_of_day(times) and times.max() >= 100 and (np.diff(moments) >= 0).all():
+            return date, clock
+    return None
