@@ -18,6 +18,8 @@ STEPS: Final = {
 SCOPE: Final = re.compile(
     r"X,((?:CH\d|MATH),?(?:(?:CH\d|MATH),?)*?),?Start,Increment,?\r?\n(Sequence),[^\n]*?,(-?[\d.eE+-]+),([\d.eE+-]+),?\s*\n"
 )
+WRISTBAND: Final = re.compile(r"(1\d{9}(?:\.\d+)?)(?:, ?\1)*\r?\n(\d+(?:\.\d+)?)(?:, ?\2)*\r?\n(?=[-\d])")
+MOST_PER_SECOND: Final = 10_000.0
 START: Final = "start_timestamp"
 
 
@@ -58,6 +60,16 @@ def scope_as_csv(text: str) -> str | None:
     count = found[1].count(",") + 1
     lines = [",".join([repr(start + int(row[0]) * step), *row[1 : 1 + count]]) for row in rows if row[0].isdigit()]
     return "\n".join([f"time,{found[1]}", *lines]) + "\n"
+
+
+def wristband_as_csv(text: str) -> str | None:
+    """Empatica's files, whose first lines are the start and the rows a second, as CSV; None for other text."""
+    if (found := WRISTBAND.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
+        return None
+    start, rate = float(found[1]), float(found[2])
+    rows = text[found.end() :].split()
+    names = ",".join(f"column {k + 1}" for k in range(rows[0].count(",") + 1)) if rows else "column 1"
+    return "\n".join([f"time,{names}", *(f"{start + k / rate:.6f},{row}" for k, row in enumerate(rows))]) + "\n"
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:

@@ -39,7 +39,7 @@ FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
 # Cells that decide which of them are rewritten.
 MOST_ALL: Final = 10_000
 # Midnight as the end of a day.
-END_OF_DAY: Final = r"^(.*\d)[ T]24(:?)00(:?00)?$"
+END_OF_DAY: Final = r"^(.*\d)[ T]24(:?(?:00)?)(:?00)?$"
 # Cells that decide which formats are tried on all of them.
 SAMPLED: Final = 60
 # Sampled cells whose own formats are tried: a month may have one name in several languages.
@@ -144,10 +144,10 @@ def read_clock(
     if cells.null_count or pc.any(is_empty).as_py():
         _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
     if (
-        any(pc.any(pc.match_substring(cells, end)).as_py() for end in ("24:00", " 2400"))
+        any(pc.any(pc.match_substring(cells, end)).as_py() for end in (" 24", "T24"))
         and pc.any(is_end := pc.match_substring_regex(cells, END_OF_DAY)).as_py()
     ):
-        starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00\200\3")
+        starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00\2\3")
         found = read_clock(starts, name, zone=zone, time_format=time_format, rows=rows, begins=begins)
         ends = found.seconds(slice(None)) + DAY * np.asarray(is_end.to_numpy(), np.float64)
         return replace(found, stamps=ends, zone=None, note=f"{found.note}, 24:00 ends a day")

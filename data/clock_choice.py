@@ -66,10 +66,19 @@ def clock_column(columns: dict[str, Any]) -> str | None:
     for name in named:
         if _is_number_or_date(columns[name]):
             return next((other for other in dated if _is_finer(columns[other], columns[name])), name)
+    counted = (name for name, column in columns.items() if words_of(name) & {"utc"} and _is_unix_column(column))
+    is_named = any(words_of(name) & {"utc", "gmt"} for name in dated)
+    if dated and not is_named and (utc := next(counted, None)) is not None:
+        return utc
     if dated:
         utc = next((name for name in dated if words_of(name) & {"utc", "gmt"}), dated[0])
         return next((lower[name] for name in USUAL_DATES if lower.get(name) in dated), utc)
     return next(iter(named), None) or _numeric_clock(columns) or _first_elapsed(columns)
+
+
+def _is_unix_column(column: Any) -> bool:
+    numbers = numeric_sample(column)
+    return numbers is not None and is_unix(numbers)
 
 
 def _first_elapsed(columns: dict[str, Any]) -> str | None:

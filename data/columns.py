@@ -34,6 +34,8 @@ MEASURED: Final = re.compile(r"[+-]?\d+[.,]\d+\s?[^\W\d_][^.,:/]*$")
 INEXACT: Final = 2.0**53
 # Whole numbers from this size on that rise with the times are no measurements.
 LARGE: Final = 1e6
+# Numbers from this size on that rise by 1 in a unit of time count such units.
+LARGE_COUNT: Final = 1000.0
 LATEST_YEAR: Final = 2200
 SAMPLED: Final = 1000
 YEAR: Final = 365.2425 * DAY
@@ -226,8 +228,8 @@ def leave_out_counters(
 
 
 def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:
-    """Whether numbers rise by 1, or 1000, in a second, minute, hour, day or year, whatever they begin with."""
-    if len(values) < LEAST_ROWS or not _is_line(values, times):
+    """Whether numbers rise by 1, or 1000, in a second, minute, hour, day or year, and are large."""
+    if len(values) < LEAST_ROWS or values.min() < LARGE_COUNT or not _is_line(values, times):
         return False
     slope = (values[-1] - values[0]) / (times[-1] - times[0])
     return bool(np.isclose(slope * np.array([1.0, 1e-3, 60.0, 3600.0, DAY]), 1, rtol=1e-6, atol=0).any())

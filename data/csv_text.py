@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from rfa.data.attributes import as_csv, read_series_lines, scope_as_csv
+from rfa.data.attributes import as_csv, read_series_lines, scope_as_csv, wristband_as_csv
 from rfa.data.encodings import decode_other
 from rfa.data.fit_csv import read_fit
 from rfa.data.header import (
@@ -53,6 +53,14 @@ COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
 MOST_COMMENTED: Final = 2**26
 # The largest share of lines that are comments.
 MOST_COMMENTS: Final = 0.2
+# Arabic and Persian digits, and their marks of decimals and thousands.
+DIGITS: Final = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫", "01234567890123456789.", "٬")
+FOREIGN_DIGIT: Final = re.compile("[٠-٩۰-۹]")
+SEARCHED: Final = 4096
+# The line above the rows that names the columns, as LabChart writes it.
+TITLED: Final = re.compile(r"(?i)\s*(channel ?title|channels?|names?|variables?)\s*[:=]")
+WORDS: Final = re.compile(r"[^\W\d_]")
+FEWEST_ROWS: Final = 6
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -94,6 +102,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     Raises:
         ValueError: it has no rows, or a row and the header differ in their number of cells.
     """
+    if FOREIGN_DIGIT.search(text, 0, SEARCHED) is not None:
+        text, encoded = text.translate(DIGITS), None
     if (tables := find_timed_blocks(text) or find_tables(text)) or sheet is not None:
         chosen, note = choose_table(tables, sheet)
         table = read_text(chosen.text, (*notes, note))
@@ -108,8 +118,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         return dumped
     if is_annotated(text):
         return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
-    changed = as_csv(text) or scope_as_csv(text) or nem12_as_csv(text) or uncomment_header(text, SPLITS)
-    if changed is not None:
+    rewritten = (rewrite(text) for rewrite in REWRITERS)
+    if (changed := next(filter(None, rewritten), None)) is not None:
         text, encoded = changed, None
     if text.count(";\t") >= text.count("\n") and all(";\t" in line[0] for line in _preview(text)):
         text, encoded = text.replace(";\t", ";"), None
@@ -133,10 +143,19 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     if above:
         notes += (f"{above} lines above the header are skipped",)
     title_text = text[: lines[above].start()]
-    header, names, start, more = _header(lines[above:], separator)
+    titles = [_cells(line[0], separator) for line in lines[:above]]
+    header, names, start, more = _header(lines[above:], separator, titles)
     notes += more
     if NOT_SPACE.search(text, start) is None:
         raise ValueError("the file has a header and no rows")
+    if (width := _common_width(lines[above:], separator, len(names))) < len(names):
+        cut = [separator.join(_quoted(cell, separator) for cell in _cells(line[0], separator)[:width])
+               for line in lines[above : above + 2]]  # fmt: skip
+        rest = text[lines[above + 1].end() :]
+        table = read_text("\n".join(cut) + rest, notes)
+        more = f"columns {', '.join(map(repr, names[width:]))} have a cell in the first row only: left out"
+        table = replace(table, first_row=_lines_before(text, start) + 1, notes=(*table.notes, more))
+        return add_marks(table, title_text)
     names = unique_names(names)
     has_header = start > lines[above].start()
     text, encoded, more = _without_headers(text, lines[above][0] if has_header else "", start, encoded)
@@ -145,8 +164,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         notes += ("lines among the rows that begin with # are skipped",)
     text, encoded, footnotes = _without_footnotes(text, separator, len(names), start, encoded)
     notes += (*more, *footnotes)
-    # Its own line end belongs to the header.
-    before = len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
+    before = _lines_before(text, start)
     if encoded is None:
         encoded, offset = text[start:].encode(), 0
     else:
@@ -155,6 +173,23 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     while len(names) > 1 and not header[len(names) - 1].strip() and _is_empty(columns[names[-1]]):
         del columns[names.pop()]  # every line ends with a separator
     return add_marks(add_date(Table(columns, separator, before + 1, notes), title_text), title_text)
+
+
+def _common_width(lines: Sequence[re.Match[str]], separator: str, width: int) -> int:
+    """The cells of all rows below the first, if they are fewer than those of the header and of the first row."""
+    widths = [len(_cells(line[0], separator)) for line in lines]
+    others = {*widths[2:-1]}
+    is_cut = len(widths) > FEWEST_ROWS and widths[:2] == [width, width] and len(others) == 1 and 1 < min(others) < width
+    return min(others) if is_cut else width
+
+
+def _quoted(cell: str, separator: str) -> str:
+    return f'"{cell}"' if separator in cell else cell
+
+
+def _lines_before(text: str, start: int) -> int:
+    # Its own line end belongs to the header.
+    return len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
 
 
 def _missing_end(lines: Sequence[str]) -> str | None:
@@ -167,11 +202,17 @@ def _missing_end(lines: Sequence[str]) -> str | None:
     return None
 
 
-def _header(lines: Sequence[re.Match[str]], separator: str) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:
+def _header(
+    lines: Sequence[re.Match[str]], separator: str, titles: Sequence[Sequence[str]] = ()
+) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:
     """The cells of the header's line, the names of the columns, where the rows begin, and notes."""
     first = _cells(lines[0][0], separator)
     rows = [_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]]
     if is_headless(first, rows):
+        named = [row for row in titles if len(row) == len(first) > 1 and TITLED.match(row[0])
+                 and all(WORDS.search(cell) and not re.search(r"\d", cell) for cell in row[1:])]  # fmt: skip
+        if named:
+            return first, ["time", *named[-1][1:]], lines[0].start(), ("names are in a line above the rows",)
         names = [f"column {k}" for k in range(1, len(first) + 1)]
         return first, names, lines[0].start(), ("no header: columns are numbered",)
     described = count_descriptions(rows)
@@ -300,6 +341,9 @@ SPLITS: Final[tuple[Callable[[str], list[str]], ...]] = (
 )
 
 
+REWRITERS: Final = (
+    as_csv, scope_as_csv, wristband_as_csv, nem12_as_csv, partial(uncomment_header, splits=SPLITS),
+)  # fmt: skip
 READERS: Final = (
     read_fit, read_points, read_records, read_access_log, read_labelled, read_number_lines, read_log,
     partial(read_number_lines, needs_decimals=False), read_series_lines,

@@ -36,6 +36,7 @@ LANGUAGES: Final = {
     "november nov,december dec",
     "th": "มกราคม ม.ค,กุมภาพันธ์ ก.พ,มีนาคม มี.ค,เมษายน เม.ย,พฤษภาคม พ.ค,มิถุนายน มิ.ย,กรกฎาคม ก.ค,สิงหาคม ส.ค,"
     "กันยายน ก.ย,ตุลาคม ต.ค,พฤศจิกายน พ.ย,ธันวาคม ธ.ค",
+    "tw": "",
     "ja": ",".join(f"{month}月" for month in range(1, 13)),
 }  # fmt: skip
 # The years before the first ones of Japanese eras, the latest first.
@@ -46,6 +47,9 @@ YEAR: Final = re.compile(r"(\d{4})年")
 BUDDHIST: Final = re.compile(r"(?<!\d)2[45]\d\d(?!\d)")
 AHEAD: Final = 543
 GREGORIAN: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+# Years of Taiwan's calendar, such as 113/01/31, and how far they are behind.
+MINGUO: Final = re.compile(r"^(\d{2,3})(?=[/-]\d{1,2}[/-]\d{1,2}\b|年)")
+BEHIND: Final = 1911
 # Words between the parts of a date, ordinal signs, and the name of a weekday in front.
 FILLERS: Final = (
     (re.compile(r"(\d) de ([^\W\d_])", re.IGNORECASE), r"\1 \2"),
@@ -68,6 +72,8 @@ def languages_of(cell: str) -> list[str]:
         return ["ja"]
     if BUDDHIST.search(cell):
         return ["th"]
+    if re.match(r"1[01]\d\D", cell) and MINGUO.match(cell):
+        return ["tw"]
     words = {word.lower() for word in re.findall(r"[^\W\d_]+", cell)}
     return [language for language in LANGUAGES if any(words & set(month) for month in names(language))]
 
@@ -81,6 +87,8 @@ def text_to_english(text: str, language: str) -> str:
     """A date with the month names of a language as English abbreviations, and without filling words."""
     if language == "ja":
         return ERA.sub(lambda era: f"{ERAS[era[1]] + (1 if era[2] == '元' else int(era[2]))}年", text)
+    if language == "tw":
+        return MINGUO.sub(lambda year: str(int(year[0]) + BEHIND), text)
     if language == "th":
         text = BUDDHIST.sub(lambda year: str(int(year[0]) - AHEAD), text)
     for pattern, plain in FILLERS:
@@ -103,6 +111,8 @@ def from_english(text: str, language: str) -> str:
     if language == "ja":
         era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)
+    if language == "tw":
+        return GREGORIAN.sub(lambda year: str(int(year[0]) - BEHIND), text, count=1)
     if language == "th":
         text = GREGORIAN.sub(lambda year: str(int(year[0]) + AHEAD), text)
         if not any(re.search(rf"\b{name}", text) for name in ENGLISH):

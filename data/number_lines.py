@@ -14,11 +14,11 @@ from rfa.data.units import TIMES, named
 
 # A number with letters right behind it, which may be its unit; not a part of a word, a date or an address.
 NUMBER: Final = re.compile(
-    r"(?<![\w./])(?<!\d:)(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?![\w/]|:\d|\.\d)"
+    r"(?<![\w.])(?<!\d:)(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?!\w|:\d|\.\d)"
 )
 ADDRESS: Final = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-[0-9a-f]{4,12})*\b|0x[0-9a-fA-F]+|"
-    r"\b\d+:\d\d(?::\d\d)?(?!\w)"
+    r"\b\d{1,4}/\d{1,2}/\d{1,4}\b|\b\d+:\d\d(?::\d\d)?(?!\w)"
 )
 NAME: Final = re.compile(r"(?<!\w)([^\W\d][\w%./-]*?)\W{0,3}$")
 UNIT: Final = re.compile(r" *(%|°[CF]|[A-Za-zµ]+(?:/\w+)?)(?![\w=:(])")
@@ -93,7 +93,8 @@ def _form(lines: list[str]) -> tuple[str, str] | None:
     is_log = words and is_log_line(example)
     if count < SHARE * len(lines) - 4 or count < 0.5 * len(lines) or "#" not in form:
         return None
-    has_cells = re.search(r"[;\t|{]|,(?! )", example) or 2 * example.count(",") > len(form.split())
+    plain = re.sub(r"\([^()]*\)", "", example)
+    has_cells = re.search(r"[;\t|{]|,(?! )", plain) or 2 * plain.count(",") > len(form.split())
     if not is_log and (words < FEWEST_WORDS or has_cells):
         return None
     return form, stamp_of(example)[1]

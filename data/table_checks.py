@@ -22,7 +22,7 @@ OTHER_EPOCHS: Final = (
     (3.2e9, 4.2e9, ("seconds since 1904-01-01", "seconds since 1900-01-01")),
 )
 # The name of a column that is more likely a value, and a name with a zone.
-DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+")
+DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?")
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
 # Names of labels, the most of them, and the least share of rows with another label than the row before.
 LABEL_WORDS: Final = frozenset((

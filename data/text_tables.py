@@ -21,7 +21,7 @@ FRAMES: Final = str.maketrans(
 AVERAGE: Final = re.compile(r"average|mean|mittelwert|durchschn\.?|moyenne", re.IGNORECASE)
 GAP: Final = re.compile(r"\s{2,}|\t")
 # Lines above a header, such as `Instrument:,UV-1800`.
-TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}:"?\s*([,;\t|]|$)')
+TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}[:=]"?\s*([,;\t|]|$)')
 # Share of the lines that have bars, or as many cells as the others.
 ALIGNED_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**26

@@ -27,6 +27,11 @@ DATE_FORMATS: Final = (
 )  # fmt: skip
 # Formats whose year comes last, as of C and of `date`.
 YEAR_LAST: Final = tuple(f"%a %b %d %H:%M:%S{zone} %Y" for zone in ("", " UTC", " GMT", " GMT%z"))
+# Formats with other joints: of Db2 and Oracle.
+OTHER_JOINTS: Final = (
+    "%Y-%m-%d-%H.%M.%S.%f", "%Y-%m-%d-%H.%M.%S", "%d-%b-%y %I.%M.%S.%f %p", "%d-%b-%y %H.%M.%S.%f",
+    "%m/%d/%Y %H", "%d/%m/%Y %H", "%Y-%m-%d %H", "%d.%m.%Y %H", "%Y/%m/%d %H",
+)  # fmt: skip
 # Dates before a time of day.
 DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form or "%j" in form)
 # Halves of the day as Spanish writes them: a. m.
@@ -41,7 +46,7 @@ WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}) ?\(?\pL{1,3}\)?( \d
 PLAIN_TEXT: Final = (
     (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
     (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
-    (r"^(\d{4}-\d\d-\d\d)_(\d\d:)", r"\1 \2"),
+    (r"^(\d{4}-\d\d-\d\d)_(\d\d:)", r"\1 \2"), (r"(\.\d{6})\d{1,3}( [AaPp][Mm])$", r"\1\2"),
 )  # fmt: skip
 # Of quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
@@ -78,7 +83,7 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
     """The formats that a cell may have: of its date, and of its time of day if there is one."""
     if cell.startswith("[") and cell.endswith("]"):  # as in the logs of web servers
         return tuple(f"[{made}]" for made in candidate_formats(cell[1:-1]))
-    found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS, *YEAR_LAST)))
+    found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS, *YEAR_LAST, *OTHER_JOINTS)))
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]

@@ -22,10 +22,12 @@ GROUPS = (
     programs.drawn, programs.exports, programs.parts, programs.agencies, programs.ambiguous, programs.packed,
     held_back, apart, epochs, letters, lines, several, zones,
 )  # fmt: skip
-# Dates in either order, an unknown form, a database of several tables, two tables of as many rows, two series in one.
+# Dates in either order or an unknown form, a database of several tables, two tables of as many rows, series without
+# a label or a unit of time; and, without a command that works: loopstats, chrony, the dump and the Persian calendar.
 REFUSED = (
     "days or months", "times in an unknown form", "SQLite with tables", "iostat -t",
-    "two stations interleaved without a label column",
+    "two stations interleaved without a label column", "PSMSL monthly", "fio bandwidth log", "ntpd loopstats",
+    "chrony tracking log", "AAVSO", "promtool tsdb dump", "Jalali dates",
 )  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 
