@@ -41,7 +41,10 @@ READING: Final[dict[str, tuple[Any, Any, Any]]] = {
         str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. The default is its only table."),
     ),
     "zone": (str, "UTC", typer.Option("--tz", help="Time zone of times that do not state one, and of days and weeks.")),
-    "time_format": (str | None, None, typer.Option(help="strptime format of the times, such as '%d.%m.%Y %H:%M'.")),
+    "time_format": (
+        str | None, None,
+        typer.Option(help="Format of the times, such as '%d.%m.%Y %H:%M', MJD or 'hours since 1900-01-01'."),
+    ),
     "missing": (
         list[str] | None, None,
         typer.Option(

@@ -68,7 +68,7 @@ AFTER_YEAR: Final = (
 # Where a part stands in joined text.
 PLACES: Final = {
     "year": r"^(\d{4})", "month": r"^\d{4}-(\d{2})", "day": r"^\d{4}-\d{2}-(\d{2})", "quarter": r"Q(\d)$",
-    "week": r"W(\d{2})$", "day_of_year": r"-(\d{3})$", "hour": r" (\d{2}):", "minute": r":(\d{2})$",
+    "week": r"W(\d{2})$", "day_of_year": r"^\d{4}-(\d{3})", "hour": r" (\d{2}):", "minute": r":(\d{2})$",
     "millisecond": r"\.(\d{3})\d*$",
 }  # fmt: skip
 WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1, "millisecond": 3}

@@ -126,10 +126,10 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     lines = _preview(text)
     ends = [line.end() for line in lines if END_OF_PROPERTIES.fullmatch(line[0].strip())]
     if ends and not any(sign in line[0] for line in lines[-2:] for sign in SEPARATORS):
-        above = text[: ends[-1]]
+        properties = text[: ends[-1]]
         table = read_text(text[ends[-1] :].lstrip("\r\n"), notes)
-        table = replace(table, first_row=table.first_row + len(LINE_END.findall(above)))
-        return add_marks(add_date(table, above), above)
+        table = replace(table, first_row=table.first_row + len(LINE_END.findall(properties)))
+        return add_marks(add_date(table, properties), properties)
     if not lines:
         raise ValueError("the file is empty")
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
@@ -143,8 +143,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     if above:
         notes += (f"{above} lines above the header are skipped",)
     title_text = text[: lines[above].start()]
-    titles = [_cells(line[0], separator) for line in lines[:above]]
-    header, names, start, more = _header(lines[above:], separator, titles)
+    title_rows = [_cells(line[0], separator) for line in lines[:above]]
+    header, names, start, more = _header(lines[above:], separator, title_rows)
     notes += more
     if NOT_SPACE.search(text, start) is None:
         raise ValueError("the file has a header and no rows")
@@ -153,8 +153,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
                for line in lines[above : above + 2]]  # fmt: skip
         rest = text[lines[above + 1].end() :]
         table = read_text("\n".join(cut) + rest, notes)
-        more = f"columns {', '.join(map(repr, names[width:]))} have a cell in the first row only: left out"
-        table = replace(table, first_row=_lines_before(text, start) + 1, notes=(*table.notes, more))
+        left_out = f"columns {', '.join(map(repr, names[width:]))} have a cell in the first row only: left out"
+        table = replace(table, first_row=_lines_before(text, start) + 1, notes=(*table.notes, left_out))
         return add_marks(table, title_text)
     names = unique_names(names)
     has_header = start > lines[above].start()

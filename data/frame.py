@@ -184,9 +184,9 @@ def _read_rows(
         clock = options.time if options.time is not None else clock_column(free)
         epoch = table.epoch if options.time_format is None else parse_form(options.time_format)
         if epoch is not None and epoch not in TIMES:
-            named = epoch_column(free if options.time is None else {options.time: rest[options.time]}, epoch)
-            if named is not None and (clock is None or named == clock):
-                clock, options = named, replace(options, time_format=epoch)
+            counted = epoch_column(free if options.time is None else {options.time: rest[options.time]}, epoch)
+            if counted is not None and (clock is None or counted == clock):
+                clock, options = counted, replace(options, time_format=epoch)
         if clock is None and not options.columns:
             refuse_unknown_times(rest)
     if clock is not None and table.separator is not None and not options.strict:

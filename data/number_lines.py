@@ -73,7 +73,9 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
     columns: dict[str, Any] = {TIME: times} if None not in times else {}
     columns |= dict(zip(names, cells, strict=True))
     note = f"the numbers in {len(rows)} of {len(lines)} lines such as {form[1].strip()[:60]!r}"
-    found = Rows(note=note if has_year or TIME not in columns else f"{note}; without a year, {times[0][:4]} is taken")
+    found = Rows(
+        note=note if has_year or TIME not in columns else f"{note}; without a year, {str(times[0])[:4]} is taken"
+    )
     found.add({}, **columns)
     return found
 

@@ -43,6 +43,7 @@ def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
     least, most = float(times.min()), float(times.max())
     if len(times) < FEWEST_ROWS:
         return
+    others: tuple[str, ...]
     usual = f"--time {clock!r} if they are seconds"
     if is_dated:
         others = next((forms for low, high, forms in OTHER_EPOCHS if low <= least and most <= high), ())
