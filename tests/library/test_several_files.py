@@ -76,11 +76,11 @@ def test_models_of_several_files_are_named_after_them_and_used_for_them(tmp_path
     for name, level in (("a", 0), ("b", 50)):
         rows = [f"2024-01-01T{k // 60:02d}:{k % 60:02d},{level + k * 7 % 5},{level - k % 3}" for k in range(60)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["time,x,y", *rows]) + "\n")
-    models = rfa.fit(tmp_path, config={"max_harmonics": 0, "max_free_modes": 0, "iterations": 2})
+    models = library.fit(tmp_path, config={"max_harmonics": 1, "max_free_modes": 0, "iterations": 2})
     assert list(models) == ["a.csv / x", "a.csv / y", "b.csv / x", "b.csv / y"]
-    found = rfa.forecast(tmp_path, 1, system=models)
-    alone = rfa.fit(tmp_path / "b.csv", config={"max_harmonics": 0, "max_free_modes": 0, "iterations": 2})
-    expected = rfa.forecast(tmp_path / "b.csv", 1, system=alone)
+    found = library.forecast(tmp_path, 1, system=models)
+    alone = library.fit(tmp_path / "b.csv", config={"max_harmonics": 1, "max_free_modes": 0, "iterations": 2})
+    expected = library.forecast(tmp_path / "b.csv", 1, system=alone)
     assert found["file"].tolist() == ["a.csv", "b.csv"] and found["x_mean"][1] == expected["x_mean"][0]
-    tested = rfa.backtest(f"{tmp_path}/*.csv", 0.01, model="auto")
+    tested = library.backtest(f"{tmp_path}/*.csv", 0.01, model="auto")
     assert [one.name.partition(":")[0] for one in tested.series] == ["a.csv"] * 2 + ["b.csv"] * 2
