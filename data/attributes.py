@@ -1,4 +1,4 @@
-"""Files with `@attribute` lines above `@data`: Monash's .tsf with a series in each line, and Weka's ARFF."""
+"""Files with `@attribute` lines above `@data`: Monash's .tsf, with one series per line, and Weka's ARFF."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START: Final = "start_timestamp"
 
 
 def read_series_lines(text: str) -> Rows | None:
-    """The series of a .tsf file; None for others."""
+    """Return the series of a .tsf file, or None for other files."""
     parts = _parts(text)
     if parts is None or ":" not in parts[1].partition("\n")[0]:
         return None
@@ -46,13 +46,15 @@ def read_series_lines(text: str) -> Rows | None:
 
 
 def as_csv(text: str) -> str | None:
-    """ARFF as CSV with a header; None for other text."""
+    """Return ARFF as CSV with a header, or None for other text."""
     parts = _parts(text)
     return None if parts is None else f"{','.join(parts[0])}\n{parts[1]}"
 
 
 def scope_as_csv(text: str) -> str | None:
-    """A recording of Rigol's scopes, whose start and step stand above the values, as CSV; None for other text."""
+    """Return a recording of Rigol's oscilloscopes, whose start and step are above the values, as CSV, or None for other
+    text.
+    """
     if (found := SCOPE.match(text)) is None:
         return None
     start, step = float(found[3]), float(found[4])
@@ -63,7 +65,9 @@ def scope_as_csv(text: str) -> str | None:
 
 
 def wristband_as_csv(text: str) -> str | None:
-    """Empatica's files, whose first lines are the start and the rows a second, as CSV; None for other text."""
+    """Return Empatica's files, whose first lines are the start and the rows per second, as CSV, or None for other
+    text.
+    """
     if (found := WRISTBAND.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
         return None
     start, rate = float(found[1]), float(found[2])
@@ -73,7 +77,7 @@ def wristband_as_csv(text: str) -> str | None:
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:
-    """The names of the attributes, and the lines below `@data`."""
+    """Return the names of the attributes, and the lines below `@data`."""
     found = DATA.search(text[:100_000])
     names = [name.strip("'\"") for name in ATTRIBUTE.findall(text[: found.start()])] if found else []
     return (names, text[found.end() :].lstrip("\r\n")) if found and names else None

@@ -1,4 +1,4 @@
-"""Columns of numbers that are parts of dates by what they hold: they are in range, and go on together."""
+"""Detection of number columns that are parts of dates, because they are in range and advance together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.data.clock_numbers import are_dates, are_times_of_day
 
 # Names of the columns of a file without a header: year, month, day and hour.
 UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
-# The most dates in columns that only their content shows to be a calendar that go back.
+# Maximum number of decreasing dates in columns that only their content shows to be a calendar.
 MOST_BACK: Final = 0.1
 MONTHS: Final = 12
 
@@ -56,20 +56,22 @@ def days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def are_hours(hour: np.ndarray | None, rows: int) -> bool:
-    """Whether a column has several hours of a day in all rows."""
+    """Return whether a column has several hours of a day, in all rows."""
     if hour is None or len(hour) != rows or len(np.unique(hour)) < 3:
         return False
     return bool(((hour >= 0) & (hour <= 24) & (hour % 1 == 0)).all())
 
 
 def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first columns beside each other such as 20240131 and 93000, which go on together; None without such."""
+    """Return the first adjacent columns such as 20240131 and 93000 that advance together, or None without such
+    columns.
+    """
     for date, clock in itertools.pairwise(columns):
         days, times = numeric_sample(columns[date]), numeric_sample(columns[clock])
         if days is None or times is None or not len(days) == len(times) > 2 or not are_dates(days):
             continue
         moments = days * 10**6 + times * (1 if times.max() > 2400 else 100)
-        # Parts of a day that are merely numbered end before 100.
+        # Numbers that merely count the parts of a day end before 100.
         if are_times_of_day(times) and times.max() >= 100 and (np.diff(moments) >= 0).all():
             return date, clock
     return None

@@ -1,4 +1,4 @@
-"""Checks of a table after it was read: what is not plausible is refused, with the options that mend it."""
+"""Checks of a table after it was read. Implausible times are refused with the options that help."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ import numpy as np
 from rfa.data.clock_choice import holds_dates, numeric_sample
 from rfa.data.clock_numbers import DAY
 
-# The fewest rows that tell whether times are plausible.
+# Minimum number of rows for judging whether times are plausible.
 FEWEST_ROWS: Final = 8
-# Shares of rows whose time is before, or equal to, that of the row before, from which on they are not one series.
+# Shares of rows whose time is before, or equal to, the previous row's time, from which on the rows are not one series.
 MOST_BACK, MOST_REPEATED = 0.05, 0.5
-# Plain numbers that fall more often are no times.
+# Plain numbers that decrease more often than this are not times.
 MOST_FALLING: Final = 0.4
-# Moments from 1700 to 2100, and the longest gap: years, and usual steps.
+# Plausible range of times, from 1700 to 2100, and the longest plausible gap, in years and in usual steps.
 EARLIEST, LATEST = -8_520_336_000.0, 4_102_444_800.0
 LONGEST_GAP, MOST_STEPS = 20 * 365.25 * DAY, 1000.0
 MOST_LABELS: Final = 0.5
-# Steps whose median is the usual one.
+# Number of steps whose median is the usual step.
 SAMPLED: Final = 10_000
 
 
 def check_clock(
     columns: dict[str, Any], clock: str, times: np.ndarray, by: Sequence[str], *, is_dated: bool, first_row: int
 ) -> None:
-    """Refuse times that were found, not named, if they are not plausible.
+    """Refuse times that were found by their content if they are not plausible. Times that the caller named are
+    accepted.
 
     Args:
-        columns: of the table, without keys.
-        times: of all rows, in their order.
-        by: the key columns.
+        columns: columns of the table, without keys.
+        times: times of all rows, in their order.
+        by: key columns.
 
     Raises:
-        ValueError: the times are out of range or order; the message names the options that mend it.
+        ValueError: If times are out of range or out of order. The message names the options that help.
     """
     steps = np.diff(times)
     is_back = bool((steps < 0).any())
@@ -62,7 +63,7 @@ def check_clock(
 
 
 def _are_pairs(times: np.ndarray, columns: Sequence[Any]) -> bool:
-    """Whether each time has two rows, which differ."""
+    """Return whether each time has two rows that differ."""
     if (np.unique(times, return_counts=True)[1] != 2).any():
         return False
     first, second = np.sort(np.argsort(times, kind="stable").reshape(-1, 2), axis=1).T
@@ -96,7 +97,7 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
 
 
 def _may_label(column: Any) -> bool:
-    """Whether text repeats as labels do."""
+    """Return whether the text repeats as labels do."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

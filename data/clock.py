@@ -1,7 +1,7 @@
-"""The time column of a table: which one it is, and its times in seconds since 1970 UTC.
+"""The time column of a table, and its times in seconds since 1970 UTC.
 
-Times without a zone are in UTC unless the caller names one; the machine's own zone is never used. The hour that repeats
-in autumn is resolved by the order of the rows.
+Times without a time zone are in UTC unless the caller names one; the machine's own time zone is never used. The order
+of the rows resolves the hour that repeats in autumn.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from rfa.data.units import TIMES
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
-# The name of a zone behind its offset, as JavaScript writes it.
+# The name of a time zone after its offset, as JavaScript writes it.
 ZONE_NAME: Final = r" \([^()]*\)$"
-# Times since a start as hours, minutes and seconds.
+# Times since a start, as hours, minutes and seconds.
 CLOCK_FACE: Final = "hours:minutes:seconds"
 FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
-# Cells that decide which of them are rewritten.
+# Number of cells that decide which of these are rewritten.
 MOST_ALL: Final = 10_000
 # Midnight as the end of a day.
 END_OF_DAY: Final = r"^(.*\d)[ T]24(:?(?:00)?)(:?00)?$"
-# Cells that decide which formats are tried on all of them.
+# Number of cells that decide which formats are tried on all cells.
 SAMPLED: Final = 60
-# Sampled cells whose own formats are tried: a month may have one name in several languages.
+# Number of sampled cells whose own formats are tried, because a month may have the same name in several languages.
 TRIED: Final = 12
 
 
@@ -50,9 +50,12 @@ TRIED: Final = 12
 class Clock:
     """The times of a column.
 
-    stamps: `[N]` seconds since 1970, or plain numbers; or Arrow timestamps without a zone, local to `zone`. note: how
-    the column was read. is_dated: whether times are moments. form: how they are written: a strptime format, ISO, or
-    units per second; None for Arrow's date types.
+    Attributes:
+        stamps: `[N]` seconds since 1970, plain numbers, or Arrow timestamps without a time zone that are local to
+            `zone`.
+        note: how the column was read.
+        is_dated: whether times are moments.
+        form: how the times are written: a strptime format, ISO, or units per second. None for Arrow's date types.
     """
 
     stamps: Any
@@ -62,14 +65,14 @@ class Clock:
     form: str | float | None = None
 
     def seconds(self, rows: slice) -> np.ndarray:
-        """The times of one series, whose rows are contiguous: in seconds, or plain numbers."""
+        """Return the times of one series, whose rows are contiguous, in seconds or as plain numbers."""
         if self.zone is None:
             return np.asarray(self.stamps[rows], np.float64)
         return _to_utc(self.stamps[rows], self.zone)
 
 
 class AmbiguousDates(ValueError):
-    """Dates with several readings, in these formats."""
+    """Raised when dates have several readings. Has the formats."""
 
     def __init__(self, name: str, cell: str, formats: list[str]) -> None:
         options = " or ".join(f"--time-format={each!r}" for each in formats)
@@ -78,10 +81,10 @@ class AmbiguousDates(ValueError):
 
 
 def get_zone(name: str) -> tzinfo:
-    """A time zone by its name; UTC needs no zone database.
+    """Return a time zone by name. UTC does not need a time zone database.
 
     Raises:
-        ValueError: unknown name.
+        ValueError: If the name is unknown.
     """
     if name == "UTC":
         return UTC
@@ -92,14 +95,14 @@ def get_zone(name: str) -> tzinfo:
 
 
 def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
-    """Local time in a zone, as seconds since 1970."""
+    """Return local time in a time zone, as seconds since 1970."""
     import pyarrow.compute as pc
 
     return _seconds(pc.local_timestamp(_stamps(times, zone)))
 
 
 def utc_seconds(shown: np.ndarray, zone: str) -> np.ndarray:
-    """UTC of local times in a zone; of a repeated hour the first one."""
+    """Return UTC for local times in a time zone. A repeated hour is read as its first occurrence."""
     import pyarrow.compute as pc
 
     return _seconds(pc.assume_timezone(_stamps(shown, None), zone, ambiguous="earliest", nonexistent="latest"))
@@ -114,14 +117,14 @@ def _stamps(times: np.ndarray, zone: str | None) -> Any:
 def read_clock(
     column: Any, name: str, *, zone: str, time_format: str | None, rows: np.ndarray, begins: np.ndarray | None = None
 ) -> Clock:
-    """The times of a column: numbers, dates as Arrow has them, or text.
+    """Return the times of a column with numbers, text, or dates in Arrow's types.
 
     Args:
         rows: row numbers in the file, for messages.
-        begins: positions where another series begins; its times may be earlier.
+        begins: positions where another series begins, whose times may be earlier.
 
     Raises:
-        ValueError: a cell is empty or not a time, day and month are ambiguous, or the zone is unknown.
+        ValueError: If a cell is empty or not a time, day and month are ambiguous, or the time zone is unknown.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -176,7 +179,7 @@ def read_clock(
 
 
 def _plain_text(column: Any) -> Any:
-    """The cells without surrounding spaces and names of zones, and with am and pm as English writes them."""
+    """Return the cells without surrounding spaces and names of time zones, and with am and pm as in English."""
     import pyarrow.compute as pc
 
     cells = pc.utf8_trim_whitespace(column)
@@ -190,14 +193,16 @@ def _plain_text(column: Any) -> Any:
 
 
 def _may_have_words(column: Any) -> bool:
-    """Whether a cell may have a letter or a bracket: quicker than the expressions, which no number matches."""
+    """Return whether a cell may have a letter or a bracket. This is faster than regular expressions, which numbers
+    never match.
+    """
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     texts = (np.frombuffer(chunk.buffers()[2] or b"", np.uint8) for chunk in chunks)
     return any(bool(((text >= ord("A")) | (text == ord("("))).any()) for text in texts)
 
 
 def _from_timestamps(stamps: Any, kind: str, zone: str) -> Clock:
-    """Arrow timestamps, with a zone or local to `zone`."""
+    """Return the clock of Arrow timestamps, which have a time zone or are local to `zone`."""
     if stamps.type.tz is not None:
         return Clock(_seconds(stamps), f"{kind}dates")
     note = f"{kind}dates, taken as {zone}"
@@ -219,10 +224,11 @@ def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:
-    """Plain numbers, or seconds since 1970, days of Excel, years or compact dates if size and name say so.
+    """Return the clock of plain numbers, or of seconds since 1970, Excel days, years or compact dates if their size and
+    the name suggest it.
 
     Args:
-        time_format: a form of `parse_form`; others are for text.
+        time_format: a form that `parse_form` accepts. Other formats are for text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -249,7 +255,9 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: s
 
 
 def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
-    """Times since a start, such as 26:10:00 or 90 min; after midnight times of day go on. None for other text."""
+    """Return times since a start, such as 26:10:00 or 90 min, or None for other text. Times of day continue after
+    midnight.
+    """
     if elapsed(str(cells[0])) is None:
         return None
     found = [elapsed(cell) for cell in cells.to_pylist()]
@@ -267,7 +275,7 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
 
 
 def _to_utc(stamps: Any, zone: str) -> np.ndarray:
-    """UTC seconds of timestamps local to `zone`."""
+    """Return UTC seconds of timestamps that are local to `zone`."""
     import pyarrow.compute as pc
 
     early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
@@ -290,7 +298,7 @@ def _counts(stamps: Any) -> np.ndarray:
 
 
 def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Resolve the repeated hour: the second one starts where the local clock runs back."""
+    """Resolve the repeated hour. Its second occurrence starts where the local clock runs backwards."""
     found = first.copy()
     is_second = False
     for k in np.flatnonzero(first != second).tolist():
@@ -305,7 +313,7 @@ def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarra
 
 
 def _is_hourly_pair(shown: np.ndarray, k: int, hour: int) -> bool:
-    """Whether a row repeats the time before it, alone, among rows an hour or more apart."""
+    """Return whether a row alone repeats the previous time, among rows that are an hour or more apart."""
     around = np.diff(shown[max(0, k - 3) : k + 3])
     others = around[around != 0]
     is_alone = 0 < len(others) == len(around) - 1
@@ -313,7 +321,9 @@ def _is_hourly_pair(shown: np.ndarray, k: int, hour: int) -> bool:
 
 
 def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
-    """Text in a known format: the only one that fits every cell, or the only one whose times do not decrease."""
+    """Return the clock of text in a known format. It is the only format that fits every cell, or the only one whose
+    times do not decrease.
+    """
     first = cells[0].as_py()
     read: dict[str, Any] = {}
     problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "
@@ -340,7 +350,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
 
 
 def _sampled_formats(cells: Any) -> list[str]:
-    """The formats that fit every cell of a sample."""
+    """Return the formats that fit every cell of a sample."""
     import pyarrow as pa
 
     chosen = np.unique(np.linspace(0, len(cells) - 1, SAMPLED).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Which column of a table has its times: by its name, and by what a sample of its cells holds."""
+"""Choice of a table's time column, by its name and by a sample of its cells."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ CLOCK_NAMES: Final = (
     "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
     "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
 )  # fmt: skip
-# Preferred among several columns of dates.
+# Names that are preferred among several columns of dates.
 USUAL_DATES: Final = ("last_changed", "last_updated", "start", "start_time", "created_at")
-# Words in the names of times that are numbers.
+# Words in the names of columns whose times are numbers.
 UNIX_WORDS: Final = frozenset((
     "unix", "epoch", "time", "timestamp", "ts", "ms", "ns", "us", "utc", "stamp", "clock", "date", "datetime",
     "created", "updated", "at", "unixtime", "zeit", "temps", "tiempo", "hora", "tempo", "tijd", "start",
@@ -41,22 +41,24 @@ ELAPSED_WORDS: Final = frozenset((
     "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "second", "seconds", "sec",
 ))  # fmt: skip
 RELATIVE_WORDS: Final = frozenset(("relative", "elapsed", "rel", "since"))
-# The least rows of a column of numbers at even distances for it to be the clock without a name.
+# Minimum number of rows for a column of evenly spaced numbers to be the time column without a matching name.
 FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
 MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
-# The share of cells that look like times, if a column may be the clock.
+# Share of cells that must look like times for a column to be the time column.
 MOSTLY: Final = 0.8
-# Names of columns that are no names.
+# Placeholders for column names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
-# Dates of days without separators are larger numbers, those of months smaller ones.
+# Dates of days without separators are larger numbers, and dates of months are smaller ones.
 COMPACT_LEAST: Final = 1_000_000
-# Cells of a sample that are parsed as dates.
+# Number of sampled cells that are parsed as dates.
 PARSED: Final = 6
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """The time column, or None: by a usual name, else the first column of dates, else one of times as numbers."""
+    """Return the time column, or None. It has a usual name, or is the first column of dates, or else a column of
+    numeric times.
+    """
     lower: dict[str, str] = {}
     for name in columns:
         lower.setdefault(name.strip().lower(), name)
@@ -82,7 +84,7 @@ def _is_unix_column(column: Any) -> bool:
 
 
 def _first_elapsed(columns: dict[str, Any]) -> str | None:
-    """The first column, if it has times since a start or times of day."""
+    """Return the first column if it has times since a start or times of day."""
     import pyarrow as pa
 
     name = next(iter(columns), None)
@@ -93,13 +95,13 @@ def _first_elapsed(columns: dict[str, Any]) -> str | None:
 
 
 def date_columns(columns: dict[str, Any]) -> list[str]:
-    """The columns that hold dates; constant ones only if there is no other."""
+    """Return the columns that hold dates. Constant columns count only if there is no other."""
     found = [name for name, column in columns.items() if holds_dates(column)]
     return [name for name in found if not _is_constant(columns[name])] or found
 
 
 def _is_finer(column: Any, days: Any) -> bool:
-    """Whether text has the days of another column, which repeat, with a time of day behind them."""
+    """Return whether text has the days of another column, which repeat, followed by a time of day."""
     import pyarrow as pa
 
     if column is days or not (pa.types.is_string(column.type) and pa.types.is_string(days.type)):
@@ -113,7 +115,7 @@ def _is_finer(column: Any, days: Any) -> bool:
 
 
 def sample(column: Any) -> Any:
-    """Cells at even distances that are not missing, without surrounding spaces if they are text."""
+    """Return evenly spaced cells that are not missing. Text is stripped of surrounding spaces."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -126,7 +128,7 @@ def sample(column: Any) -> Any:
 
 
 def take(column: Any, rows: np.ndarray) -> Any:
-    """Cells of sorted rows; Arrow would copy all chunks for a few."""
+    """Return the cells of sorted rows. Arrow would copy all chunks even for a few rows."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray) or column.num_chunks < 2:
@@ -141,12 +143,12 @@ def take(column: Any, rows: np.ndarray) -> Any:
 
 
 def starts_with_number(column: Any) -> bool:
-    """Whether the first cell is a plain number; for most columns this is enough to know."""
+    """Return whether the first cell is a plain number, which is enough to know for most columns."""
     return len(column) > 0 and re.fullmatch(r"-?\d+(\.\d+)?", column[0].as_py() or "") is not None
 
 
 def holds_dates(column: Any) -> bool:
-    """Whether every sampled cell is a date with its year."""
+    """Return whether every sampled cell is a date with its year."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -162,7 +164,7 @@ def holds_dates(column: Any) -> bool:
 
 
 def has_time(cell: str) -> bool:
-    """Whether a cell may be a time, not a word such as "Total"."""
+    """Return whether a cell may be a time, and not a word such as "Total"."""
     return re.search(r"\d", cell) is not None and not NO_TIME.fullmatch(cell)
 
 
@@ -178,7 +180,7 @@ def _is_date(cell: str) -> bool:
 
 
 def numeric_sample(column: Any) -> np.ndarray | None:
-    """The sampled cells as numbers; None if they are none."""
+    """Return the sampled cells as numbers, or None if they are not numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -193,10 +195,10 @@ def numeric_sample(column: Any) -> np.ndarray | None:
 
 
 def refuse_unknown_times(columns: dict[str, Any]) -> None:
-    """Refuse a table without a time column whose cells or names look like times: its rows are not merely counted.
+    """Refuse a table without a time column if cells or names look like times, instead of just counting its rows.
 
     Raises:
-        ValueError: they do; the message names the options that mend it.
+        ValueError: If they do. The message names the options that help.
     """
     import pyarrow as pa
 
@@ -229,7 +231,7 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
 
 
 def _may_be_clock(column: Any) -> bool:
-    """Whether numbers only rise, and do not count the rows."""
+    """Return whether numbers only increase, and do not count the rows."""
     numbers = numeric_sample(column)
     if numbers is None or len(numbers) < FEWEST_EVEN:
         return False
@@ -247,7 +249,9 @@ def _is_constant(column: Any) -> bool:
 
 
 def _numeric_clock(columns: dict[str, Any]) -> str | None:
-    """The first column of years, compact dates, Excel's days, or units since 1970; or seconds that only rise."""
+    """Return the first column of years, compact dates, Excel days, or units since 1970, or else of seconds that only
+    increase.
+    """
     for position, (name, column) in enumerate(columns.items()):
         numbers = numeric_sample(column)
         if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):
@@ -268,7 +272,7 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
 
 
 def epoch_column(columns: dict[str, Any], form: str) -> str | None:
-    """The first column of numbers that only rise, and are dates of this century or the last in a form."""
+    """Return the first column of numbers that only increase and are dates of this or the last century in a form."""
     for name, column in columns.items():
         numbers = numeric_sample(column)
         if numbers is not None and len(numbers) > 1 and not is_unix(numbers) and (np.diff(numbers) > 0).all():
@@ -283,7 +287,7 @@ def epoch_column(columns: dict[str, Any], form: str) -> str | None:
 
 
 def _is_even(column: Any) -> bool:
-    """Whether plain numbers rise at even distances other than 1, as times or positions do."""
+    """Return whether plain numbers increase in equal steps other than 1, as times or positions do."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -298,7 +302,7 @@ def _is_even(column: Any) -> bool:
 
 
 def is_unix(numbers: np.ndarray) -> bool:
-    """Whether all numbers have the size of times since 1970, in one unit."""
+    """Return whether all numbers have the size of times since 1970 in one unit."""
     if any(bool(((numbers >= low) & (numbers <= high)).all()) for low, high, *_ in TICKS):
         return True
     scales = (1.0, *(per_second for _, per_second, _ in EPOCHS))

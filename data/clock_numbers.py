@@ -1,4 +1,4 @@
-"""Times written as numbers: units since 1970, days of Excel, years, and dates without separators."""
+"""Times written as numbers: units since 1970, Excel days, years, and dates without separators."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ import numpy as np
 from rfa.data.epochs import DAY, DECIMAL_YEARS, EXCEL, MATLAB, ORIGINS, WORDS, form_in, to_seconds
 from rfa.data.units import TIMES
 
-# Numbers from this size on count units of so many per second since 1970: dates from 1973 on.
+# Numbers of at least this size count units since 1970, with the given number of units per second. They are dates from
+# 1973 on.
 EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
 EPOCH_SECONDS: Final = 1e8
-# Units of 100 ns from 2000 to 2100, and 1970 in seconds of them. As nanoseconds since 1970 they would be of one year.
+# Units of 100 ns from 2000 to 2100, and 1970 in seconds of these clocks. As nanoseconds since 1970, they would all lie
+# within one year.
 TICKS: Final = (
     (1.259e17, 1.575e17, 11_644_473_600, "units of 100 ns since 1601, as in Windows"),
     (6.308e17, 6.624e17, 62_135_596_800, "units of 100 ns since the year 1, as in .NET"),
 )  # fmt: skip
 PER_TICK: Final = 1e7
-# Seconds since 1970 in a column that no name marks as times: 2000 to 2040.
+# Seconds since 1970, from 2000 to 2040, in a column whose name does not mark it as times.
 EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
-# Words in the names of days that no other name marks.
+# Words in the names of day columns that do not state their kind.
 JULIAN_WORDS: Final = {word.lower(): form for word, form in WORDS.items() if form not in (EXCEL, MATLAB)}
-# Days since 1970 from 1940 to 2100, and numbers that may count days since 1970 or Excel's days.
+# Days since 1970, from 1940 to 2100, and numbers that may be days since 1970 or Excel days.
 DATED_DAYS: Final = (-10_958.0, 47_482.0)
 EARLIEST_DAY, LATEST_1970 = -98_615.0, 25_567.0
 YEAR_WORDS: Final = frozenset((
     "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
     "an", "anno", "anyo", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
 ))  # fmt: skip
-# Names of dates without separators whose day comes first.
+# Names of columns of dates without separators whose day comes first.
 DAY_FIRST: Final = "%d%m%Y"
 DAY_FIRST_WORDS: Final = ("jjmmaaaa", "ttmmjjjj", "ddmmyyyy", "ddmmaaaa", "ggmmaaaa")
 DATE_WORDS: Final = frozenset((
@@ -44,18 +46,18 @@ DATE_WORDS: Final = frozenset((
 RUNNING_WORDS: Final = frozenset(("t", "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "czas", "tid"))
 # Names of columns that may hold years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
-# The forms of whole numbers, and which numbers they fit.
-# The least number of dates without separators in a column that no name marks as times.
+# The forms of whole numbers, and which numbers they fit. The last item is the minimum number of dates without
+# separators in a column whose name does not mark it as times.
 LEAST_DAYS: Final = 5
 FIRST: Final = 100
 DECIMAL_COMMA: Final = r"^\s*[+-]?\d+,\d+\s*$"
 COMPACT: Final = (("%Y%m%d", 18_000_101, 21_001_231, 31), ("%Y%m", 180_001, 210_012, 12))
-# Dates without separators that no name need mark, with the factor of their day.
+# Dates without separators that need no matching name, with the factor of their day.
 LONG_COMPACT: Final = (("%Y%m%d", 1), ("%Y%m%d%H", 10**2), ("%Y%m%d%H%M", 10**4), ("%Y%m%d%H%M%S", 10**6))
 
 
 def with_points(column: Any) -> Any:
-    """A text column of numbers with decimal commas, with points instead; other columns as they are."""
+    """Return a text column of numbers with decimal points instead of decimal commas. Other columns are unchanged."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -68,18 +70,20 @@ def with_points(column: Any) -> Any:
 
 
 def time_unit(name: str) -> tuple[str, float] | None:
-    """The unit of time at the end of a name, such as `Time (ms)`, `time/s` or `t_min`, in seconds; None without one."""
+    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s` or `t_min`, and its seconds, or None
+    without one.
+    """
     found = re.search(rf"[(\[/_ ]\s*({'|'.join(map(re.escape, TIMES))})\s*[)\]]?$", name.strip())
     return (found[1], TIMES[found[1]]) if found and words_of(name[: found.start()]) & RUNNING_WORDS else None
 
 
 def words_of(name: str) -> set[str]:
-    """The words in the name of a column, in lower case."""
+    """Return the words in the name of a column, in lower case."""
     return set(re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
 
 
 def calendar_form(numbers: np.ndarray, name: str) -> str | None:
-    """The form of numbers that are years, days of Excel, or dates without separators; None for others."""
+    """Return the form of numbers that are years, Excel days, or dates without separators, or None for others."""
     words = words_of(name)
     is_whole = bool((numbers == np.rint(numbers)).all())
     for marks, least_year, most_year in ((YEAR_WORDS, 1500, 2200), (PERIOD_WORDS, 1900, 2100)):
@@ -111,28 +115,28 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
 
 
 def _year_first(numbers: np.ndarray) -> np.ndarray:
-    """31122024 as 20241231."""
+    """Return numbers such as 31122024 as 20241231."""
     days, rest = np.divmod(numbers, 10**6)
     months, years = np.divmod(rest, 10**4)
     return np.asarray(10**4 * years + 100 * months + days)
 
 
 def _long_compact(numbers: np.ndarray) -> str | None:
-    """The form of whole numbers such as 20240131 or 2024013123."""
+    """Return the form of whole numbers such as 20240131 or 2024013123."""
     if len(numbers) < LEAST_DAYS:
         return None
-    # The first numbers tell most columns of another form.
+    # The first few numbers suffice to reject most columns.
     parts = (numbers[:FIRST], numbers)
     return next((form for form, factor in LONG_COMPACT if all(_are_dates(part, factor) for part in parts)), None)
 
 
 def are_dates(numbers: np.ndarray) -> bool:
-    """Whether whole numbers are days such as 20240131."""
+    """Return whether whole numbers are days such as 20240131."""
     return bool((numbers % 1 == 0).all()) and _are_dates(numbers, 1)
 
 
 def are_times_of_day(numbers: np.ndarray) -> bool:
-    """Whether whole numbers are hours and minutes such as 930, or hours, minutes and seconds such as 93000."""
+    """Return whether whole numbers are hours and minutes such as 930, or hours, minutes and seconds such as 93000."""
     if (numbers % 1).any() or numbers.min() < 0:
         return False
     if numbers.max() <= 2400:
@@ -141,7 +145,7 @@ def are_times_of_day(numbers: np.ndarray) -> bool:
 
 
 def _are_dates(numbers: np.ndarray, factor: int) -> bool:
-    """Whether numbers are days, times `factor`, with hours, minutes and seconds."""
+    """Return whether numbers are days, multiplied by `factor`, with hours, minutes and seconds."""
     days, clocks = np.divmod(numbers, factor)
     limits = [(days, 19_000_101, 21_001_231), (days % 100, 1, 31), (days // 100 % 100, 1, 12)]
     while factor > 1:
@@ -151,14 +155,14 @@ def _are_dates(numbers: np.ndarray, factor: int) -> bool:
 
 
 def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
-    """Numbers as seconds, with what they are, units per second, and whether they are moments."""
+    """Return numbers as seconds, a description, the units per second, and whether they are moments."""
     size = float(np.median(np.abs(numbers.astype(np.float64))))
     for low, high, origin, name in TICKS:
         if low <= size <= high:
             return (numbers - numbers.dtype.type(origin * PER_TICK)) / PER_TICK, name, PER_TICK, True
     for least, per_second, unit in EPOCHS:
         if size >= least:
-            whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact where they are integers
+            whole, part = np.divmod(numbers, numbers.dtype.type(per_second))  # exact for integers
             seconds = whole.astype(np.float64) + part.astype(np.float64) / per_second
             return seconds, f"{unit} since 1970", per_second, True
     is_dated = size >= EPOCH_SECONDS
@@ -170,7 +174,7 @@ def check_finite(numbers: Any, name: str, rows: np.ndarray) -> None:
     """Refuse infinite times.
 
     Raises:
-        ValueError: one is; the message names its row.
+        ValueError: If a time is infinite. The message names its row.
     """
     if not np.isfinite(numbers).all():
         raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: not finite")

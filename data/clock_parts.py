@@ -20,14 +20,14 @@ TIME_OF_DAY: Final = (
     r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
     r"\d{2}\.\d{2}\.\d{2})\s*$"
 )
-# Dates with years of two digits, which look like times of day.
+# Dates with two-digit years, which look like times of day.
 SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
-# In columns called date and time.
+# Formats in columns named date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
 MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
 COMPACT_DATE: Final = r"(19|20)\d{6}"
-# Years beside a column of names of months.
+# Years next to a column of month names.
 PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
 # Names and range of the numbers of each part.
 NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
@@ -53,7 +53,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
     "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
     "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
 }  # fmt: skip
-# The parts that follow a year, and how they are joined. The first that fits is taken.
+# The parts that follow a year, and how they are joined. The first match is used.
 AFTER_YEAR: Final = (
     (("month", "day", "hour", "minute"), "{}-{}-{} {}:{}", None),
     (("month", "day", "hour"), "{}-{}-{} {}:00", None),
@@ -65,7 +65,7 @@ AFTER_YEAR: Final = (
     (("quarter",), "{}Q{}", "%YQ%q"),
     (("week",), "{}-W{}", "%G-W%V"),
 )
-# Where a part stands in joined text.
+# Positions of the parts in joined text.
 PLACES: Final = {
     "year": r"^(\d{4})", "month": r"^\d{4}-(\d{2})", "day": r"^\d{4}-\d{2}-(\d{2})", "quarter": r"Q(\d)$",
     "week": r"W(\d{2})$", "day_of_year": r"^\d{4}-(\d{3})", "hour": r" (\d{2}):", "minute": r":(\d{2})$",
@@ -74,7 +74,7 @@ PLACES: Final = {
 WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1, "millisecond": 3}
 ENDING: Final = "hour_ending"
 JOINED: Final = "date"
-# The fewest dates in columns that only their content shows to be a calendar.
+# Minimum number of dates in columns that only their content shows to be a calendar.
 FEWEST_DAYS: Final = 5
 
 
@@ -82,7 +82,9 @@ FEWEST_DAYS: Final = 5
 class ClockParts:
     """The columns of a clock by what they hold: a key of NUMBERED, "date", "clock" (time of day) or "hour_ending".
 
-    join: how they are joined; time_format: of the joined text, None if it is found by its content.
+    Attributes:
+        join: how they are joined.
+        time_format: format of the joined text. None if it is found by its content.
     """
 
     columns: Mapping[str, str]
@@ -91,7 +93,7 @@ class ClockParts:
 
     @property
     def note(self) -> str:
-        """What was joined."""
+        """Description of what was joined."""
         if "zone" in self.columns:
             return f"the offsets of the times are those of column {self.columns['zone']!r}"
         named = " and ".join(repr(name) for name in self.columns.values())
@@ -99,7 +101,7 @@ class ClockParts:
         return f"date and time of day, in the columns {named}, are joined{ending}"
 
     def cells(self, columns: Mapping[str, Any]) -> Any:
-        """The joined text of each row; null where a part is missing or no number."""
+        """Return the joined text of each row, or null where a part is missing or not a number."""
         import pyarrow.compute as pc
 
         parts = [_part_text(kind, columns[name]) for kind, name in self.columns.items()]
@@ -110,7 +112,7 @@ class ClockParts:
         return found
 
     def split(self, texts: list[str], columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The inverse of `cells`, in the types and widths of the columns."""
+        """Return the inverse of `cells`, in the types and widths of the columns."""
         if "zone" in self.columns:
             moment, zone = self.columns.values()
             return {moment: unzoned(texts), zone: zone_cells(texts, columns[zone])}
@@ -122,7 +124,7 @@ class ClockParts:
 
 
 def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
-    """The clock of a table that has it in several columns; None if it has one column or none."""
+    """Return the clock of a table that has it in several columns, or None if it has one column or none."""
     lower = {name.strip(" <>").lower(): name for name in reversed(list(columns))}
     if {"MM", "mm"} <= columns.keys():
         lower["minute"] = "mm"
@@ -171,13 +173,13 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
 
 
 def _compact_parts(columns: Mapping[str, Any]) -> ClockParts | None:
-    """Columns beside each other such as 20240131 and 93000, which go on together."""
+    """Return adjacent columns such as 20240131 and 93000 that advance together."""
     pair = compact_pair(columns)
     return ClockParts(dict(zip(("date", "clock"), pair, strict=True)), "{} {}") if pair else None
 
 
 def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts:
-    """A date and a time of day, and the milliseconds of times that end with whole seconds."""
+    """Add the column of milliseconds to a date and a time of day with whole seconds, if there is one."""
     name = _numbered("millisecond", lower, columns)
     if name is None or not _match(columns[parts["clock"]], r".*:\d\d:\d\d"):
         return ClockParts(parts, "{} {}")
@@ -185,7 +187,7 @@ def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns:
 
 
 def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
-    """Columns beside a clock that repeat a part of it, such as the year or the hour of a date."""
+    """Return the columns that repeat a part of the clock, such as the year or the hour of a date."""
     lower = {name.strip().lower(): name for name in reversed(list(columns))}
     found = [_numbered(kind, lower, columns) for kind in NUMBERED]
     decimal = [name for text, name in lower.items() if re.fullmatch(DECIMAL_DATE, text)]
@@ -193,7 +195,7 @@ def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
 
 
 def is_part(column: Any) -> bool:
-    """Whether a column has times of day or zones, so it labels no series."""
+    """Return whether a column has times of day or time zones, so that it does not label series."""
     return _is_time_of_day(column) or bool(zone_minutes(column))
 
 
@@ -207,13 +209,15 @@ def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -
 
 
 def _month_names(kind: str, columns: Mapping[str, Any]) -> str | None:
-    """The first column of names of months."""
+    """Return the first column of month names."""
     found = (name for name, column in columns.items() if kind == "month" and len(_months_of(column)) > 1)
     return next(found, None)
 
 
 def _months_of(column: Any) -> dict[str, int]:
-    """The months of a column's distinct cells; empty unless they are names in one language, or codes such as M01."""
+    """Return the months of a column's distinct cells. It is empty unless they are names in one language, or codes such
+    as M01.
+    """
     import pyarrow as pa
 
     cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
@@ -228,7 +232,7 @@ def _months_of(column: Any) -> dict[str, int]:
 
 
 def _month_numbers(column: Any) -> Any:
-    """The names of months as numbers; other columns as they are."""
+    """Return month names as numbers. Other columns are unchanged."""
     import pyarrow as pa
 
     months = _months_of(column)
@@ -239,7 +243,7 @@ def _month_numbers(column: Any) -> Any:
 
 
 def _write_month(number: int, column: Any) -> str:
-    """The name of a month as the column has it; a number if it does not occur."""
+    """Return the name of a month as the column writes it, or a number if it does not occur."""
     return next((cell for cell, month in _months_of(column).items() if month == number), str(number))
 
 
@@ -251,7 +255,7 @@ def _match(column: Any, pattern: str) -> bool:
 
 
 def _bare(kind: str, column: Any) -> Any:
-    """Quarters and weeks without a letter, such as Q1, and months as numbers."""
+    """Return quarters and weeks without a letter such as Q in Q1, and months as numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -299,7 +303,7 @@ def _part_text(kind: str, column: Any) -> Any:
 
 
 def _padded(cells: Any) -> Any:
-    """Times of day as whole numbers, with four or six digits; other text as it is."""
+    """Pad times of day that are whole numbers to four or six digits. Other text is unchanged."""
     import pyarrow.compute as pc
 
     if not pc.all(pc.match_substring_regex(cells, r"^\d{1,6}$")).as_py():
@@ -348,7 +352,7 @@ def _has_time_of_day(column: Any) -> bool:
 
 
 def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts | None:
-    """Columns beside each other that are the year and month, or year, month and day, of dates that go on.
+    """Return adjacent columns that are the year and month, or year, month and day, of consecutive dates.
 
     A time of day or an hour may follow the day.
     """

@@ -1,4 +1,4 @@
-"""The value columns of a table as numbers, and which columns are left out."""
+"""The value columns of a table as numbers, and the choice of columns to leave out."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
 COUNTER_WORDS: Final = UNIX_WORDS | ELAPSED_WORDS | {
     "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry", "obs",
 }  # fmt: skip
-# The least rows for which a column of one value is a constant.
+# Minimum number of rows for a column with a single value to be a constant.
 LEAST_ROWS: Final = 12
 IDENTIFIERS: Final = frozenset(("id", "uuid", "guid", "zip", "plz", "postcode"))
-# Names of numbers of documents, customers and the like, and whole numbers that no float can tell apart.
+# Names of document numbers, customer numbers and the like, and whole numbers too large for floats.
 DOCUMENT: Final = re.compile(
     r"(order|invoice|transaction|account|serial|document|receipt|ticket|customer|batch)[ _]?(no|nr|num|number)\.?|"
     r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|(n[º°o]\.?|núm\.?|numéro|numero) .*|iban", re.IGNORECASE,
 )  # fmt: skip
-# A number with a decimal point and other words behind it.
+# A number with a decimal point, followed by other words.
 MEASURED: Final = re.compile(r"[+-]?\d+[.,]\d+\s?[^\W\d_][^.,:/]*$")
 INEXACT: Final = 2.0**53
-# Whole numbers from this size on that rise with the times are no measurements.
+# Whole numbers of at least this size that increase with the times are not measurements.
 LARGE: Final = 1e6
-# Numbers from this size on that rise by 1 in a unit of time count such units.
+# Numbers of at least this size that increase by 1 per unit of time count such units.
 LARGE_COUNT: Final = 1000.0
 LATEST_YEAR: Final = 2200
 SAMPLED: Final = 1000
@@ -43,8 +43,12 @@ YEAR: Final = 365.2425 * DAY
 
 @dataclass
 class ValueColumns:
-    """Columns of numbers by name, with notes. units: the new names of columns whose cells have a unit;
-    has_others: whether columns of text were left out."""
+    """Columns of numbers by name, with notes.
+
+    Attributes:
+        units: the new names of columns whose cells have a unit.
+        has_others: whether columns of text were left out.
+    """
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -55,14 +59,14 @@ class ValueColumns:
 def read_values(
     table: Table, names: Sequence[str], rule: MissingRule, *, is_chosen: bool, is_long: bool, strict: bool
 ) -> ValueColumns:
-    """The columns of numbers.
+    """Return the columns of numbers.
 
     Args:
-        is_chosen: the columns were chosen: they must have numbers, and none is left out.
-        is_long: the table has several series, and on and off may be among numbers.
+        is_chosen: whether the caller chose the columns. They must then have numbers, and none is left out.
+        is_long: whether the table has several series, and on and off may be mixed with numbers.
 
     Raises:
-        ValueError: there is none, or a cell is no number and `strict` is set.
+        ValueError: If there is no such column, or `strict` is set and a cell is not a number.
     """
     found = ValueColumns()
     skipped: list[str] = []
@@ -92,7 +96,7 @@ def read_values(
         raise ValueError("; ".join(["the file has no value column", *found.notes[-1:], *reasons]))
     if not is_chosen:
         _leave_out(found, "constant", _is_constant)
-        is_idle = {"us", "sy", "wa", "id"} <= set(table.columns)  # of vmstat
+        is_idle = {"us", "sy", "wa", "id"} <= set(table.columns)  # columns of vmstat
         _leave_out(
             found, "identifiers", lambda name, values: not (is_idle and name == "id") and _is_identifier(name, values)
         )
@@ -100,10 +104,10 @@ def read_values(
 
 
 def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -> None:
-    """Refuse a table of which a column was left out whose cells begin with different decimal numbers.
+    """Refuse a table if a column was left out whose cells begin with different decimal numbers.
 
     Raises:
-        ValueError: the message quotes a cell.
+        ValueError: If there is such a column. The message quotes a cell.
     """
     import pyarrow as pa
 
@@ -117,7 +121,7 @@ def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -
 
 
 def _read_column(found: ValueColumns, writing: NumberFormat, name: str, strict: bool) -> np.ndarray | None:
-    """The numbers of a column, None if it has none; adds notes and its unit."""
+    """Return the numbers of a column, or None if it has none. Add notes and its unit."""
     import pyarrow as pa
 
     column = writing.table.columns[name]
@@ -165,7 +169,7 @@ def _read_switches(found: ValueColumns, writing: NumberFormat, name: str) -> np.
 
 
 def _add_switches(found: ValueColumns, writing: NumberFormat, skipped: list[str]) -> None:
-    """Columns of on and off, where there are no numbers."""
+    """Add columns of on and off, if there are no numbers."""
     for name in list(skipped):
         values = _read_switches(found, writing, name)
         if values is not None and not np.isnan(values).all():
@@ -174,7 +178,7 @@ def _add_switches(found: ValueColumns, writing: NumberFormat, skipped: list[str]
 
 
 def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.ndarray], bool]) -> None:
-    """Leave out columns of a kind, unless no other would remain."""
+    """Leave out columns of a kind, unless no other column would remain."""
     left = [name for name, values in found.values.items() if is_left_out(name, values)]
     if left and len(left) < len(found.values):
         for name in left:
@@ -186,7 +190,7 @@ def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.nd
 def leave_out_counters(
     found: ValueColumns, times: np.ndarray, groups: Collection[np.ndarray], *, is_dated: bool
 ) -> None:
-    """Leave out columns that number the rows, repeat the times or label the series, by their names and values.
+    """Leave out columns that number the rows, repeat the times or label the series, judging by their names and values.
 
     Args:
         groups: the rows of each series.
@@ -217,7 +221,7 @@ def leave_out_counters(
         is_inside = ~np.isin(np.arange(1, len(order)), ends)
         _leave_out(found, "constant in each series", lambda _, values: _is_label(values[order], is_inside))
     if is_dated:
-        # A few rows tell most columns of another kind.
+        # A few rows suffice to reject most columns.
         rows = np.unique(np.linspace(0, len(times) - 1, SAMPLED).astype(np.int64))
         _leave_out(
             found,
@@ -228,7 +232,7 @@ def leave_out_counters(
 
 
 def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:
-    """Whether numbers rise by 1, or 1000, in a second, minute, hour, day or year, and are large."""
+    """Return whether numbers are large and increase by 1, or by 1000, per second, minute, hour, day or year."""
     if len(values) < LEAST_ROWS or values.min() < LARGE_COUNT or not _is_line(values, times):
         return False
     slope = (values[-1] - values[0]) / (times[-1] - times[0])
@@ -236,7 +240,7 @@ def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:
 
 
 def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
-    """Whether values are seconds or finer units since 1970 that follow the times, such as the ends of intervals."""
+    """Return whether values are seconds or finer units since 1970 that follow the times, such as ends of intervals."""
     seen = ~np.isnan(values)
     if seen.sum() < LEAST_ROWS:
         return False
@@ -254,7 +258,7 @@ def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
 
 
 def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
-    """Whether numbers are the year with decimals, or the hour, day, month, year or another part of the times."""
+    """Return whether numbers are the decimal year, or the hour, day, month, year or another part of the times."""
     if (np.abs(values - 1970 - times / YEAR) < 0.1).all():
         return True
     if len(values) < LEAST_ROWS or np.isnan(values).any() or np.ptp(values) == 0:
@@ -277,7 +281,7 @@ def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
     cycles = ((hours, 24), (days, 7), (months.astype(np.int64), 12), (np.floor(times / 60), 60),
               (np.floor(times / 1800), 48), (np.floor(times / 900), 96))  # fmt: skip
     if len(np.unique(values)) > 2:
-        # Numbers that never fall may merely rise as fast, unless they begin with the part itself.
+        # Numbers that never decrease may merely increase at the same rate, unless they start with the part itself.
         begins = (0, 1) if (np.diff(values) >= 0).all() else range(96)
         offsets = ((values - part) % period for part, period in cycles)
         if any(np.ptp(offset) == 0 and offset[0] in begins for offset in offsets):
@@ -290,7 +294,7 @@ def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
 
 
 def _is_label(values: np.ndarray, is_inside: np.ndarray) -> bool:
-    """Whether values, sorted by series, do not change inside of any."""
+    """Return whether values, sorted by series, do not change within any series."""
     steps = np.diff(values)[is_inside]
     return len(steps) >= LEAST_ROWS and bool((steps == 0).all())
 
@@ -323,7 +327,7 @@ def _counts_rows(values: np.ndarray) -> bool:
 
 
 def _refusal(table: Table, name: str) -> str:
-    """What is wrong with a column without numbers; quotes its first cell."""
+    """Return what is wrong with a column without numbers. The text quotes its first cell."""
     import pyarrow.compute as pc
 
     cells = table.columns[name]

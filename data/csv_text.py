@@ -1,4 +1,4 @@
-"""CSV text to a table: encoding, separator, title lines, header. pyarrow reads the cells."""
+"""Converts CSV text to a table: encoding, separator, title lines and header. pyarrow reads the cells."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from rfa.data.timed_blocks import find_timed_blocks
 from rfa.data.titles import add_date, add_marks
 
 PREVIEW_LINES: Final = 50
-# Those that are rarer inside cells first.
+# Separators that are rarer inside cells come first.
 SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-# Most lines below the rows, and characters that are searched for them.
+# Maximum number of lines below the rows, and number of characters that are searched for them.
 MOST_FOOTNOTES, TAIL = 10, 10_000
 NOT_SPACE: Final = re.compile(r"\S")
-# Files from this size on are read by several threads.
+# Several threads read files of at least this size.
 LARGE: Final = 2**23
 # The line above the types of the columns, as Ignition writes it.
 TYPES: Final = "#types"
-# A line with its first cell only.
+# A line that has only its first cell.
 FIRST_ONLY: Final = re.compile(r'\s*("[^"]*[^\W\d][^"]*"|[^;,\t|"]*[^\W\d][^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
-# Comments among the rows, and text in which they are looked for.
+# Comments among the rows, and the text that is searched for them.
 COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
 MOST_COMMENTED: Final = 2**26
-# The largest share of lines that are comments.
+# Maximum share of lines that are comments.
 MOST_COMMENTS: Final = 0.2
-# Arabic and Persian digits, and their marks of decimals and thousands.
+# Arabic and Persian digits, and their decimal and thousands separators.
 DIGITS: Final = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫", "01234567890123456789.", "٬")
 FOREIGN_DIGIT: Final = re.compile("[٠-٩۰-۹]")
 SEARCHED: Final = 4096
@@ -65,10 +65,10 @@ LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
 def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
-    """Decode the text of a file; also notes on its encoding, and the content if it is UTF-8.
+    """Decode the text of a file. Also return notes on its encoding, and the content if it is UTF-8.
 
     Raises:
-        ValueError: it is not text.
+        ValueError: If the file is not text.
     """
     for bom, encoding in BOMS.items():
         if content.startswith(bom):
@@ -88,19 +88,19 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
 
 
 def has_tables(text: str) -> bool:
-    """Whether text has several tables."""
+    """Return whether text has several tables."""
     return bool(find_timed_blocks(text) or find_tables(text))
 
 
 def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = None, sheet: str | None = None) -> Table:
-    """A table from CSV with any separator, with or without header and title lines.
+    """Return a table from CSV with any separator, with or without header and title lines.
 
     Args:
-        encoded: the text in UTF-8, if it is at hand.
-        sheet: "table 2" of text with several tables; None: the longest.
+        encoded: the text in UTF-8, if it is already available.
+        sheet: "table 2" and so on, for text with several tables. None selects the longest.
 
     Raises:
-        ValueError: it has no rows, or a row and the header differ in their number of cells.
+        ValueError: If there are no rows, or a row and the header have different numbers of cells.
     """
     if FOREIGN_DIGIT.search(text, 0, SEARCHED) is not None:
         text, encoded = text.translate(DIGITS), None
@@ -176,7 +176,9 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
 
 
 def _common_width(lines: Sequence[re.Match[str]], separator: str, width: int) -> int:
-    """The cells of all rows below the first, if they are fewer than those of the header and of the first row."""
+    """Return the number of cells of all rows below the first, if it is less than that of the header and of the first
+    row.
+    """
     widths = [len(_cells(line[0], separator)) for line in lines]
     others = {*widths[2:-1]}
     is_cut = len(widths) > FEWEST_ROWS and widths[:2] == [width, width] and len(others) == 1 and 1 < min(others) < width
@@ -188,12 +190,14 @@ def _quoted(cell: str, separator: str) -> str:
 
 
 def _lines_before(text: str, start: int) -> int:
-    # Its own line end belongs to the header.
+    # The line end of the header belongs to the header.
     return len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
 
 
 def _missing_end(lines: Sequence[str]) -> str | None:
-    """The separator that ends every line but the first, which has one cell fewer; None for other lines."""
+    """Return the separator at the end of every line except the first, which has one cell fewer, or None for other
+    lines.
+    """
     for sign in SEPARATORS if len(lines) > 1 else "":
         rows = [_cells(line, sign) for line in lines]
         width = len(rows[1])
@@ -205,7 +209,7 @@ def _missing_end(lines: Sequence[str]) -> str | None:
 def _header(
     lines: Sequence[re.Match[str]], separator: str, titles: Sequence[Sequence[str]] = ()
 ) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:
-    """The cells of the header's line, the names of the columns, where the rows begin, and notes."""
+    """Return the cells of the header line, the names of the columns, where the rows begin, and notes."""
     first = _cells(lines[0][0], separator)
     rows = [_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]]
     if is_headless(first, rows):
@@ -224,7 +228,7 @@ def _header(
 def _without_headers(
     text: str, header: str, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """The text without lines below `start` that repeat the header, as in files that were appended to each other."""
+    """Return the text without lines below `start` that repeat the header, as in files that were concatenated."""
     pattern = re.compile(rf"^{re.escape(header)}\r?$\n?", re.MULTILINE)
     if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
         return text, encoded, ()
@@ -233,7 +237,7 @@ def _without_headers(
 
 
 def _has_comments(rows: str) -> bool:
-    """Whether a few lines, not the first, begin with #."""
+    """Return whether a few lines other than the first begin with #."""
     count = rows.count("\n#")
     return 0 < count <= MOST_COMMENTS * rows.count("\n") and not rows.lstrip().startswith("#")
 
@@ -241,7 +245,7 @@ def _has_comments(rows: str) -> bool:
 def _without_footnotes(
     text: str, separator: str, width: int, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """The text without its last lines that have no separator, where lines above them have some.
+    """Return the text without its last lines if they have no separator while the lines above have some.
 
     Args:
         width: number of cells of a row.
@@ -264,7 +268,7 @@ def _without_footnotes(
 
 
 def _count_titles(lines: Sequence[re.Match[str]]) -> int:
-    """The number of lines above the header that are properties of the file."""
+    """Return the number of lines above the header that are properties of the file."""
     ends = [k + 1 for k, line in enumerate(lines[:-1]) if END_OF_PROPERTIES.fullmatch(line[0].strip())]
     if ends:
         return ends[-1]
@@ -277,11 +281,11 @@ def _count_titles(lines: Sequence[re.Match[str]]) -> int:
 def _arrow_columns(
     content: bytes, start: int, names: list[str], separator: str, before: int, *, is_large: bool | None = None
 ) -> dict[str, Any]:
-    """The cells below a header that ends on line `before` and at byte `start`, as text columns."""
+    """Return the cells below a header that ends on line `before` and at byte `start`, as text columns."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    # Threads do not count rows, and need lines that end where the line does: without quotes.
+    # Threads do not count rows, and need each line end to be the end of a row, so there must be no quotes.
     if is_large is None:
         is_large = len(content) >= LARGE and pa.cpu_count() > 1 and content.find(b'"', start) < 0
     ragged: list[Any] = []
@@ -317,7 +321,7 @@ def _is_empty(column: Any) -> bool:
 
 
 def _preview(text: str) -> list[re.Match[str]]:
-    """The first lines that are not blank, comments or Excel's `sep=` line."""
+    """Return the first lines that are not blank, comments or Excel's `sep=` line."""
     found: list[re.Match[str]] = []
     for line in re.finditer(r"[^\r\n]+", text):
         if line[0].strip() and (found or not (line[0].startswith("#") or re.fullmatch(r"sep=.", line[0].strip()))):
@@ -351,19 +355,21 @@ READERS: Final = (
 
 
 def _separator(lines: list[str]) -> tuple[str, int]:
-    """The separator for which most lines have as many cells as the header, and the number of title lines."""
+    """Return the separator for which most lines have as many cells as the header, and the number of title lines."""
     found = {separator: _fit([len(_cells(line, separator)) for line in lines]) for separator in SEPARATORS}
     best = max(share for share, _ in found.values())
     if best <= 0:
         return ",", 0
     separator = next(separator for separator in SEPARATORS if found[separator][0] == best)
     above = found[separator][1]
-    # A row with more cells than the header does not make the header a title line.
+    # A row with more cells than the header does not turn the header into a title line.
     return separator, above if above < len(lines) - 1 and not is_data(_cells(lines[above], separator)) else 0
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
-    """The share of lines with as many cells as the first line, or as the first line of the most frequent number."""
+    """Return the share of lines with as many cells as the first line, or as the first line with the most frequent
+    number.
+    """
     as_first = sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0
     usual, often = Counter(count for count in counts if count > 1).most_common(1)[0] if max(counts) > 1 else (0, 0)
     if often <= 1 or as_first >= 0.5:

@@ -1,11 +1,13 @@
-"""The encoding of text that is not UTF-8: found by which bytes are valid, and by what letters they would be."""
+"""Detection of the encoding of text that is not UTF-8, from valid byte sequences and the letters that they decode
+to.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# Bytes that are looked at.
+# Maximum number of bytes that are examined.
 LOOKED_AT: Final = 2**16
 NAMES: Final = {
     "cp932": "Shift JIS", "euc_jp": "EUC-JP", "gbk": "GBK", "cp949": "EUC-KR", "cp1250": "Windows-1250",
@@ -14,24 +16,25 @@ NAMES: Final = {
 }  # fmt: skip
 ASIAN: Final = ("cp932", "euc_jp", "gbk", "cp949")
 LETTER: Final = re.compile(r"[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
-# Letters that have another beside them, as words have. A misread ä makes single ones.
+# Letters with another letter next to them, as in words. A misread ä stands alone.
 IN_WORD: Final = re.compile(r"[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]{2,}")
-# Encodings of alphabets without Latin letters, and their most frequent letters.
+# Encodings of alphabets other than Latin, and their most frequent letters.
 ALPHABETS: Final = {"cp1251": "оеаинтсрвлк", "koi8_r": "оеаинтсрвлк", "cp1253": "αοιετσνηυρ"}
 FOREIGN: Final = re.compile(rb"[\xb5-\xff]{3,}")
 ACCENTED: Final = re.compile(rb"[A-Za-z][\xb5-\xff]|[\xb5-\xff][A-Za-z]")
-# Hiragana, katakana, and characters of most tables. Text in a wrong encoding has rare characters.
+# Hiragana, katakana, and the characters of most tables. Text in a wrong encoding has rare characters.
 USUAL: Final = re.compile(
     "[\u3041-\u30ff年月日時分秒曜付火水木金土祝午前後令和平成昭円人品名号番数量計合均最高低気温水湿度風雨雪売上店舗客東京都市県電力使用"
     "时间温湿气压电压流功率单价金额销售总平地区编号状态元米站点日期数据记录"
     "일시기온습도지점명량압력전류시간날짜값서울년월분초평균최고저합계금액매출강수풍속구번호상태]"
 )
 LEAST_LETTERS: Final = 4
-# The least share of usual characters.
+# Minimum share of usual characters.
 FEWEST_USUAL: Final = 0.15
 MOST_ALONE: Final = 0.2
-# What Polish, Czech, Slovak, Hungarian and South Slavic words look like when read as Windows-1252: signs inside a word
-# other than cubic units, the letters of ř, č, ě, ů and ň beside a vowel or before a letter, and those of ő and ű.
+# Signs of Polish, Czech, Slovak, Hungarian and South Slavic words that were read as Windows-1252: signs inside a word
+# other than cubic units, the letters of ř, č, ě, ů and ň next to a vowel or before a letter, and the letters of ő and
+# ű.
 CENTRAL: Final = re.compile(
     r"(?<=[^\W\d_mtn])[¹³¿¼¾¥]|(?<=[aiouyáíóúý])ø|ø(?=[aiuyáíúýì])|[pt]øe|\b[ØÈ](?=[aeiouyáéíóúýì])|"
     r"è(?=[aeiouyáíóúýìù])|\bè(?=\w)|ì(?=\w)|ù(?=[^\W\d_ù])|ò(?=[ioyuíù])|[rd]ã\b|"
@@ -42,7 +45,7 @@ ICELANDIC: Final = re.compile(r"[áéíóúæ]")
 
 
 def decode_other(content: bytes) -> tuple[str, str]:
-    """The text of bytes that are not valid UTF-8, and the name of its encoding."""
+    """Return the text of bytes that are not valid UTF-8, and the name of its encoding."""
     part = content[:LOOKED_AT]
     part = part[: part.rfind(b"\n") + 1] or part
     usual = {encoding: _usual(part, encoding) for encoding in ASIAN}
@@ -66,7 +69,7 @@ def _count(text: str, letters: str) -> int:
 
 
 def _usual(part: bytes, encoding: str) -> int:
-    """The number of usual characters; 0 if the bytes are not valid, or if their letters stand alone."""
+    """Return the number of usual characters, or 0 if the bytes are not valid or their letters stand alone."""
     text = _decode(part, encoding)
     letters = len(LETTER.findall(text or ""))
     if text is None or letters < LEAST_LETTERS:

@@ -18,7 +18,7 @@ MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string array
 PACKED: Final = {
     b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4", b"\xfd7zXZ\x00": "xz",
 }  # fmt: skip
-# A packed file in an archive, and the like.
+# Maximum number of nested compressions, such as a compressed file in an archive.
 MOST_LAYERS: Final = 3
 ZIP: Final = b"PK\x03\x04"
 CHUNK: Final = 2**20
@@ -26,9 +26,9 @@ DATABASE: Final = b"SQLite format 3\x00"
 ARROW: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1", b"ORC")
 DUCKDB: Final = b"DUCK"
 PDF: Final = b"%PDF"
-# Avro, NetCDF and HDF5, which other packages read.
+# Avro, NetCDF and HDF5, which optional packages read.
 OPTIONAL: Final = (b"Obj\x01", b"CDF", b"\x89HDF")
-# Endings of tables among the other files of an archive.
+# File endings of tables among the files of an archive.
 TABLES: Final = (
     ".csv", ".tsv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".orc", ".xlsx",
     ".xls", ".ods", ".db", ".sqlite", ".avro", ".nc", ".duckdb", ".xml", ".gpx", ".sql", ".tsf", ".arff",
@@ -39,13 +39,13 @@ OTHERS: Final = ("readme", "license", "licence", "metadata", "manifest")
 
 
 def is_plain_text(content: bytes) -> bool:
-    """Whether the content begins like CSV: not compressed, binary or JSON."""
+    """Return whether the content begins like CSV, that is, not compressed, binary or JSON."""
     magics = (*PACKED, ZIP, DATABASE, OLD_WORKBOOK, PDF, *OPTIONAL, *ARROW)
     return not (content.startswith(magics) or b"\0" in content[:4096] or is_json(content) or is_xml(content))
 
 
 def read_limited(file: Any) -> bytes:
-    """Read a file in chunks up to the size limit; a stated size is not trusted."""
+    """Read a file in chunks, up to the size limit. A stated size is not trusted."""
     pieces, size = [], 0
     while size < MAX_BYTES and (piece := file.read(CHUNK)):
         pieces.append(piece)
@@ -54,14 +54,14 @@ def read_limited(file: Any) -> bytes:
 
 
 def read_table(content: bytes, sheet: str | None = None, query: str | None = None) -> Table:
-    """A table from the content of a file, plain or compressed; its first bytes tell the format.
+    """Return a table from the content of a file, plain or compressed. Its first bytes determine the format.
 
     Args:
-        sheet: of a workbook, or table of an archive; None: the first sheet, the only table.
-        query: of a SQLite database; None: its only table.
+        sheet: sheet of a workbook, or table of an archive. None selects the first sheet or the only table.
+        query: query on a SQLite database. None selects its only table.
 
     Raises:
-        ValueError: unknown format, or a row and the header differ in their number of cells.
+        ValueError: If the format is unknown, or a row and the header have different numbers of cells.
     """
     import pyarrow as pa
 
@@ -103,7 +103,7 @@ def _read_csv(content: bytes, sheet: str | None) -> Table:
 
 
 def _read_arrow(content: bytes) -> Any:
-    """The Arrow table of a file in one of the formats that pyarrow reads; None for others."""
+    """Return the Arrow table of a file in a format that pyarrow reads, or None for others."""
     import pyarrow as pa
 
     if content.startswith(b"PAR1"):
@@ -126,7 +126,7 @@ def _read_arrow(content: bytes) -> Any:
 
 
 def _decompress(content: bytes, sheet: str | None) -> tuple[bytes, str | None]:
-    """The content of a compressed file or an archive, and `sheet` unless it chose the table of an archive."""
+    """Return the content of a compressed file or an archive, and `sheet` unless it selected the table of an archive."""
     for _ in range(MOST_LAYERS):
         codec = next((codec for magic, codec in PACKED.items() if content.startswith(magic)), None)
         if codec is not None:
@@ -160,7 +160,7 @@ def _unpack(content: bytes, codec: str) -> bytes:
 
 
 def may_be_table(name: str) -> bool:
-    """Whether a file among others is a table, by its name."""
+    """Return whether a file among others is a table, judging by its name."""
     base = re.sub(COMPRESSED, "", name.rpartition("/")[2].lower())
     return base.endswith(TABLES) and not base.startswith((*OTHERS, "."))
 
@@ -174,7 +174,7 @@ def _refuse_tables(names: list[str], chosen: str | None) -> str:
 
 
 def _read_archive(content: bytes, chosen: str | None) -> bytes:
-    """The chosen table of a ZIP archive, or the only one."""
+    """Return the chosen table of a ZIP archive, or the only one."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]

@@ -1,4 +1,4 @@
-"""CSV of Garmin's FIT tool: a message in each line, as triples of field, value and unit."""
+"""CSV of Garmin's FIT tool, with one message per line, as triples of field, value and unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIME: Final = "timestamp"
 
 
 def read_fit(text: str) -> Rows | None:
-    """The rows of the most frequent message; None for other text."""
+    """Return the rows of the most frequent message, or None for other text."""
     if not text.startswith(HEADER):
         return None
     lines = [row for row in csv.reader(text.splitlines()) if row[:1] == ["Data"] and len(row) > 5]

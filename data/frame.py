@@ -1,4 +1,4 @@
-"""Series from a table: its time column, its value columns, and the rows of each series."""
+"""Series from a table, with its time column, its value columns, and the rows of each series."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Refuse = Callable[[Key, ValueError], None]
 Refused = Callable[[Key, ValueError], object]
-# The columns of Nixtla's, Prophet's and GluonTS' tables, and the one that is forecast.
+# The columns of the tables of Nixtla, Prophet and GluonTS, and the column that is forecast.
 TARGETS: Final = (({"ds", "y"}, "y"), ({"item_id", "target"}, "target"), ({"timestamp", "target"}, "target"))
 
 
@@ -46,9 +46,9 @@ class Frame:
     """A table as read.
 
     Attributes:
-        table: the table, with one row per value, and units in the names of its columns.
+        table: the table, with one row per value, and with units in the names of its columns.
         by: the key columns, given or found.
-        series: by their keys; () is the key of a single series.
+        series: the series by their keys. The key of a single series is ().
     """
 
     table: Table
@@ -58,7 +58,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a table is read, see `read_frame`."""
+    """Options for reading a table, see `read_frame`."""
 
     time: str | None = None
     columns: Sequence[str] = ()
@@ -78,30 +78,33 @@ def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **opt
 
     Args:
         table: an Arrow table, or the result of `load_table`.
-        time: time column; default: the first with a usual name, or with dates; else 0, 1, 2, …
-        columns: value columns; default: every column of numbers.
-        by: columns whose cells together are the key of a row; rows without a key are left out. Default: columns that
-            label series, if times repeat.
-        zone: time zone of times that name none.
+        time: time column. The default is the first column with a usual name or with dates; without one, times are 0, 1,
+            2, …
+        columns: value columns. The default is every column of numbers.
+        by: columns whose cells together are the key of a row. Rows without a key are left out. The default is the
+            columns that label series, if times repeat.
+        zone: time zone of times that do not state one.
         time_format: format of the times, as for `datetime.strptime`.
-        strict: refuse decreasing times and cells that are not numbers; otherwise rows are sorted and cells missing.
-        start, end: range of rows, `end` exclusive: ISO dates, or numbers if the times are numbers.
-        every: resample each series to a regular step such as 5min, by the mean of its observations.
-        missing: more words and numbers for missing values; "none": no numbers are taken for marks of missing values.
-        known: columns that are known ahead: they go on after the last value of the others.
-        refused: called with a series that cannot be read, which is left out; without it the first such one raises.
+        strict: whether to refuse decreasing times and cells that are not numbers. Otherwise rows are sorted and such
+            cells are missing.
+        start, end: range of rows without `end`, as ISO dates, or as numbers if the times are numbers.
+        every: regular step, such as 5min, to which each series is resampled by the mean of its observations.
+        missing: additional words and numbers that mark missing values. With "none", no numbers mark missing values.
+        known: columns whose future values are known. They continue after the last value of the others.
+        refused: called with a series that cannot be read, which is then left out. Without it, the first such series
+            raises an error.
 
     Raises:
-        ValueError: If a row, cell or series cannot be read; the message names it and says what to do.
+        ValueError: If a row, cell or series cannot be read. The message names it and says what to do.
     """
     return read_all(table, ReadOptions(**options), refused).series
 
 
 def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | None = None) -> Frame:
-    """Like `read_frame`; also the table and the key columns.
+    """Like `read_frame`, but also return the table and the key columns.
 
     Raises:
-        ValueError: see `read_frame`.
+        ValueError: See `read_frame`.
     """
     if options.every is not None:
         step_seconds(options.every)
@@ -125,13 +128,13 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
 
 
 def _shown_offsets(table: Table, whole: Series, zone: str) -> np.ndarray | None:
-    """The offsets from UTC of all rows, where their times are written with them and no zone is given."""
+    """Return the UTC offsets of all rows, if their times are written with offsets and no time zone is given."""
     column = table.columns.get(whole.clock or "")
     return shown_offsets(column) if zone == "UTC" and whole.is_dated and column is not None else None
 
 
 def _zone_offsets(column: Any, zone: str) -> UtcOffsets:
-    """The offsets of the given zone, or of that of the time column's type."""
+    """Return the offsets of the given time zone, or of the time zone in the type of the time column."""
     import pyarrow as pa
 
     if zone == "UTC" and pa.types.is_timestamp(column.type) and column.type.tz is not None:
@@ -143,7 +146,7 @@ def _zone_offsets(column: Any, zone: str) -> UtcOffsets:
 
 
 def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object] | None) -> Refuse:
-    """A function that raises the error of a series, or passes it to `refused`."""
+    """Return a function that raises the error of a series, or passes it to `refused`."""
 
     def refuse(key: Key, error: ValueError) -> None:
         if not by:
@@ -159,7 +162,9 @@ def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object]
 def _read_rows(
     table: Table, options: ReadOptions, refused: Refused | None
 ) -> tuple[Table, Sequence[str], Series, Groups, Refuse, int]:
-    """All rows as one series, in the order of the table, the rows of each key, and how many columns are known ahead."""
+    """Return all rows as one series, in the order of the table, the rows of each key, and the number of known
+    covariates.
+    """
     if not len(table):
         raise ValueError("the table has no rows: it needs at least one")
     named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
@@ -229,7 +234,7 @@ def _read_rows(
 
 
 def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
-    """The columns other than keys; the first one, which may be the clock, with decimal points."""
+    """Return the columns other than keys. The first one, which may be the time column, has decimal points."""
     rest = {name: column for name, column in table.columns.items() if name not in by}
     if table.separator in SEPARATORS_WITH_DECIMAL_COMMA and rest:
         first = next(iter(rest))
@@ -238,7 +243,7 @@ def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
 
 
 def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
-    """The table and its columns without rows at the ends that have no time."""
+    """Return the table and its columns without rows at the ends that have no time."""
     rows = timed_rows(rest[clock])
     if (left := len(table) - (rows.stop - rows.start)) == 0:
         return _cut_sums(table, rest, clock)
@@ -248,7 +253,7 @@ def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
 
 
 def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
-    """The table and its columns without rows among the others that have words for a time, such as sums."""
+    """Return the table and its columns without rows in between that have words instead of a time, such as sums."""
     if (left := untimed_rows(rest[clock])) is None:
         return table, rest
     word = str(rest[clock][int(left[0])].as_py())[:40]
@@ -262,7 +267,7 @@ def _read_series(
     table: Table, rest: dict[str, Any], clock: str | None, by: Sequence[str], options: ReadOptions,
     refused: Refused | None,
 ) -> tuple[np.ndarray, Sequence[str], Groups, Clock, list[str], Refuse]:  # fmt: skip
-    """The times, the key columns, found if none are given, and the rows of each key."""
+    """Return the times, the key columns (found if none are given), and the rows of each key."""
 
     def read(groups: Groups, refuse: Refuse) -> tuple[np.ndarray, Groups, Clock]:
         if clock is None:
@@ -325,10 +330,10 @@ def _check_columns(table: Table, names: Sequence[str]) -> None:
 
 
 def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Series:
-    """One series, its rows sorted by time.
+    """Return one series with its rows sorted by time.
 
     Raises:
-        ValueError: it has no value, or its times decrease and `strict` is set.
+        ValueError: If it has no value, or its times decrease and `strict` is set.
     """
     times = whole.times[rows]
     is_whole, steps = len(rows) == len(whole.times), np.diff(times)

@@ -15,11 +15,11 @@ HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 
 def cast_iso(cells: Any) -> Any:
-    """Like `parse_iso`, for text that needs no rewriting, as in most files."""
+    """Like `parse_iso`, for text that does not need rewriting, as in most files."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Casts fail at the first cell in another form.
+    # A cast fails at the first cell in another form.
     for zone in (None, "UTC"):
         with suppress(pa.ArrowInvalid):
             return pc.cast(cells, pa.timestamp("ns", zone))
@@ -27,7 +27,7 @@ def cast_iso(cells: Any) -> Any:
 
 
 def parse_iso(cells: Any) -> Any:
-    """Timestamps of Arrow text, all with a zone or all without; None for other text."""
+    """Return timestamps of Arrow text, if all have a time zone or all have none, or None for other text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -38,7 +38,7 @@ def parse_iso(cells: Any) -> Any:
     cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")
     cells = pc.replace_substring_regex(cells, r"(\.\d{9})\d+", r"\1")
     is_zoned = pc.and_(pc.match_substring_regex(cells, HAS_TIME), pc.match_substring_regex(cells, ZONED))
-    # The end of a plain date looks like a zone offset.
+    # The end of a plain date looks like a UTC offset.
     zones = pc.all(is_zoned, min_count=0).as_py(), pc.any(is_zoned, min_count=0).as_py()
     if zones == (False, True):
         return None

@@ -1,4 +1,4 @@
-"""JSON of monitoring and forecasting programs as series with labels. Each function returns None for other JSON."""
+"""JSON of monitoring and forecasting programs as labelled series. Each function returns None for other JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from rfa.data.json_values import MOST_CELLS, Rows
 
-# Steps of GluonTS: the unit of numpy, and how many of it.
+# Steps of GluonTS, as a unit of NumPy and a number of them.
 STEPS: Final = {
     "s": ("s", 1), "min": ("m", 1), "t": ("m", 1), "h": ("h", 1), "d": ("D", 1), "b": ("D", 1), "w": ("D", 7),
     "m": ("M", 1), "q": ("M", 3), "y": ("M", 12), "a": ("M", 12),
@@ -18,7 +18,7 @@ STEPS: Final = {
 
 
 def prometheus(document: Any) -> Rows | None:
-    """Answers of Prometheus' HTTP interface: matrix, vector, scalar."""
+    """Replies of Prometheus' HTTP API: matrix, vector, scalar."""
     data = document.get("data", document) if isinstance(document, Mapping) else None
     if not isinstance(data, Mapping) or "resultType" not in data:
         return None
@@ -32,7 +32,7 @@ def prometheus(document: Any) -> Rows | None:
 
 
 def influx(document: Any) -> Rows | None:
-    """Answers of InfluxDB 1."""
+    """Replies of InfluxDB 1."""
     if not isinstance(document, Mapping) or not _are_objects(document.get("results")):
         return None
     rows = Rows()
@@ -45,7 +45,7 @@ def influx(document: Any) -> Rows | None:
 
 
 def graphite(document: Any) -> Rows | None:
-    """Graphite's render interface, and Grafana's simple JSON: values before their times."""
+    """Replies of Graphite's render API and Grafana's simple JSON, in which values precede their times."""
     if not _are_objects(document) or not all("datapoints" in series for series in document):
         return None
     rows = Rows()
@@ -57,7 +57,7 @@ def graphite(document: Any) -> Rows | None:
 
 
 def opentsdb(document: Any) -> Rows | None:
-    """OpenTSDB's answers to queries."""
+    """Replies of OpenTSDB to queries."""
     if not _are_objects(document) or not all("dps" in series for series in document):
         return None
     rows = Rows()
@@ -70,7 +70,7 @@ def opentsdb(document: Any) -> Rows | None:
 
 
 def rrdtool(document: Any) -> Rows | None:
-    """rrdtool's export: a start, a step and a row of values for each time."""
+    """Exports of rrdtool, with a start, a step and a row of values for each time."""
     meta = document.get("meta") if isinstance(document, Mapping) else None
     if not isinstance(meta, Mapping) or not {"start", "step", "legend"} <= meta.keys() or not document.get("data"):
         return None
@@ -82,7 +82,7 @@ def rrdtool(document: Any) -> Rows | None:
 
 
 def gluonts(document: Any) -> Rows | None:
-    """GluonTS' series: a start, a step and a list of values; rows are counted without a step."""
+    """Series of GluonTS with a start, a step and a list of values. Without a step, rows are numbered."""
     listed = document if isinstance(document, list) else [document]
     if not _are_objects(listed) or not all(isinstance(series.get("target"), list) for series in listed):
         return None
@@ -95,7 +95,7 @@ def gluonts(document: Any) -> Rows | None:
 
 
 def home_assistant(document: Any) -> Rows | None:
-    """Home Assistant's history, a list for each entity; and its statistics, a list for each name."""
+    """Home Assistant's history, with a list for each entity, and its statistics, with a list for each name."""
     rows = Rows()
     if isinstance(document, list) and document and all(_are_objects(states) for states in document):
         for states in document:
@@ -124,7 +124,7 @@ def _labels(tags: Any) -> dict[str, Any]:
 
 
 def time_steps(start: Any, step: Any, count: int) -> list[str] | None:
-    """The times of `count` rows from a start and a step such as 15min or D; None if these are not known."""
+    """Return the times of `count` rows from a start and a step such as 15min or D, or None if these are not known."""
     found = re.fullmatch(r"(\d*)(min|[a-zA-Z])(?:[ES]|-\w+)?", str(step or ""))
     if found is None or found[2].lower() not in STEPS or not isinstance(start, str) or count > MOST_CELLS:
         return None

@@ -1,4 +1,4 @@
-"""JSON and JSON lines as tables: rows, columns, pairs, and what monitoring programs write."""
+"""JSON and JSON lines as tables: rows, columns, pairs, and the output of monitoring programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, open
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
-# The beginning of an array; a log's `[2024-01-01` is none.
+# The beginning of an array. A log's `[2024-01-01` does not match.
 ARRAY: Final = re.compile(rb"\[\s*(?:[\[{\"\]tfn]|-?\d[\d.eE+-]*\s*(?:[,\]]|$))")
-# Digits of keys that are seconds after a start; times since 1970 have more.
+# Maximum number of digits of keys that are seconds after a start. Times since 1970 have more.
 LONGEST_OFFSET: Final = 8
 # Parsed JSON takes many times its size.
 MOST_BYTES: Final = 2**28
@@ -28,16 +28,16 @@ SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
 
 
 def is_json(content: bytes) -> bool:
-    """Whether a file begins as a JSON array or object."""
+    """Return whether a file begins as a JSON array or object."""
     start = content[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     return start[:1] == b"{" or ARRAY.match(start) is not None
 
 
 def read_json(content: bytes) -> Table:
-    """A table from JSON, or from JSON lines.
+    """Return a table from JSON or JSON lines.
 
     Raises:
-        ValueError: it is damaged, too large, or has no rows.
+        ValueError: If the text is damaged, too large, or has no rows.
     """
     if len(content) > MOST_BYTES:
         raise ValueError("JSON may have 256 MiB at most: split it, or save it as CSV or Parquet")
@@ -68,7 +68,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _parse_python(content: bytes, line: int) -> Any:
-    """JSON with NaN and Infinity, which Python and others write."""
+    """Parse JSON with NaN and Infinity, which Python and other programs write."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def _parse_lines(lines: Sequence[bytes]) -> list[Any]:
 
 
 def _read(document: Any) -> Table | None:
-    """A table of a whole value, without those inside of it."""
+    """Return a table of a whole value, ignoring tables nested in it."""
     for shape in SHAPES:
         found = shape(document)
         if found is not None:
@@ -128,7 +128,9 @@ def _read_list(document: list[Any]) -> Table | None:
 
 
 def _names_of_pairs(pairs: list[list[Any]]) -> list[str]:
-    """The time comes first, unless only the second numbers have the size of times since 1970, as in Graphite's."""
+    """Return the names of pairs. The time comes first, unless only the second numbers have the size of times since
+    1970, as in Graphite.
+    """
     first, second = (np.array([pair[k] for pair in pairs if len(pair) == 2]) for k in (0, 1))
     return ["value", "time"] if _are_epochs(second) and not _are_epochs(first) else ["time", "value"]
 
@@ -141,7 +143,7 @@ def _are_epochs(numbers: np.ndarray) -> bool:
 
 
 def _read_columns(document: Mapping[str, Any]) -> Table | None:
-    """Columns of equal length; those of pandas' `to_json`; or rows by their times."""
+    """Return a table of columns of equal length, of pandas' `to_json`, or of rows by their times."""
     if {"columns", "data"} <= document.keys() and isinstance(document["columns"], list):
         names = [str(name) for name in document["columns"]]
         index = document.get("index")

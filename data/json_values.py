@@ -11,30 +11,30 @@ import numpy as np
 from rfa.data.table import Table, unique_names
 
 MOST_CELLS: Final = 50_000_000
-# Objects in objects become columns a.b; deeper ones are text.
+# Nested objects become columns a.b. More deeply nested ones become text.
 DEPTH: Final = 3
-# Numbers from this size on may be times.
+# Numbers of at least this size may be times.
 LEAST_TIME: Final = 1e9
 
 
 @dataclass
 class Rows:
-    """Series with labels. Each has a time and a value for each of its rows, or values of several names."""
+    """Labelled series. Each row has a time and a value, or values with several names."""
 
     labels: list[Mapping[str, Any]] = field(default_factory=list)
     columns: list[Mapping[str, Sequence[Any]]] = field(default_factory=list)
     note: str = ""
 
     def add(self, labels: Mapping[str, Any], **columns: Sequence[Any]) -> None:
-        """A series."""
+        """Add a series."""
         self.labels.append(labels)
         self.columns.append(columns)
 
     def table(self) -> Table:
-        """One table; labels are repeated in each row.
+        """Return one table that repeats the labels in each row.
 
         Raises:
-            ValueError: it is empty, or too large.
+            ValueError: If it is empty or too large.
         """
         import pyarrow as pa
 
@@ -61,17 +61,17 @@ def check_cells(count: int) -> None:
     """Refuse tables that would be too large.
 
     Raises:
-        ValueError: it has more than MOST_CELLS cells.
+        ValueError: If there are more than MOST_CELLS cells.
     """
     if count > MOST_CELLS:
         raise ValueError(f"the file has more than {MOST_CELLS:,} values, the limit: split it")
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A table of objects, one a row.
+    """Return a table with one row per object.
 
     Raises:
-        ValueError: it would be too large.
+        ValueError: If it would be too large.
     """
     flat = [row if _is_flat(row) else flatten_row(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
@@ -80,10 +80,10 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def table_of_columns(columns: Mapping[str, Sequence[Any]]) -> Table:
-    """A table of lists of equal length.
+    """Return a table of lists of equal length.
 
     Raises:
-        ValueError: they differ in length.
+        ValueError: If the lists differ in length.
     """
     if len({len(cells) for cells in columns.values()}) > 1:
         raise ValueError("the columns differ in length")
@@ -92,7 +92,7 @@ def table_of_columns(columns: Mapping[str, Sequence[Any]]) -> Table:
 
 
 def column_of(cells: Sequence[Any]) -> Any:
-    """Numbers, or text where a cell is neither a number nor null."""
+    """Return a column of numbers, or of text if a cell is neither a number nor null."""
     import pyarrow as pa
 
     if all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells):
@@ -115,7 +115,9 @@ def _is_flat(row: Mapping[str, Any]) -> bool:
 
 
 def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) -> dict[str, Any]:
-    """The fields of an object and of the objects in it, called a.b; other lists than of one object are left out."""
+    """Return the fields of an object and of nested objects, whose names are joined as a.b. Lists are left out, except
+    for lists of one object.
+    """
     found: dict[str, Any] = {}
     has_values = any(isinstance(cell, int | float) and 0 < abs(cell) < LEAST_TIME for cell in row.values())
     for name, cell in row.items():
@@ -134,7 +136,9 @@ def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) ->
 
 
 def _named_values(cells: list[Any]) -> dict[str, Any]:
-    """The values of a list of objects that have a name and a number each; empty for other lists."""
+    """Return the values of a list of objects that each have a name and a number. The result is empty for other
+    lists.
+    """
     found: dict[str, Any] = {}
     for cell in cells:
         values = list(cell.values()) if isinstance(cell, Mapping) else []

@@ -1,4 +1,4 @@
-"""Lines of labelled cells, such as `ts=2024-01-01T00:00:00Z level=info ms=12`, as logs have them."""
+"""Lines of labelled cells, such as `ts=2024-01-01T00:00:00Z level=info ms=12`, as in logs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any, Final
 
 from rfa.data.json_values import Rows
 
-# `::` separates names and values in Nagios' performance data, whose limits follow a value after a semicolon.
+# `::` separates names and values in the performance data of Nagios, where limits follow a value after a semicolon.
 CELL: Final = re.compile(r'(?<![^\s|;,:])([A-Za-z_][\w./%-]*)(?:=|::)("[^"]*"|[^\s;="]*(?=[\s;]|$))?')
-# The time at the beginning of a line, in brackets or not.
+# The time at the beginning of a line, with or without brackets.
 STAMP: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\d{9,10}\.\d+)\]?\s")
 TIME: Final = "time"
 # The line above a record, and a cell of it.
 RECORD: Final = re.compile(r"(?m)^\s*(?:-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,})\s*$")
 RECORD_CELL: Final = re.compile(r"\s*([^|:]*?)\s*[|:](.*)")
-# Host, time, request, status and bytes; an own number at the end is the time that it took.
+# Host, time, request, status and bytes. A further number at the end is the duration.
 ACCESS: Final = re.compile(r'(\S+) \S+ \S+ \[([^\]]+)\] "((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)(?: .*?)?(?: (\d+\.\d+))?$')
 ACCESS_NAMES: Final = ("host", "time", "request", "status", "bytes", "duration")
 PREVIEW: Final = 20
-# Share of the first lines that consist of labelled cells.
+# Minimum share of the first lines that consist of labelled cells.
 LABELLED_SHARE: Final = 0.9
 FEWEST_CELLS: Final = 2
 MOST_CHARACTERS: Final = 2**28
 
 
 def read_labelled(text: str) -> Rows | None:
-    """The rows of a file whose first lines consist of labelled cells; None for others.
+    """Return the rows of a file whose first lines consist of labelled cells, or None for others.
 
     Raises:
-        ValueError: the file is too large.
+        ValueError: If the file is too large.
     """
     first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
     if not first or sum(map(_is_labelled, first)) < LABELLED_SHARE * len(first):
@@ -55,10 +55,10 @@ def read_labelled(text: str) -> Rows | None:
 
 
 def read_access_log(text: str) -> Rows | None:
-    """The rows of a web server's log in the common or combined format; None for others.
+    """Return the rows of a web server's log in the common or combined format, or None for others.
 
     Raises:
-        ValueError: the file is too large.
+        ValueError: If the file is too large.
     """
     first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
     if not first or sum(ACCESS.match(line) is not None for line in first) < LABELLED_SHARE * len(first):
@@ -72,10 +72,11 @@ def read_access_log(text: str) -> Rows | None:
 
 
 def read_records(text: str) -> Rows | None:
-    """The rows of a file with a line for each cell, as psql and mysql write on request; None for others.
+    """Return the rows of a file with one line per cell, as in the expanded output of psql and mysql, or None for
+    others.
 
     Raises:
-        ValueError: the file is too large.
+        ValueError: If the file is too large.
     """
     if RECORD.match(text) is None:
         return None
@@ -91,6 +92,6 @@ def read_records(text: str) -> Rows | None:
 
 
 def _is_labelled(line: str) -> bool:
-    """Whether a line begins with a labelled cell or a time, and has several cells."""
+    """Return whether a line begins with a labelled cell or a time, and has several cells."""
     has_time = STAMP.match(line) is not None
     return (has_time or CELL.match(line) is not None) and len(CELL.findall(line)) + has_time >= FEWEST_CELLS

@@ -1,4 +1,4 @@
-"""Log files as series: how often each kind of line is written."""
+"""Log files as series that count how often each kind of line is written."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LEVEL: Final = re.compile(
 PREVIEW: Final = 20
 LOG_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**28
-# Columns for the most frequent templates; the other lines have one together.
+# Maximum number of columns for the most frequent templates. The other lines share one column.
 MOST_COLUMNS: Final = 50
 OTHERS: Final = "other lines"
 NAME_CHARACTERS: Final = 80
-# The shortest step of these with at least a line in it on average is chosen.
+# The shortest of these steps that has at least one line on average is used.
 STEPS: Final = (1, 10, 60, 600, 3_600, 86_400)
 MOST_ROWS: Final = 100_000
 MOST_EMPTY: Final = 1_000
@@ -39,10 +39,10 @@ NEW: Final = -1
 
 
 def read_log(text: str) -> Rows | None:
-    """Counts of each kind of line of a log by time; None for other texts.
+    """Return the counts of each kind of line of a log by time, or None for other texts.
 
     Raises:
-        ValueError: the file is too large.
+        ValueError: If the file is too large.
     """
     first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
     if not first or sum(map(is_log_line, first)) < LOG_SHARE * len(first):
@@ -58,7 +58,7 @@ def read_log(text: str) -> Rows | None:
     place = {number: column for column, number in enumerate(shown)}
     np.add.at(found, (rows, [place.get(number, len(shown)) for number in numbers]), 1)
     if (found == found[0]).all():
-        return None  # each step has the same lines: if something varies, it is the numbers in them
+        return None  # each step has the same lines, so only the numbers in them vary
     begin = times.min() // step * step
     stamps = [datetime.fromtimestamp(begin + step * row, UTC).isoformat() for row in range(len(found))]
     columns: dict[str, Any] = {"time": stamps}
@@ -72,13 +72,13 @@ def read_log(text: str) -> Rows | None:
 
 
 def is_log_line(line: str) -> bool:
-    """Whether a line has a time, and the level or program of a log."""
+    """Return whether a line has a time, and the level or program of a log."""
     stamp = _STAMP.match(line)
     return stamp is not None and (stamp["web"] is not None or _LEVEL.search(line, stamp.end()) is not None)
 
 
 def stamp_of(line: str) -> tuple[float | None, str, bool]:
-    """The time of a line, its text, and whether its time has a year."""
+    """Return the time of a line, its text, and whether the time has a year."""
     stamp = _STAMP.match(line)
     if stamp is None or (time := _time(stamp)) is None:
         return None, line, True
@@ -86,7 +86,9 @@ def stamp_of(line: str) -> tuple[float | None, str, bool]:
 
 
 def events_of(lines: Iterator[str]) -> Iterator[tuple[float | None, str]]:
-    """The time and the text of each line; lines without a time, such as stack traces, belong to the one before."""
+    """Yield the time and the text of each line. Lines without a time, such as stack traces, belong to the previous
+    line.
+    """
     for line in lines:
         stamp = _STAMP.match(line)
         if stamp is not None:
@@ -94,9 +96,10 @@ def events_of(lines: Iterator[str]) -> Iterator[tuple[float | None, str]]:
 
 
 def count_events(lines: Iterator[str], templates: Templates, step: float) -> Iterator[dict[str, Any]]:
-    """Observations for `rfa watch` of a log as it is written: at the end of each step the number of lines of each
-    template, and of templates that are new; 0 for steps without lines, up to `MOST_EMPTY` together. Late lines count
-    in the present step.
+    """Yield observations for `rfa watch` from a log that is being written.
+
+    At the end of each step they have the number of lines of each template, and of new templates. Steps without lines
+    are 0, up to `MOST_EMPTY` consecutive ones. Late lines count in the current step.
     """
     names: dict[int, str] = {NEW: "new templates"}
     counts: Counter[int] = Counter()
@@ -112,7 +115,7 @@ def count_events(lines: Iterator[str], templates: Templates, step: float) -> Ite
         present = row if present is None else max(present, row)
         number = templates.number(message)
         if number not in names:
-            # A series keeps its name, though its template may lose words.
+            # A series keeps its name, although its template may lose words.
             names[number] = templates.texts[number - 1][:NAME_CHARACTERS] if number else OTHERS
             counts[NEW] += 1
         counts[number] += 1
@@ -128,7 +131,9 @@ def _observations(names: dict[int, str], counts: Counter[int], time: float) -> I
 
 
 def _parsed(text: str) -> tuple[np.ndarray, list[int], Templates]:
-    """Times `[N]` in seconds, ascending as far as they are known, and templates of all lines with a time."""
+    """Return the times `[N]` in seconds, ascending as far as they are known, and the templates of all lines with a
+    time.
+    """
     templates, times, numbers = Templates(), [], []
     for time, message in events_of(iter(text.splitlines())):
         if time is not None:
@@ -138,13 +143,13 @@ def _parsed(text: str) -> tuple[np.ndarray, list[int], Templates]:
 
 
 def _time(stamp: re.Match[str]) -> float | None:
-    """Seconds since 1970; None of a date that does not exist."""
+    """Return seconds since 1970, or None for a date that does not exist."""
     try:
         if stamp["iso"] is not None:
             moment = datetime.fromisoformat(stamp["iso"].replace(",", "."))
         else:
             name = str(stamp.lastgroup)
-            # Syslog has no year: this one, or the last one for days to come.
+            # Syslog has no year. It is the current one, or the previous one for days that are still to come.
             year = f"{datetime.now(UTC).year} " if name == "syslog" else ""
             moment = datetime.strptime(year + stamp[name], _FORMATS[name])
             if name == "syslog" and moment > datetime.now(UTC).replace(tzinfo=None):
@@ -161,7 +166,7 @@ def _step(times: np.ndarray) -> int:
 
 
 def _names(templates: Templates, numbers: list[int]) -> list[str]:
-    """Texts of templates, short and each one once."""
+    """Return short, unique texts of templates."""
     names: list[str] = []
     for number in numbers:
         text = templates.texts[number - 1][:NAME_CHARACTERS].strip() or f"template {number}"

@@ -1,4 +1,4 @@
-"""Month names of common languages as English ones."""
+"""Conversion of month names in common languages to English."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FULL_ENGLISH: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
-# Of each month the name, and its abbreviations without a point; the first of these is written.
+# For each month, its name and its abbreviations without a point. The first abbreviation is used for writing.
 LANGUAGES: Final = {
     "en": "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,september sept sep,"
     "october oct,november nov,december dec",
@@ -39,15 +39,15 @@ LANGUAGES: Final = {
     "tw": "",
     "ja": ",".join(f"{month}月" for month in range(1, 13)),
 }  # fmt: skip
-# The years before the first ones of Japanese eras, the latest first.
+# The years before the first year of Japanese eras, the latest era first.
 ERAS: Final = {"令和": 2018, "平成": 1988, "昭和": 1925}
 ERA: Final = re.compile(rf"({'|'.join(ERAS)})(元|\d{{1,2}})年")
 YEAR: Final = re.compile(r"(\d{4})年")
-# Years of the Buddhist calendar, such as 2567, and how far they are ahead.
+# Years of the Buddhist calendar, such as 2567, and how many years they are ahead.
 BUDDHIST: Final = re.compile(r"(?<!\d)2[45]\d\d(?!\d)")
 AHEAD: Final = 543
 GREGORIAN: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
-# Years of Taiwan's calendar, such as 113/01/31, and how far they are behind.
+# Years of Taiwan's calendar, as in 113/01/31, and how many years they are behind.
 MINGUO: Final = re.compile(r"^(\d{2,3})(?=[/-]\d{1,2}[/-]\d{1,2}\b|年)")
 BEHIND: Final = 1911
 # Words between the parts of a date, ordinal signs, and the name of a weekday in front.
@@ -62,12 +62,12 @@ WORD: Final = re.compile(r"([^\W\d_]+)\.?")
 
 @cache
 def names(language: str) -> list[list[str]]:
-    """The names of each month; the full one first."""
+    """Return the names of each month, the full name first."""
     return [month.split() for month in LANGUAGES[language].split(",")]
 
 
 def languages_of(cell: str) -> list[str]:
-    """The languages that have a month of the name in a cell."""
+    """Return the languages that have the month name in a cell."""
     if ERA.search(cell):
         return ["ja"]
     if BUDDHIST.search(cell):
@@ -84,7 +84,7 @@ def _english_of(language: str) -> dict[str, str]:
 
 
 def text_to_english(text: str, language: str) -> str:
-    """A date with the month names of a language as English abbreviations, and without filling words."""
+    """Return a date with English abbreviations instead of the month names of a language, and without filler words."""
     if language == "ja":
         return ERA.sub(lambda era: f"{ERAS[era[1]] + (1 if era[2] == '元' else int(era[2]))}年", text)
     if language == "tw":
@@ -98,7 +98,7 @@ def text_to_english(text: str, language: str) -> str:
 
 
 def to_english(cells: Any, language: str) -> Any:
-    """The same for chunked Arrow text."""
+    """Apply `text_to_english` to chunked Arrow text."""
     import pyarrow as pa
 
     encoded = cells.combine_chunks().dictionary_encode()
@@ -107,7 +107,7 @@ def to_english(cells: Any, language: str) -> Any:
 
 
 def from_english(text: str, language: str) -> str:
-    """A date with English month names, full or abbreviated, in a language."""
+    """Return a date with English month names, full or abbreviated, in a language."""
     if language == "ja":
         era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)

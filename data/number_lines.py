@@ -1,4 +1,4 @@
-"""Lines of text that differ in their numbers only, as programs write them to a log, as a table of these numbers."""
+"""Lines of text that differ only in their numbers, as programs write them to a log, as a table of these numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rfa.data.log_lines import is_log_line, stamp_of
 from rfa.data.table import unique_names
 from rfa.data.units import TIMES, named
 
-# A number with letters right behind it, which may be its unit; not a part of a word, a date or an address.
+# A number that may be followed directly by letters, its unit, and is not part of a word, a date or an address.
 NUMBER: Final = re.compile(
     r"(?<![\w.])(?<!\d:)(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?!\w|:\d|\.\d)"
 )
@@ -27,9 +27,9 @@ UNITS: Final = frozenset((*TIMES, "%", "°C", "°F", "C", "F", "W", "V", "A", "h
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
 TIME: Final = "time"
-# Fewest lines, share of the lines of the most frequent form, and most columns.
+# Minimum number of lines, minimum share of the most frequent form, and maximum number of columns.
 FEWEST_LINES, SHARE, MOST_COLUMNS = 8, 0.9, 50
-# Fewest words of lines that have no time.
+# Minimum number of words in lines without a time.
 FEWEST_WORDS: Final = 3
 # A time of day before the text.
 OF_DAY: Final = re.compile(r"\s*(\d\d:\d\d:\d\d)\s")
@@ -38,13 +38,13 @@ MOST_CHARACTERS: Final = 2**28
 
 
 def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
-    """The numbers of lines of one form, with their times; None for other text.
+    """Return the numbers in lines of one form, with their times, or None for other text.
 
     Args:
-        needs_decimals: whether a number must have a decimal point or a name before it, as measurements have.
+        needs_decimals: whether a number must have a decimal point or a name before it, as measurements do.
 
     Raises:
-        ValueError: the file is too large.
+        ValueError: If the file is too large.
     """
     first = [line for line in text[:100_000].splitlines()[: PREVIEW + 1] if line.strip()][1:]
     if len(first) < FEWEST_LINES - 1 or not _form(first):
@@ -81,7 +81,7 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
 
 
 def _form(lines: list[str]) -> tuple[str, str] | None:
-    """The most frequent form of lines and an example; None if they are a table, or of several forms."""
+    """Return the most frequent form of lines and an example, or None if they are a table or have several forms."""
     forms: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for line in lines:
@@ -107,7 +107,7 @@ def _skeleton(line: str) -> str:
 
 
 def _names(example: str) -> list[str]:
-    """The words before the numbers, with the units behind them."""
+    """Return the words before the numbers, with the units after them."""
     text = ADDRESS.sub("#", example)
     found, end = [], 0
     for k, number in enumerate(NUMBER.finditer(text), start=1):

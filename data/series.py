@@ -17,23 +17,23 @@ Key = tuple[Any, ...]
 
 
 def key_name(key: Key) -> str:
-    """A key as text."""
+    """Return a key as text."""
     return " / ".join(map(str, key))
 
 
 def with_file(name: str, series: Mapping[Key, Series]) -> dict[Key, Series]:
-    """The columns of the series of a file among others, with keys that begin with its name."""
+    """Return the columns of the series of a file among others. The keys begin with the name of the file."""
     columns = ((key, column) for key, one in series.items() for column in one.by_column())
     return {(name, *key, column.names[0]): column for key, column in columns}
 
 
 @dataclass(frozen=True)
 class Covariates:
-    """Columns that are known ahead.
+    """Columns whose future values are known.
 
     Attributes:
-        times: of the rows of a series, and of those to come, `[N]`.
-        values: `[N, K]`, NaN = missing.
+        times: times of the rows of a series, and of the rows to come, `[N]`.
+        values: `[N, K]`, NaN where missing.
     """
 
     times: np.ndarray
@@ -46,19 +46,19 @@ class Series:
     """A recorded series.
 
     Attributes:
-        times: `[N]` non-decreasing; seconds since 1970 if `is_dated`.
-        values: `[N, P]`, NaN = missing.
-        names: of the P columns.
-        clock: name of the time column; None without one.
+        times: `[N]` non-decreasing, in seconds since 1970 if `is_dated`.
+        values: `[N, P]`, NaN where missing.
+        names: names of the P columns.
+        clock: name of the time column. None without one.
         is_dated: whether times are moments.
-        notes: on how the series was read, one per line.
-        rows: `[N]` row of the table, from 0; None after resampling.
-        clock_columns: the table's time columns: several if parts of the times are apart.
+        notes: how the series was read, one note per line.
+        rows: `[N]` rows of the table, from 0. None after resampling.
+        clock_columns: the table's time columns. There are several if parts of the times are separate.
         clock_parts: how several time columns are joined.
-        zone: time zone of times that name none.
+        zone: time zone of times that do not state one.
         form: how times are written, see `rfa.data.clock.Clock`.
-        utc_offsets: of local time, whose days and weeks recur.
-        known: columns that are known ahead.
+        utc_offsets: UTC offsets of the local time whose days and weeks models follow.
+        known: columns whose future values are known.
     """
 
     times: np.ndarray
@@ -76,9 +76,9 @@ class Series:
     covariates: Covariates | None = None
 
     def moments(self, times: np.ndarray) -> np.ndarray:
-        """Times as UTC dates with microseconds; unchanged if the series has no dates."""
+        """Return times as UTC dates with microseconds. They are unchanged if the series has no dates."""
         return np.rint(1e6 * times).astype("datetime64[us]") if self.is_dated else times
 
     def by_column(self) -> list[Self]:
-        """One series per column."""
+        """Return one series per column."""
         return [replace(self, values=self.values[:, [a]], names=(name,)) for a, name in enumerate(self.names)]

@@ -1,4 +1,4 @@
-"""Reading a local file, standard input, or a URL."""
+"""Reading of a local file, standard input, or a URL."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_FILES: Final = 10_000
 
 
 def is_url(source: str | Path) -> bool:
-    """Whether fsspec reads the source: s3://, https:// and so on."""
+    """Return whether fsspec reads the source, as for s3:// and https://."""
     return isinstance(source, str) and "://" in source
 
 
 def display_name(source: str | Path) -> str:
-    """The name of a file for messages and titles."""
+    """Return the name of a file for messages and titles."""
     text = str(source)
     if text == "-":
         return "standard input"
@@ -28,16 +28,17 @@ def display_name(source: str | Path) -> str:
 
 
 def display_names(sources: Sequence[str]) -> list[str]:
-    """File names, or the sources as given where two files have the same name."""
+    """Return the file names, or the sources as given where two files have the same name."""
     names = [display_name(source) for source in sources]
     return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
 
 
 def expand_sources(sources: Sequence[str]) -> list[str]:
-    """The files in folders, and those that patterns such as data/*.csv match, by name; other sources as they are.
+    """Return the files in directories, and the files that patterns such as data/*.csv match, by name. Other sources are
+    unchanged.
 
     Raises:
-        ValueError: a folder has no tables, a pattern matches no file, or there are too many.
+        ValueError: If a directory has no tables, a pattern matches no file, or there are too many files.
     """
     found: list[str] = []
     for source in sources:
@@ -48,7 +49,7 @@ def expand_sources(sources: Sequence[str]) -> list[str]:
                 endings = " or ".join(TABLES[:2])
                 raise ValueError(f"folder {source!r} has no tables, such as files that end in {endings}")
         elif not is_url(source) and re.search(r"[*?\[]", source) and not Path(source).exists():
-            # Path.glob takes no absolute patterns.
+            # Path.glob does not accept absolute patterns.
             files = sorted(path for path in glob(source, recursive=True) if Path(path).is_file())  # noqa: PTH207
             if not files:
                 raise ValueError(f"no file matches {source!r}")
@@ -59,10 +60,10 @@ def expand_sources(sources: Sequence[str]) -> list[str]:
 
 
 def read_source(source: str | Path) -> bytes:
-    """The content of a file, at most 2 GiB.
+    """Return the content of a file of at most 2 GiB.
 
     Raises:
-        ValueError: missing, too large or unreadable, and what to do.
+        ValueError: If the file is missing, too large or unreadable. The message says what to do.
     """
     if str(source) == "-":
         content = read_limited(sys.stdin.buffer)
@@ -98,6 +99,6 @@ def _fetch(url: str) -> bytes:
             return read_limited(file)
     except FileNotFoundError:
         raise ValueError(f"{url} does not exist, or cannot be reached") from None
-    except Exception as error:  # every store has its own errors, a missing package included
+    except Exception as error:  # every store has its own errors, including missing packages
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{url} cannot be read: {reason}") from None

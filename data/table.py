@@ -1,4 +1,4 @@
-"""A table whose cells are not parsed yet."""
+"""A table whose cells are not yet parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING: Final = (
     "nd", "s/d", "null value", "no value", "not available", "bad", "---", "…", "\u2013", "\u2014", "\\n",
     "*", "**", "***", "****",
 )  # fmt: skip
-# What stands in place of a time in rows above and below the others.
+# Texts in place of a time, in rows above and below the others.
 NO_TIME: Final = re.compile(
     r"\s*|(grand )?total.*|sum|summe.*|gesamt.*|average|mean|mittelwert|min|max|source.*|quelle.*|-+|\(\d+ rows?\)",
     re.IGNORECASE,
@@ -24,9 +24,14 @@ NO_TIME: Final = re.compile(
 
 @dataclass(frozen=True)
 class Table:
-    """Arrow columns by their distinct names. first_row: number of the first row in the file, for messages; notes: on
-    how the file was read; marks: numbers that stand for missing values, as the file says; epoch: the form of its times
-    that the lines above the header name, see `rfa.data.epochs`."""
+    """Arrow columns by their distinct names.
+
+    Attributes:
+        first_row: number of the first row in the file, for messages.
+        notes: how the file was read.
+        marks: numbers that mark missing values according to the file.
+        epoch: the form of its times that the lines above the header name, see `rfa.data.epochs`.
+    """
 
     columns: dict[str, Any]
     separator: str | None = None
@@ -37,10 +42,10 @@ class Table:
 
     @classmethod
     def of(cls, table: pa.Table) -> Table:
-        """From an Arrow table.
+        """Return a table with the columns of an Arrow table.
 
         Raises:
-            ValueError: invalid Arrow data.
+            ValueError: If the Arrow data is invalid.
         """
         import pyarrow as pa
 
@@ -56,7 +61,7 @@ class Table:
 
 
 def _plain(column: Any) -> Any:
-    """Strings and dictionaries in other layouts, such as polars writes, as plain strings."""
+    """Return strings and dictionaries in other layouts, such as those of polars, as plain strings."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -66,7 +71,7 @@ def _plain(column: Any) -> Any:
 
 
 def combine_chunks(column: Any) -> Any:
-    """The column as one Arrow array."""
+    """Return the column as one Arrow array."""
     import pyarrow as pa
 
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

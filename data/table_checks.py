@@ -1,4 +1,4 @@
-"""Checks that a table holds nothing else than was read: other times, zones, units or tables."""
+"""Checks that a table has no other reading, with other times, time zones, units or tables."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rfa.data.epochs import other_forms
 from rfa.data.keys import UNIT_NAMES
 
 FEWEST_ROWS: Final = 8
-# Seconds since 1970 of 1985 to 1999, and of 2071 on, which are of this century if they count from other years.
+# Seconds since 1970 from 1985 to 1999, and from 2071 on, which lie in this century if they count from other years.
 OTHER_EPOCHS: Final = (
     (4.9e8, 9.2e8, ("seconds since 2001-01-01",)),
     (3.2e9, 4.2e9, ("seconds since 1904-01-01", "seconds since 1900-01-01")),
 )
-# The name of a column that is more likely a value, and a name with a zone.
+# The name of a column that is more likely a value, and a name with a time zone.
 DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?")
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
-# Names of labels, the most of them, and the least share of rows with another label than the row before.
+# Names of labels, their maximum number, and the minimum share of rows with another label than the previous row.
 LABEL_WORDS: Final = frozenset((
     "band", "filter", "sensor", "channel", "device", "metric", "station", "parameter", "variable", "location", "site",
     "room", "host", "meter", "symbol", "ticker", "kanal", "gerät", "standort", "capteur", "dispositivo",
@@ -35,10 +35,10 @@ OFFSET_WORDS: Final = frozenset(("offset", "utcoffset", "gmtoffset"))
 
 
 def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
-    """Refuse numbers that were read as seconds, and may as well count another unit since a date.
+    """Refuse numbers that were read as seconds and may also count another unit since a date.
 
     Raises:
-        ValueError: the message has the options that choose.
+        ValueError: If they may. The message has the options to choose from.
     """
     least, most = float(times.min()), float(times.max())
     if len(times) < FEWEST_ROWS:
@@ -58,10 +58,10 @@ def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
 
 
 def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
-    """Refuse a table whose first row may have been taken for its header.
+    """Refuse a table whose first row may have been mistaken for its header.
 
     Raises:
-        ValueError: a number that is no step between others is the name of a column of numbers.
+        ValueError: If a column of numbers is named by a number that is not a step between others.
     """
     named = [name for name in columns if DECIMAL_NAME.fullmatch(name.strip())]
     numbers = [float(name.replace(",", ".")) for name in named]
@@ -74,10 +74,10 @@ def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
 
 
 def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
-    """Refuse values of several units in one column, which another column names.
+    """Refuse values with several units in one column, which another column names.
 
     Raises:
-        ValueError: the message names it.
+        ValueError: If there are several units. The message names the column.
     """
     for name, column in columns.items():
         if name in by or name.strip().lower() not in UNIT_NAMES or numeric_sample(column) is not None:
@@ -91,10 +91,10 @@ def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
 
 
 def check_labels(columns: Mapping[str, Any], clock: str) -> None:
-    """Refuse rows of one series where a column called like a label alternates between several.
+    """Refuse rows of one series if a column that is named like a label alternates between several labels.
 
     Raises:
-        ValueError: the message names it.
+        ValueError: If it does. The message names the column.
     """
     for name, column in columns.items():
         if name == clock or not words_of(name.replace("_", " ")) & LABEL_WORDS or numeric_sample(column) is not None:
@@ -115,10 +115,10 @@ def check_labels(columns: Mapping[str, Any], clock: str) -> None:
 
 
 def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The zone that the name of the time column or another column names for all rows, and where; None without one.
+    """Return the time zone that the name of the time column or another column names for all rows, and where, or None.
 
     Raises:
-        ValueError: a column has several zones, or offsets that are no part of the times.
+        ValueError: If a column has several time zones, or offsets that do not belong to the times.
     """
     if (found := HEADER_ZONE.search(clock)) is not None:
         if found[3] in available_timezones():

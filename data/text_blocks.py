@@ -1,4 +1,4 @@
-"""Text with several tables, or with lines of several kinds: which lines are the table that is read."""
+"""Text with several tables, or with lines of several kinds, and the choice of the lines to read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from rfa.data.header import is_data
 from rfa.data.table import MISSING, NO_TIME
 
 SEPARATORS: Final = "\t;|,"
-# Larger text is taken as one table.
+# Larger text is treated as one table.
 MOST_CHARACTERS: Final = 2**26
-# Beside a table with this many times its rows, another table is not asked for.
+# If a table has this many times the rows of another one, it is chosen without asking.
 LONGER: Final = 2
 BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
 # A line without digits.
 WORDY: Final = re.compile(r"(?m)^[^\d\r\n]*[;,\t|][^\d\r\n]*$")
 HAS_BLANK: Final = re.compile(r"\n\r?\n|\n[;,]+\r?\n")
-# The first cell of a line that tells its kind, the most kinds, and the least share of the most frequent one.
+# The first cell of a line that states its kind, the maximum number of kinds, and the minimum share of the most frequent
+# kind.
 KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
 MOST_KINDS, LEAST_SHARE, FEWEST_LINES = 8, 0.75, 8
 MOST_LISTED: Final = 8
@@ -29,7 +30,11 @@ MOST_LISTED: Final = 8
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of one table. first: their number in the file, from 0."""
+    """Lines of one table.
+
+    Attributes:
+        first: number of the first line in the file, from 0.
+    """
 
     lines: list[str]
     first: int
@@ -40,7 +45,7 @@ class Block:
 
 
 def find_tables(text: str) -> list[Block]:
-    """The tables of text that blank lines or other headers separate; [] if there are fewer than two."""
+    """Return the tables of text that blank lines or other headers separate, or [] if there are fewer than two."""
     if len(text) > MOST_CHARACTERS or not (HAS_BLANK.search(text) or WORDY.search(text, text.find("\n") + 1)):
         return []
     found: list[Block] = []
@@ -68,7 +73,7 @@ def find_tables(text: str) -> list[Block]:
 
 
 def _is_inner_header(line: str, above: Sequence[str], below: str) -> bool:
-    """Whether a line among rows has a different word in each column that has values above and below it."""
+    """Return whether a line among rows has a different word in each column that has values above and below it."""
     if WORDY.fullmatch(line) is None or line.strip() == above[0].strip():
         return False
     separator = max(SEPARATORS, key=above[-1].count)
@@ -86,7 +91,7 @@ def _is_filler(word: str) -> bool:
 
 
 def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
-    """Whether the blocks below a table are fewer lines, none of them a row."""
+    """Return whether the blocks below a table have fewer lines, none of which is a row."""
     below = [line for block in blocks[blocks.index(table) + 1 :] for line in block.lines]
     separator = max(SEPARATORS, key=table.lines[0].count)
     signs = table.lines[-1].count(separator)
@@ -94,7 +99,7 @@ def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
 
 
 def _is_hidden(table: Block, blocks: Sequence[Block]) -> bool:
-    """Whether most lines are those of a table, and lines of another block have as many cells."""
+    """Return whether most lines belong to a table, and lines of another block have as many cells."""
     others = [line for block in blocks if block is not table for line in block.lines]
     if table is not blocks[-1]:
         return False
@@ -104,10 +109,10 @@ def _is_hidden(table: Block, blocks: Sequence[Block]) -> bool:
 
 
 def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str]:
-    """The table called "table 1" and so on, or the longest, and a note.
+    """Return the table named "table 1" and so on, or the longest one, and a note.
 
     Raises:
-        ValueError: no table has that name; or none is given, and another table is about as long.
+        ValueError: If no table has that name, or if none is given and another table is about as long.
     """
     names = [f"table {k + 1}" for k in range(len(tables))]
     if sheet is not None and sheet not in names:
@@ -124,7 +129,7 @@ def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Whether lines are a header and rows of as many cells."""
+    """Return whether lines are a header and rows with as many cells."""
     separator = max(SEPARATORS, key=lines[0].count)
     rows = [_cells(line, separator) for line in (*lines[:4], lines[-1])]
     width = len(rows[0])
@@ -133,9 +138,11 @@ def _is_table(lines: Sequence[str]) -> bool:
 
 
 def choose_kind(text: str) -> tuple[str, str] | None:
-    """The most frequent lines below their header, of text whose first cells tell the kind of each line; and a note.
+    """Return the most frequent lines below their header, for text whose first cells state the kind of each line, and a
+    note.
 
-    Such are the records of electricity markets and loggers, `I` a header, `D` a row. None for other text.
+    Such text is written by electricity markets and loggers, with `I` for a header and `D` for a row. Return None for
+    other text.
     """
     if len(text) > MOST_CHARACTERS or KIND.match(text) is None:
         return None

@@ -1,4 +1,4 @@
-"""Tables drawn as text, with rules of dashes or columns separated by spaces, as CSV."""
+"""Tables drawn as text, with lines of dashes or with columns separated by spaces, as CSV."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ DAY: Final = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})
 CELL: Final = re.compile(rf'"[^"]*"|{CLOCK}(?=\s|$)|\S+')
 DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ _]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|$)|\S+')
 FEWEST_ROWS: Final = 3
-# Most lines among the rows that have another number of cells, such as sums and notes.
+# Maximum number of lines among the rows with another number of cells, such as sums and notes.
 MOST_OTHERS: Final = 0.2
 
 
 def split_spaces(line: str) -> list[str]:
-    """The cells of a line that are separated by spaces; a date and a time of day are one cell."""
+    """Return the cells of a line that are separated by spaces. A date and a time of day are one cell."""
     return [cell.strip('"').removesuffix(":") for cell in DATED_CELL.findall(line)]
 
 
 def split_all_spaces(line: str) -> list[str]:
-    """The same, with dates and times of day in cells of their own."""
+    """Like `split_spaces`, with dates and times of day in separate cells."""
     return [cell.strip('"').removesuffix(":") for cell in CELL.findall(line)]
 
 
 def as_separated(text: str, preview: Sequence[str], separators: str) -> str | None:
-    """The rows of a drawn table with separators between their cells; None for other text.
+    """Return the rows of a drawn table with separators between their cells, or None for other text.
 
     Args:
         preview: the first lines.
@@ -67,7 +67,7 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
                 rows = [row.removeprefix("|").removesuffix("|").strip() for row in rows]
             if rows[0].count("|") == rows[-1].count("|"):
                 return "\n".join(rows)
-            rows = [row.replace("|", " ") for row in rows]  # bars around the table only, as Stata draws it
+            rows = [row.replace("|", " ") for row in rows]  # bars around the table only, as drawn by Stata
         return _spaced(rows, len(preview))
     has_separators = sum(any(sign in line for sign in separators) for line in preview)
     if has_separators > (1 - ALIGNED_SHARE) * len(preview):
@@ -85,14 +85,16 @@ def _spaced(lines: Sequence[str], shown: int) -> str | None:
 
 
 def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], shown: int) -> str | None:
-    """The rows with as many cells as the line above them, or one more: their number, a year; None without such."""
+    """Return the rows with as many cells as the line above them, or with one more for a row number or year, or None
+    without such rows.
+    """
     first = next((k for k in range(min(shown, len(lines))) if _begins(lines[k:], split)), None)
     if first is None:
         return None
     count = len(split(lines[first]))
     header = split(lines[first - 1]) if first else []
     if first > 1 and len(split(lines[first - 2])) == count > len(header) and not any(is_data([c]) for c in header):
-        lines = [*lines[: first - 1], *lines[first:]]  # units, which the first columns have none of
+        lines = [*lines[: first - 1], *lines[first:]]  # units, which the first columns do not have
         first, header = first - 1, split(lines[first - 2])
     if first and len(header) not in (count, count - 1) and not is_data(header):
         return None
@@ -112,24 +114,26 @@ def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], sho
 
 
 def _without_remarks(cells: list[str], count: int) -> list[str]:
-    """The first `count` cells of a row, if those after them are words."""
+    """Return the first `count` cells of a row, if the cells after them are words."""
     return cells[:count] if not any(re.search(r"\d", cell) for cell in cells[count:]) else cells
 
 
 def _begins(lines: Sequence[str], split: Callable[[str], list[str]]) -> bool:
-    """Whether lines begin with rows of numbers and dates, and as many cells."""
+    """Return whether lines begin with rows of numbers and dates that have the same number of cells."""
     rows = [split(line) for line in lines[:FEWEST_ROWS]]
     are_alike = len(rows) == FEWEST_ROWS and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
     return are_alike and all(sum(_is_value(cell) for cell in row) * 2 >= len(row) for row in rows)
 
 
 def _is_value(cell: str) -> bool:
-    """Whether a cell is a number, with or without a unit, or a date."""
+    """Return whether a cell is a number, with or without a unit, or a date."""
     return is_data([cell]) or re.fullmatch(r"[+-]?\d+([.,]\d+)?(%|[A-Za-zµ]{1,3}(/s)?)", cell) is not None
 
 
 def count_titles(preview: Sequence[str]) -> int:
-    """The number of lines above the header that name a property of the file; one such line may be a header."""
+    """Return the number of lines above the header that name a property of the file. A single such line may be a
+    header.
+    """
     count = next((k for k, line in enumerate(preview) if not TITLE.match(line)), 0)
     return count if count > 1 else 0
 

@@ -1,6 +1,6 @@
-"""Time formats of `datetime.strptime`: guessing one from a cell, and parsing a column fast.
+"""Time formats of `datetime.strptime`: guesses of the format of a cell, and fast parsing of a column.
 
-Formats may have %q, a quarter of 1 to 4, and begin with the language of their month names: `de:%d %B %Y`.
+Formats may have %q for a quarter from 1 to 4, and begin with the language of their month names, as in `de:%d %B %Y`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DATE_FORMATS: Final = (
     "%Y.%m.%d.", "%Y. %m. %d.", "%Y. %m. %d", "%Y-%j",
     "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
-# Formats whose year comes last, as of C and of `date`.
+# Formats with the year at the end, as in C and the command `date`.
 YEAR_LAST: Final = tuple(f"%a %b %d %H:%M:%S{zone} %Y" for zone in ("", " UTC", " GMT", " GMT%z"))
-# Formats with other joints: of Db2 and Oracle.
+# Formats with the separators of Db2 and Oracle.
 OTHER_JOINTS: Final = (
     "%Y-%m-%d-%H.%M.%S.%f", "%Y-%m-%d-%H.%M.%S", "%d-%b-%y %I.%M.%S.%f %p", "%d-%b-%y %H.%M.%S.%f",
     "%m/%d/%Y %H", "%d/%m/%Y %H", "%Y-%m-%d %H", "%d.%m.%Y %H", "%Y/%m/%d %H",
@@ -36,19 +36,19 @@ OTHER_JOINTS: Final = (
 DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form or "%j" in form)
 # Halves of the day as Spanish writes them: a. m.
 HALF: Final = "[ \u00a0\u202f]?([aApP])[.][ \u00a0\u202f]?[mM][.]?$"
-# Halves of the day before the time, as East Asian languages write them.
+# Halves of the day before the time, as in East Asian languages.
 MORNING: Final = r"(?:上午|오전|午前)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
 AFTERNOON: Final = r"(?:下午|오후|午後)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
-# The name of a weekday before or behind a date of numbers.
+# The name of a weekday before or after a numeric date.
 WEEKDAY: Final = r"^\pL{2,10}\.?,? +(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*)$"
 WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}) ?\(?\pL{1,3}\)?( \d{1,2}:.*)?$"
-# How text is written in place of that which a pattern matches.
+# Replacements for the text that a pattern matches.
 PLAIN_TEXT: Final = (
     (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
     (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
     (r"^(\d{4}-\d\d-\d\d)_(\d\d:)", r"\1 \2"), (r"(\.\d{6})\d{1,3}( [AaPp][Mm])$", r"\1\2"),
 )  # fmt: skip
-# Of quarters and weeks. Weeks begin on Mondays.
+# Directives for quarters and weeks. Weeks begin on Mondays.
 PERIOD_FORMATS: Final = (
     "%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y/Q%q", "%Y.Q%q", "%Y:Q%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "Q%q %y", "Q%q-%y",
     "Q%q.%Y", "Q%q'%y", "%q. Quartal %Y", "%qQ%Y", "%qQ%y", "%YT%q", "%Y-T%q", "%Y T%q", "T%q %Y", "T%q-%Y", "T%q/%Y",
@@ -68,7 +68,7 @@ LOOKS: Final = {
     "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{3}", "b": r"\pL+", "B": r"\pL+",
     "a": r"\pL+", "A": r"\pL+",
 }  # fmt: skip
-# The same for Python's expressions; all others are one or two digits.
+# The same for Python's regular expressions. All other directives are one or two digits.
 SHAPES: Final = {
     "Y": r"\d{4}", "G": r"\d{4}", "j": r"\d{3}", "f": r"\d{1,6}", "z": r".+",
     **dict.fromkeys("bBaAp", r"[^\W\d_]+"),
@@ -80,7 +80,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 @lru_cache(maxsize=4096)
 def candidate_formats(cell: str) -> tuple[str, ...]:
-    """The formats that a cell may have: of its date, and of its time of day if there is one."""
+    """Return the formats that a cell may have: one for its date, and one for its time of day if there is one."""
     if cell.startswith("[") and cell.endswith("]"):  # as in the logs of web servers
         return tuple(f"[{made}]" for made in candidate_formats(cell[1:-1]))
     found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS, *YEAR_LAST, *OTHER_JOINTS)))
@@ -93,7 +93,7 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
 
 
 def _with_language(cell: str) -> tuple[str, ...]:
-    """The formats of a cell with the name of a month in another language, or in an unusual form of English."""
+    """Return the formats of a cell with the name of a month in another language, or in an unusual English form."""
     found: list[str] = []
     for language in languages_of(cell):
         english = text_to_english(cell, language)
@@ -105,16 +105,16 @@ def _with_language(cell: str) -> tuple[str, ...]:
 
 
 def split_language(time_format: str) -> tuple[str, str]:
-    """The language of a format, or "", and the rest."""
+    """Return the language of a format, or "", and the rest of the format."""
     language, colon, rest = time_format.partition(":")
     return (language, rest) if colon and language in LANGUAGES else ("", time_format)
 
 
 def parse_moment(text: str, time_format: str) -> datetime:
-    """One time in a format; of a quarter or week its first day.
+    """Return a time in a format. A quarter or week becomes its first day.
 
     Raises:
-        ValueError: the text is not in that format.
+        ValueError: If the text is not in that format.
     """
     if QUARTER in time_format:
         pattern = re.escape(time_format).replace("%Y", r"(?P<Y>\d{4})").replace("%y", r"(?P<y>\d{2})")
@@ -130,7 +130,7 @@ def parse_moment(text: str, time_format: str) -> datetime:
 
 
 def write_moment(moment: datetime, time_format: str) -> str:
-    """One time in a format."""
+    """Return a time as text in a format."""
     language, plain = split_language(time_format)
     text = moment.strftime(plain.replace(QUARTER, str((moment.month + 2) // 3)))
     return from_english(text, language) if language else text
@@ -150,7 +150,7 @@ def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
 
 @cache
 def _shape(time_format: str) -> re.Pattern[str]:
-    """What text in a format looks like."""
+    """Return a pattern for text in a format."""
     found, two = "", r"\d{2}" if re.search("%[HMS]%[HMS]", time_format) else r"\d{1,2}"
     for spaces, directive, literal in re.findall(r"(\s+)|%(.)|([^%\s]+)", time_format):
         found += (
@@ -164,14 +164,14 @@ def _shape(time_format: str) -> re.Pattern[str]:
 
 
 def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
-    """Timestamps of text in one format, in UTC if it names a zone.
+    """Return the timestamps of text in one format, in UTC if it states a time zone.
 
     Args:
         cells: chunked text.
         rows: row numbers in the file.
 
     Raises:
-        ValueError: a cell is not in that format; names its row.
+        ValueError: If a cell is not in that format. The message names its row.
     """
     language, time_format = split_language(time_format)
     if language:
@@ -181,8 +181,9 @@ def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
 
 
 def _parse_parts(cells: Any, time_format: str) -> Any:
-    """Parse each distinct date and time of day once. None if the format has no date before its time, or a cell does not
-    match."""
+    """Parse each distinct date and time of day once. Return None if the format has no date before its time, or a cell
+    does not match.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -208,7 +209,7 @@ def _parse_parts(cells: Any, time_format: str) -> Any:
 
 
 def _pattern(date_format: str) -> str | None:
-    """A regular expression for a date format; None for an unsupported directive."""
+    """Return a regular expression for a date format, or None for an unsupported directive."""
     found = ""
     for literal, directive in re.findall(r"([^%\s]+|\s+)|%(.)", date_format):
         if directive and directive not in LOOKS:

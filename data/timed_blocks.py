@@ -1,4 +1,4 @@
-"""Tables that a program prints again and again, each time below a line with the time, such as psql's watch."""
+"""Tables that a program prints repeatedly, each below a line with the time, such as psql with its watch command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rfa.data.text_blocks import Block
 from rfa.data.text_tables import RULE, split_spaces
 from rfa.data.time_formats import candidate_formats
 
-# A line that is a time, without what programs write behind it.
+# A line that is a time, without the text that programs write after it.
 LONGEST: Final = 60
 BEHIND: Final = re.compile(r"\s*(\(every [\d.]+ ?s\)|UTC|GMT)\s*")
 ZONE: Final = re.compile(r"\b(?:CES?T|[ECMP][SD]T|BST|MES?Z)\b ?")
@@ -20,7 +20,7 @@ TIME: Final = "time"
 
 
 def find_timed_blocks(text: str) -> list[Block]:
-    """The tables, each with the time in a first column; [] for other text."""
+    """Return the tables, each with the time in a first column, or [] for other text."""
     lines = [line.strip() for line in text.splitlines()] if len(text) <= MOST_CHARACTERS else []
     marks = [k for k, line in enumerate(lines[:200]) if _time(line)]
     if len(marks) < FEWEST_BLOCKS or (len(lines) > 1 and 2 * len(marks) > min(len(lines), 200)):
@@ -43,7 +43,7 @@ def find_timed_blocks(text: str) -> list[Block]:
 
 
 def _time(line: str) -> str:
-    """The time that a line consists of; empty for other lines."""
+    """Return the time that a line consists of, or an empty string for other lines."""
     if not 8 < len(line) <= LONGEST or line.count(":") < 1 or not re.search(r"\d", line):
         return ""
     plain = ZONE.sub("", BEHIND.sub("", line))

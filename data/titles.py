@@ -1,4 +1,4 @@
-"""The date of a file whose rows have times of day only: the one date in the lines above its header."""
+"""The date of a file whose rows only have times of day, from the lines above its header."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ MOST_ROWS: Final = 1_000_000
 
 
 def add_marks(table: Table, titles: str) -> Table:
-    """The table with what the lines above its header name: numbers for missing values, and the form of its times."""
+    """Return the table with what the lines above its header name: numbers that mark missing values, and the form of its
+    times.
+    """
     found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
     notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
     return replace(
@@ -32,7 +34,7 @@ def add_marks(table: Table, titles: str) -> Table:
 
 
 def add_date(table: Table, titles: str) -> Table:
-    """The table with dates in its first column, if that has times of day and the titles have one date.
+    """Return the table with dates in its first column, if that has times of day and the titles have one date.
 
     After midnight, where times decrease, the next day begins.
     """

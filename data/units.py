@@ -1,4 +1,6 @@
-"""Units in the cells of a column: `199 ms`, `1.48 s`, `331 kB/s`, `EUR 12`; a column gets one unit."""
+"""Units in the cells of a column, such as `199 ms`, `1.48 s`, `331 kB/s` or `EUR 12`, converted to one unit per
+column.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-# A number in any language, and what follows it.
+# A number in any language, and the text that follows it.
 WITH_UNIT: Final = (
     r"^(?P<number>[+\-]?(?:\d(?:[\d.,'_’\x{00a0}\x{202f} ]*\d)?|\.\d+)\.?(?:[eE][+\-]?\d+)?)"
     r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>/][^\s;:()<>]{0,11}(?: [AD]C)?|/[^\d\s;:()<>]{1,11})?$"
 )
-# Currencies and their like before a number.
+# Currencies and similar words before a number.
 BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.)[ \x{00a0}]?([+-]?[\d.].*)$"
 TIMES: Final = {
     "ns": 1e-9, "µs": 1e-6, "μs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0,
@@ -27,27 +29,31 @@ SI: Final = {
     "T": 1e12, "P": 1e15,
 }  # fmt: skip
 BINARY: Final = {f"{letter}i": 1024.0 ** (power + 1) for power, letter in enumerate("KMGTP")}
-# Units with prefixes. Bytes and bits take binary prefixes as well, and no small ones.
+# Units with prefixes. Bytes and bits also take binary prefixes, and no small ones.
 DATA: Final = ("B", "Byte", "bytes", "b", "bit", "bits")
 DATA_RATES: Final = tuple(f"{unit}{per}" for unit in ("B", "b", "bit") for per in ("/s", "ps"))
 PREFIXED: Final = (
     "W", "Wh", "V", "A", "VA", "var", "Hz", "Pa", "bar", "g", "m", "l", "L", "J", "N", "Ω", "F", "eV", "Ah", "cal",
     "mol", "lm", "lx", "T", "Wp", "t", "rpm", "ops", "ops/s", "req/s", "rps", "iops", "pps", "p/s", "cps", "c/s",
 )  # fmt: skip
-# Multiples without a unit after them, as Kubernetes writes them: 1501m of 1.
+# Multiples without a unit after them, as Kubernetes writes them, such as 1501m of 1.
 MULTIPLES: Final = {letter: size for letter, size in SI.items() if letter} | BINARY
-# Too rare to be multiples if no other multiple occurs: 5p is more likely a price or a page.
+# Prefixes that count as multiples only if another multiple occurs, because 5p is more likely a price or a page.
 RARE: Final = ("p", "P", "T")
 SPACE_BEFORE: Final = r"\d[ \x{00a0}\x{202f}]+\pL"
-# A number without a unit that has one: 0 is the same in all of them.
+# A number that has the same value in every unit without one: 0.
 NOT_ZERO: Final = r"^[^\pL]*[1-9]"
-# Largest share of cells without a unit, zeros excepted, where others have one.
+# Maximum share of cells without a unit, not counting zeros, if others have one.
 MOST_BARE: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Units:
-    """Numbers as text with the factor of each cell. unit: of the column; "" if the cells only had multiples of one."""
+    """Numbers as text with the factor of each cell.
+
+    Attributes:
+        unit: unit of the column, or "" if the cells only had multiples of one.
+    """
 
     cells: Any
     factors: np.ndarray | None
@@ -56,9 +62,10 @@ class Units:
 
 
 def split_units(cells: Any) -> Units | None:
-    """The cells without their units, in the smallest unit that occurs; None if they have none, or several kinds.
+    """Return the cells without their units, in the smallest unit that occurs, or None if they have no units, or several
+    kinds.
 
-    Beside cells with a multiple such as m or Ki, those without one are in its base unit. Beside cells with any other
+    Next to cells with a multiple such as m or Ki, cells without one are in the base unit. Next to cells with any other
     unit they are null, except for zeros.
     """
     import pyarrow as pa
@@ -118,7 +125,7 @@ def _factors(encoded: Any, sizes: list[float]) -> np.ndarray:
 
 
 def _sizes(units: list[str]) -> dict[str, float] | None:
-    """The sizes of units of one kind; None if they are not, or unknown."""
+    """Return the sizes of units of one kind, or None if they are of several kinds or unknown."""
     for kind in (TIMES, COUNTS):
         if all(unit in kind for unit in units):
             return {unit: kind[unit] for unit in units}
@@ -131,7 +138,7 @@ def _sizes(units: list[str]) -> dict[str, float] | None:
 
 
 def named(name: str, unit: str) -> str:
-    """The name of a column with its unit, unless it has it."""
+    """Return the name of a column with its unit, unless it already has the unit."""
     if not unit or re.search(rf"(^|[\s(\[_]){re.escape(unit)}($|[\s)\]])", name):
         return name
     return f"{name} ({unit})"

@@ -1,4 +1,4 @@
-"""Writing times in the form of the file they continue."""
+"""Writes times in the form of the file that they continue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFSET: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?$")
 
 
 def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, Any]:
-    """Times as the time columns of the series' table; a column `t` if it has none."""
+    """Return times as the time columns of the series' table, or as a column `t` if it has none."""
     import pyarrow as pa
 
     if not series.clock_columns:
@@ -42,14 +42,14 @@ def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, An
 
 
 def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
-    """Times as an Arrow array, written like the time column of the series.
+    """Return times as an Arrow array, written like the time column of the series.
 
     Args:
         times: `[M]`, in the unit of the series.
-        sample: a cell of the time column, such as the last, as an Arrow scalar.
+        sample: a cell of the time column, such as the last one, as an Arrow scalar.
 
     Raises:
-        ValueError: the type of the column cannot hold them; nanoseconds end in 2262.
+        ValueError: If the type of the column cannot hold them. Nanoseconds end in 2262.
     """
     import pyarrow as pa
 
@@ -82,7 +82,9 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
 
 
 def _clock_faces(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Hours, minutes and seconds, as the last cell has them; of a day, if it begins anew at midnight."""
+    """Return hours, minutes and seconds, as in the last cell. They are times of day if the column starts again at
+    midnight.
+    """
     is_of_day = (elapsed(cell) or 0.0) < series.times[-1] - 1
     hours, _, seconds = cell.split(":", maxsplit=1)[0], *cell.partition(".")[1:]
     found = []
@@ -115,7 +117,7 @@ def _numbers(numbers: np.ndarray, sample: Any) -> Any:
 
 
 def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) -> list[datetime]:
-    """Local time at a UTC offset, or in the zone of the series."""
+    """Return local times at a UTC offset, or in the time zone of the series."""
     if offset is None:
         seconds = local_seconds(times, series.zone)
     else:
@@ -126,7 +128,7 @@ def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) 
 
 
 def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -> list[str] | None:
-    """In a strptime format; None if it cannot express these times, such as 30 s without seconds."""
+    """Return times in a strptime format, or None if it cannot express them, such as 30 s without seconds."""
     import pyarrow as pa
 
     offset, zone = None, ""
@@ -146,7 +148,7 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
 
 
 def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """As ISO 8601 with the cell's precision, or more if the times need it."""
+    """Return times as ISO 8601 with the cell's precision, or more if the times need it."""
     found = ISO_TIME.match(cell)
     zone = (found["zone"] or "") if found else ""
     moments = _local_moments(series, times, _offset(zone))
@@ -164,7 +166,7 @@ def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
 
 
 def _offset(zone: str) -> timedelta | None:
-    """The UTC offset at the end of a cell; None if it names none."""
+    """Return the UTC offset at the end of a cell, or None if it has none."""
     if not zone:
         return None
     found = OFFSET.search(zone)
