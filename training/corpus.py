@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -121,11 +122,13 @@ def _encoded(tokenizer: Tokenizer, files: list[Path], field: str) -> Iterator[tu
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """Return SHA-256 by file name."""
+    """Return SHA-256 by file name, with the directory's name where two files have the same name."""
+    names = Counter(file.name for file in files)
     found = {}
     for file in files:
         with file.open("rb") as stream:
-            found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+            name = file.name if names[file.name] == 1 else f"{file.parent.name}/{file.name}"
+            found[name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
 
 

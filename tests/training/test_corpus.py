@@ -7,7 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rfa.training.corpus import END_OF_TEXT, Blocks, encode_files, prepare_corpus, split_files, train_tokenizer
+from rfa.training.corpus import (
+    END_OF_TEXT,
+    Blocks,
+    encode_files,
+    file_hashes,
+    prepare_corpus,
+    split_files,
+    train_tokenizer,
+)
 from rfa.training.documents import documents
 
 TEXT = "It was the best of times, it was the worst of times.\n\nNaïve café — 東京 🙂\r\n\ttabs  and   spaces\n" * 40
@@ -166,6 +174,15 @@ def test_splits_of_hugging_face_datasets_are_found(tmp_path):
     assert [file.name[:10] for file in split_files(tmp_path, "valid")] == ["validation"]
     with pytest.raises(FileNotFoundError, match="no test"):
         split_files(tmp_path, "test")
+
+
+def test_files_of_one_name_have_a_hash_each(tmp_path):
+    files = [tmp_path / name for name in ("train/a.txt", "valid/a.txt", "valid/b.txt")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(str(file))
+    hashes = file_hashes(files)
+    assert list(hashes) == ["train/a.txt", "valid/a.txt", "b.txt"] and len(set(hashes.values())) == 3
 
 
 def test_one_file_or_folder_holds_out_its_last_tokens(tmp_path):
