@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rfa.benchmarks.papers.recall import table as recall
+from rfa.benchmarks.papers.recall.state_tracking import MODELS, measure
 from rfa.benchmarks.papers.recall.table import (
     RecallPlan,
     capacity,
@@ -26,7 +27,9 @@ from rfa.benchmarks.papers.recall.tasks import (
     Curriculum,
     RecallConfig,
     copy_batch,
+    multiplication_table,
     recall_batch,
+    word_batch,
 )
 from rfa.benchmarks.results_page.page import tables_of
 
@@ -80,6 +83,30 @@ def test_a_copy_repeats_its_string(length):
         assert row == [*string, MARKER, *string[:-1]]
         assert targets == [NO_ANSWER] * length + string
         assert all(FIRST_KEY <= symbol < FIRST_KEY + N_KEYS for symbol in string)
+
+
+@pytest.mark.parametrize(("group", "size"), [("A5", 60), ("S5", 120)])
+def test_a_word_has_the_products_of_its_beginnings(group, size):
+    table = torch.from_numpy(multiplication_table(group))
+    everything = torch.arange(size)
+    assert torch.equal(table[0], everything) and torch.equal(table[:, 0], everything)
+    assert all(torch.equal(row.sort().values, everything) for row in (*table, *table.T))
+    # (a b) c = a (b c)
+    assert torch.equal(table[table][:, :, everything], table[everything][:, table])
+    assert not torch.equal(table, table.T)
+    batch = word_batch(group, 0, 0, 8, 12)
+    products = batch.tokens[:, 0]
+    for i in range(12):
+        products = products if i == 0 else table[products, batch.tokens[:, i]]
+        assert torch.equal(batch.targets[:, i], products)
+    assert not torch.equal(batch.tokens, word_batch(group, 0, 0, 8, 12, split="test").tokens)
+
+
+@pytest.mark.slow
+def test_state_tracking_is_measured_in_small(tmp_path):
+    document = measure(["A5"], [0], tmp_path / "found.json", steps=2)
+    assert [row["model"] for row in document["rows"]] == list(MODELS)
+    assert all(0 <= value <= 1 for row in document["rows"] for value in row["accuracy"])
 
 
 def test_an_oracle_answers_everything_and_a_constant_is_at_chance():
