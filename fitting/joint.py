@@ -1,11 +1,11 @@
 """Compiled likelihood of several columns under their structural models and shared noise.
 
-    d ∘ m, d dᵀ ∘ P + Q      e = y - C m - b,  S = C P Cᵀ + R         of the components seen
-    T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         one weight w for the row
+    d ∘ m, d dᵀ ∘ P + Q      e = y - C m - b,  S = C P Cᵀ + R         for the observed components
+    T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         with one weight w for the row
 
-The state concatenates the columns' states, in the coordinates of `scan.py`, in which F is diagonal. A row therefore
-costs two passes over P and one per column, instead of the cube of the number of states. The results are those of the
-served filter (`rfa.model.recurrence.dense`) without jumps.
+The state concatenates the states of the columns, in the coordinates of `scan.py`, in which F is diagonal. A row
+therefore costs two passes over P and one per column, rather than the cube of the number of states. The results match
+those of the linear filter (`rfa.model.recurrence.dense`) without jumps.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -25,7 +25,7 @@ from rfa.fitting.scan import LOG_2PI, compiled_jit
 
 
 class Robust(NamedTuple):
-    """1/nu, contamination ε, outlier_scale k and number of passes K, of the row."""
+    """Robustness of a row: 1/nu, contamination ε, outlier_scale k and number of passes K."""
 
     inverse_nu: float
     contamination: float
@@ -36,8 +36,8 @@ class Robust(NamedTuple):
 class _JointSystem(NamedTuple):
     """All columns as one system.
 
-    Attributes: decay `[U, n]` and noise `[U, n, n]` of every distinct lag, the prior covariance `[n, n]`, the sensors
-    `[N, n]`, the first state of each column `[P + 1]`, offsets `[P]` and R `[P, P]`.
+    Attributes: decay `[U, n]` and noise `[U, n, n]` for every distinct lag, the prior covariance `[n, n]`, the sensors
+    `[N, n]`, the first state of each column `[P + 1]`, the offsets `[P]` and R `[P, P]`.
     """
 
     decay: np.ndarray
@@ -51,7 +51,9 @@ class _JointSystem(NamedTuple):
 
 @compiled_jit
 def _solve(matrix, count, x):
-    """Compute L of matrix = L Lᵀ in its lower triangle, and L⁻¹ x, in place. Return the log determinant."""
+    """Compute L of matrix = L Lᵀ in its lower triangle and L⁻¹ x, both in place. Return the log determinant of the
+    matrix.
+    """
     log_det = 0.0
     for j in range(count):
         for k in range(j):
@@ -71,7 +73,7 @@ def _solve(matrix, count, x):
 
 @compiled_jit
 def _row_weight(e, signal, noise, count, robust):
-    """Return the weight of a row, and its e'S⁻¹e and log det S."""
+    """Return the weight of a row, eᵀS⁻¹e and log det S."""
     inverse_nu, _, _, inner = robust
     nominal, x = np.empty((count, count)), e[:count].copy()
     for a in range(count):
@@ -85,7 +87,7 @@ def _row_weight(e, signal, noise, count, robust):
     weighted, z, left = np.empty((count, count)), np.empty(count), np.empty(count)
     for i in range(inner):
         if i > 0:
-            # The residual after the update, (R/w) (C P Cᵀ + R/w)⁻¹ e, against S.
+            # The residual after the update is (R/w) (C P Cᵀ + R/w)⁻¹ e, which is compared with S.
             for a in range(count):
                 z[a] = e[a]
                 for b in range(count):
@@ -134,7 +136,7 @@ def _seen_columns(row, seen):
 
 @compiled_jit
 def _innovate(system, row, sensor, seen, state, work):
-    """Write innovation e, C P and C P Cᵀ of the observed columns, and their R, to `work`."""
+    """Write the innovation e, C P, C P Cᵀ and R of the observed columns to `work`."""
     mean, covariance = state
     e, h, signal, noise = work
     first, count, n = system.first, len(seen), len(mean)
@@ -165,7 +167,7 @@ def _condition(count, w, state, work):
         for b in range(count):
             signal[a, b] += noise[a, b] / w
     _solve(signal, count, e)
-    # L⁻¹ C P, row by row.
+    # Compute L⁻¹ C P row by row.
     for a in range(count):
         for b in range(a):
             for j in range(n):
@@ -180,7 +182,7 @@ def _condition(count, w, state, work):
 
 @compiled_jit
 def _joint_scan(y, step, system, robust):
-    """Return the log likelihood of every row `[N]`."""
+    """Return the log likelihood of every row, `[N]`."""
     length, p = y.shape
     n = len(system.prior)
     found, columns = np.zeros(length), np.zeros(p, np.int64)
@@ -210,11 +212,13 @@ def joint_log_likelihood(
     robust: Robust,
     skip: int,
 ) -> float:
-    """Return the log likelihood of the rows from `skip` on, in the units of the data. Earlier rows are filtered too.
+    """Return the log likelihood of the rows from `skip` on, in the units of the data. Earlier rows are only filtered.
 
     Args:
-        columns, fits: At the same times.
+        columns, fits: Columns with equal times, and their fits.
         noises: Correlations of the measurement noises and of the level noises, `[P, P]` each.
+        robust: Robustness of the rows.
+        skip: Number of rows that do not count.
     """
     likelihoods = [Likelihood(column, fit.structure, robust.inner) for column, fit in zip(columns, fits, strict=True)]
     system = _join(likelihoods, fits, noises, columns[0].lags)

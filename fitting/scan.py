@@ -4,13 +4,13 @@
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
-w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the served filter, in float64. With
-1/nu = 0 and ε = 0 it is the Kalman filter. A missing value is a prediction without an update. In these coordinates F is
-diagonal (`structural_model.py`): those of an oscillator rotate with it, and so does the sensor c. A step therefore
+w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the linear filter in float64. With 1/nu = 0 and
+ε = 0 it is the Kalman filter. For a missing value, the prediction is not updated. F is diagonal in these coordinates
+(`structural_model.py`): the coordinates of an oscillator rotate with it, and so does the sensor c. A step therefore
 takes two passes over P.
 
 The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters. The
-covariances of `SEGMENT` rows fit into the processor's cache; each segment recomputes them from its first row.
+covariances of `SEGMENT` rows fit into the processor's cache. Each segment recomputes them from its first row.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -25,10 +25,10 @@ import numpy as np
 from numba import njit
 
 LOG_2PI = math.log(2 * math.pi)
-# Rows whose covariances are stored at a time.
+# Number of rows whose covariances are stored at a time.
 SEGMENT = 32
 
-# `reassoc` allows sums in any order. Not `nnan`, because missing values are NaN.
+# `reassoc` permits sums in any order. `nnan` is not set, because missing values are NaN.
 compiled_jit = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 
 
@@ -61,7 +61,7 @@ class Measurement(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Per value `[N]`: log_likelihood (0 where missing), innovation e, total S, weight w."""
+    """Results for each value, `[N]`: log_likelihood (0 where missing), innovation e, total S and weight w."""
 
     log_likelihood: np.ndarray
     innovation: np.ndarray
@@ -73,8 +73,8 @@ class Gradient(NamedTuple):
     """The sum of the log likelihoods and its derivatives.
 
     Attributes:
-        tables: Derivatives by `Tables`. Those by the sensor cover the last `turning` states.
-        scalars: Derivatives by b, r, 1/nu, ε, k, `[5]`.
+        tables: Derivatives with respect to `Tables`. Those of the sensor cover the last `turning` states.
+        scalars: Derivatives with respect to b, r, 1/nu, ε and k, `[5]`.
     """
 
     log_likelihood: float
@@ -84,7 +84,7 @@ class Gradient(NamedTuple):
 
 @compiled_jit
 def _weight(e, s, r, a, inner):
-    """Return w of the capped rule with a = 1/nu, and its derivatives by e, s, r and a."""
+    """Return w of the capped rule with a = 1/nu, and its derivatives with respect to e, s, r and a."""
     w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
     for i in range(inner):
         residual, by_e, by_s, by_r, by_a = e, 1.0, 0.0, 0.0, 0.0
@@ -115,7 +115,9 @@ def _weight(e, s, r, a, inner):
 
 @compiled_jit
 def _density(e, total, contamination, k):
-    """Return the log density and its derivatives by nis = e²/S (apart from S in the determinant), ε and k."""
+    """Return the log density and its derivatives with respect to nis = e²/S (apart from S in the determinant), ε and
+    k.
+    """
     nis = e * e / total
     base = -0.5 * (nis + math.log(total) + LOG_2PI)
     if contamination == 0:
@@ -167,7 +169,7 @@ def _observe(mean, covariance, sensor, y, measurement, h, outputs):
 
 @compiled_jit
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
-    """Condition on an innovation, with m + h along and P - h hᵀ/wide (unless wide is 0), and predict over the lag."""
+    """Condition on an innovation, with m + h along and P - h hᵀ/wide (unless wide is 0), then predict over the lag."""
     n = len(mean)
     inverse = 1 / wide if wide > 0 else 0.0
     for i in range(n):
@@ -183,7 +185,9 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
 
 @compiled_jit
 def _scan(y, step, tables, measurement, starts):
-    """Return outputs of all rows. Non-empty `starts` (means, covariances) receives predictions at segment starts."""
+    """Return the outputs of all rows. Write the predictions at segment starts to `starts` (means, covariances) unless
+    it is empty.
+    """
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)
@@ -247,7 +251,7 @@ def _adjoint(y, step, tables, measurement, turning):
             along_h = outputs[t, 1] / wide if is_seen else 0.0
             v[:] = 0.0
             if t + 1 < length:
-                # Back over the lag: from the adjoints of the next prediction to those of P and m here.
+                # Go back over the lag, from the adjoints of the next prediction to those of P and m here.
                 d = decay[step[t + 1]]
                 g = step[t + 1]
                 if n > 1:
@@ -323,7 +327,7 @@ def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measu
     """Return the log likelihood and its derivatives.
 
     Args:
-        turning: Number of last states for which to return derivatives by the sensor.
+        turning: Number of last states for which to return the derivatives with respect to the sensor.
     """
     outputs, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
     return Gradient(float(outputs[:, 0].sum()), Tables(*parts), scalars)

@@ -3,14 +3,15 @@
     handle = Handle(content)                 content: nested tuples of arrays, numbers, handles and entries
     opened(handle)                           in a kernel: a view of the content
 
-numba unboxes every array of an argument on each call, a quarter of a microsecond each; a model and its streams have
-about a hundred. A handle does that once: it is the address of a list of addresses and shapes. A handle inside another
-one is opened separately, so content that rarely changes need not be listed with content that often does.
+numba unboxes every array of an argument on each call, which takes a quarter of a microsecond per array. A model and its
+streams have about a hundred arrays. A handle unboxes them once: it is the address of a list of addresses and shapes. A
+handle inside another handle is opened separately, so content that rarely changes need not be listed with content that
+often does.
 
-The handle keeps its arrays alive; their numbers may change, but they must not be moved.
+The handle keeps its arrays alive. Their numbers may change, but the arrays must not be moved.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,attr-defined"
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rfa.runtime.views import WORD, AddressType, ViewType, type_digest
 
 
 class HandleType(AddressType):
-    """The numba type of a handle, by that of its content."""
+    """The numba type of a handle, determined by the type of its content."""
 
     def __init__(self, content: types.Type) -> None:
         self.content = content
@@ -35,14 +36,14 @@ class HandleType(AddressType):
 
 
 class Handle:
-    """Content that compiled code opens; see the module.
+    """Content that compiled code can open. See the module docstring.
 
     Args:
-        content: nested tuples of contiguous arrays, numbers, handles and entries of kernels.
-        keeps: keep the content alive; else the caller must.
+        content: Nested tuples of contiguous arrays, numbers, handles and kernel entries.
+        keeps: Whether to keep the content alive. Otherwise, the caller must.
 
     Raises:
-        TypeError: an array is not contiguous, or something is no array, number, handle, entry or tuple of these.
+        TypeError: An array is not contiguous, or a part is not an array, number, handle, entry or tuple of these.
     """
 
     __slots__ = ("_content", "_numbers", "address", "kind")
@@ -57,12 +58,14 @@ class Handle:
         self.kind = _KINDS[form]
 
 
-# Types by the structure of the content: `typeof` takes five times as long as the rest of `Handle`.
+# Types by the structure of the content, because `typeof` takes five times as long as the rest of `Handle`.
 _KINDS: dict[Any, HandleType] = {}
 
 
 def _list(content: Any, numbers: list[int]) -> Any:
-    """List what `opened` reads, in its order; returns the structure: equal structures have one type."""
+    """Append what `opened` reads to `numbers`, in its order. Return the structure; equal structures have the same
+    type.
+    """
     if isinstance(content, tuple):
         return (type(content), *[_list(part, numbers) for part in content])
     if isinstance(content, np.ndarray):
@@ -78,7 +81,7 @@ def _list(content: Any, numbers: list[int]) -> Any:
     elif isinstance(content, float):
         numbers.append(struct.unpack("<q", struct.pack("<d", content))[0])
     else:
-        raise TypeError(f"{type(content).__name__} is no array, number, handle, entry or tuple of these")
+        raise TypeError(f"{type(content).__name__} is not an array, number, handle, entry or tuple of these")
     return type(content)
 
 
@@ -87,7 +90,7 @@ pass_as_address(Handle, HandleType)
 
 @intrinsic
 def opened(_, handle):
-    """A view of the content of a handle."""
+    """Return a view of the content of a handle."""
 
     def generate(_context, builder, _signature, arguments):
         return builder.inttoptr(arguments[0], WORD.as_pointer())

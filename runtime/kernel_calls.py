@@ -1,7 +1,7 @@
-"""Call a compiled kernel from another one by its address.
+"""Call a compiled kernel from another kernel by its address.
 
-numba compiles whatever a kernel calls into that kernel once more. A kernel called by its address is compiled once, for
-all its callers.
+numba compiles everything that a kernel calls into that kernel again. A kernel that is called by its address is compiled
+once for all its callers.
 
     @callee(*modules)
     def add(content, k): x, y = members(content) …      takes a view of a tuple, and numbers
@@ -29,7 +29,7 @@ from rfa.runtime.views import AddressType, ViewType, member_type, type_digest
 
 
 class EntryType(AddressType):
-    """The numba type of an `Entry`, by the types of its arguments and of its result."""
+    """The numba type of an `Entry`, determined by the types of its arguments and of its result."""
 
     def __init__(self, arguments: tuple[types.Type, ...], result: types.Type) -> None:
         self.arguments, self.result = arguments, result
@@ -37,7 +37,7 @@ class EntryType(AddressType):
 
 
 class Entry:
-    """The address of a compiled kernel, which the process keeps."""
+    """The address of a compiled kernel. The process keeps the kernel."""
 
     __slots__ = ("address", "kind")
 
@@ -49,7 +49,9 @@ class Entry:
 
 
 def entry_of(kernel: Any, *arguments: Any) -> Entry:
-    """A kernel of `kernel_jit`, compiled for arguments of these types, and for a view in the place of each tuple."""
+    """Return the entry of a `kernel_jit` kernel, compiled for arguments of these types, where tuples are passed as
+    views.
+    """
     return Entry(kernel, tuple(member_type(typeof(argument)) for argument in arguments))
 
 
@@ -61,19 +63,19 @@ class Callee:
         self._entry: Entry | None = None
 
     def entry(self, content: tuple[Any, ...], *arguments: Any) -> Entry:
-        """The kernel, compiled for arguments of these types at the first call."""
+        """Return the entry of the kernel, which the first call compiles for arguments of these types."""
         if self._entry is None:
             self._entry = Entry(self.kernel, (ViewType(typeof(content)), *map(typeof, arguments)))
         return self._entry
 
 
 def callee(*modules: ModuleType) -> Callable[[Callable[..., Any]], Callee]:
-    """Compile and cache a kernel that others call by its address; `modules` are those of `kernel_jit`."""
+    """Compile and cache a kernel that other kernels call by its address. For `modules`, see `kernel_jit`."""
     return lambda function: Callee(kernel_jit(*modules)(function))
 
 
 def pass_as_address(python_type: type, numba_type: type[types.Type]) -> None:
-    """Let compiled code take objects with `kind`, their numba type, and `address` as that address."""
+    """Let compiled code accept objects with the attributes `kind`, their numba type, and `address`."""
 
     @typeof_impl.register(python_type)
     def type_of(value: Any, _: Any) -> Any:

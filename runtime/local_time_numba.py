@@ -1,6 +1,6 @@
-"""Local time in compiled code, by the offsets from UTC of a request (`rfa.data.utc_offsets`)."""
+"""Local time in compiled code, given the UTC offsets of a request (`rfa.data.utc_offsets`)."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from rfa.runtime.compiling import inline_jit
 
 @inline_jit
 def utc_offset(utc_offsets, t):
-    """Local time minus UTC at a moment, by `OutputSpec.utc_offsets`; 0 if they are empty."""
+    """Return local time minus UTC at time t, from `OutputSpec.utc_offsets`, or 0 if they are empty."""
     if len(utc_offsets) == 0:
         return 0.0
     low, high = 0, len(utc_offsets)

@@ -1,18 +1,19 @@
-"""Read the parts of a tuple of arrays by its address, in compiled code, where each is used.
+"""Read the parts of a tuple of arrays by its address, in compiled code, where each part is used.
 
-numba passes a tuple by value: one of a hundred arrays is seven hundred words, which LLVM copies wherever the tuple
-goes. That took half of the time to compile a kernel. A view is one address, and its attributes are read where they
+numba passes a tuple by value. A tuple of a hundred arrays has seven hundred words, which LLVM copies wherever the tuple
+is passed. That took half of the time to compile a kernel. A view is one address, and its attributes are read where they
 are used:
 
     view = packed(content)                   in a kernel: the content in words, on the caller's stack
     view.attribute, view[0]                  a number, an array, or the view of an inner tuple
     one, other = members(view)
 
-In words: a number is one; an array is the address of its first element and its shape; a tuple is its parts one after
-the other. Arrays are contiguous. The words do not change while there is a view of them; the arrays' numbers may.
+A number takes one word. An array takes the address of its first element and its shape. The parts of a tuple follow each
+other. Arrays are contiguous. The words must not change while there is a view of them, but the numbers of the arrays
+may.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,attr-defined"
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WORD = ir.IntType(64)
 
 
 class ViewType(types.Type):
-    """The numba type of a view, by that of its content, a tuple."""
+    """The numba type of a view, determined by the type of its content, a tuple."""
 
     def __init__(self, content: types.BaseTuple) -> None:
         self.content = content
@@ -50,11 +51,11 @@ class ViewType(types.Type):
 
 
 class AddressType(types.Type):
-    """A type whose values are one address."""
+    """A type whose values are addresses."""
 
 
 def type_digest(kind: object) -> str:
-    """A short name of a type: those of large tuples are thousands of characters."""
+    """Return a short name of a type. The names of large tuples have thousands of characters."""
     return hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
 
 
@@ -65,7 +66,7 @@ class _ViewModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def content_type(kind: types.Type) -> types.Type:
-    """The type with the content of each view in its place."""
+    """Return the type in which each view is replaced by its content."""
     if isinstance(kind, ViewType):
         return kind.content
     if isinstance(kind, types.BaseTuple):
@@ -74,7 +75,7 @@ def content_type(kind: types.Type) -> types.Type:
 
 
 def member_type(kind: types.Type) -> types.Type:
-    """The type of a part of a view."""
+    """Return the type of a part of a view."""
     return ViewType(kind) if isinstance(kind, types.BaseTuple) else kind
 
 
@@ -105,13 +106,13 @@ def read_member(context: Any, builder: Any, content: types.BaseTuple, words: ir.
 
 def _load(builder: Any, words: ir.Value, offset: int) -> ir.Value:
     number = builder.load(builder.gep(words, [WORD(offset)]))
-    # Writes to arrays do not change it, so that LLVM reads it once.
+    # Mark the number as unchanged by writes to arrays, so that LLVM reads it once.
     number.set_metadata("invariant.load", builder.module.add_metadata([]))
     return number
 
 
 def _array(context: Any, builder: Any, kind: types.Array, address: ir.Value, *shape: ir.Value) -> ir.Value:
-    """A contiguous array without an owner."""
+    """Return a contiguous array without an owner."""
     array = context.make_array(kind)(context, builder)
     item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     data = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
@@ -173,7 +174,7 @@ def _read_number(context, builder, signature, arguments):
 
 @intrinsic
 def members(_, view):
-    """The parts of a view, as a tuple."""
+    """Return the parts of a view as a tuple."""
     content = view.content
     result = types.Tuple(tuple(map(member_type, content.types)))
 
@@ -186,10 +187,10 @@ def members(_, view):
 
 @intrinsic
 def packed(_, content):
-    """The view of a tuple, whose words are on the stack until the caller returns: it is for `kernel_calls.call`."""
+    """Return a view of a tuple for `kernel_calls.call`. Its words are on the stack until the caller returns."""
     kind = content_type(content)
     if not isinstance(kind, types.BaseTuple):
-        raise TypingError(f"{content} is no tuple")
+        raise TypingError(f"{content} is not a tuple")
 
     def generate(_context, builder, _signature, arguments):
         words = cgutils.alloca_once(builder, WORD, size=WORD(_word_count(kind)))
@@ -201,14 +202,14 @@ def packed(_, content):
 
 
 def _words(builder: Any, kind: types.Type, value: ir.Value) -> Iterator[ir.Value]:
-    """The words of a value."""
+    """Yield the words of a value."""
     if isinstance(kind, ViewType):
         yield from (_load(builder, value, offset) for offset in range(_word_count(kind.content)))
     elif isinstance(kind, types.BaseTuple):
         for index, part in enumerate(kind.types):
             yield from _words(builder, part, builder.extract_value(value, index))
     elif isinstance(kind, types.Array) and kind.layout == "C":
-        # The structure of numba: owner, parent, number of elements, their size, address, shape, strides.
+        # numba's structure: owner, parent, number of elements, their size, address, shape, strides.
         yield builder.ptrtoint(builder.extract_value(value, 4), WORD)
         yield from (builder.extract_value(value, [5, axis]) for axis in range(kind.ndim))
     elif kind == types.float64:
@@ -218,4 +219,4 @@ def _words(builder: Any, kind: types.Type, value: ir.Value) -> Iterator[ir.Value
     elif kind in (types.int64, types.uint64) or isinstance(kind, types.IntegerLiteral | AddressType):
         yield value
     else:
-        raise TypingError(f"{kind} is no contiguous array, number of 64 bits, address or tuple of these")
+        raise TypingError(f"{kind} is not a contiguous array, 64-bit number, address or tuple of these")

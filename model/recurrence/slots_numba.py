@@ -1,11 +1,12 @@
-"""Gated filter slots on a CPU: the scan of a layer, forward and backward, compiled; a loop per (batch, head).
+"""Gated filter slots on a CPU: the compiled scan of a layer, forward and backward, as a loop per (batch, head).
 
-Equations: `slots_reference.py`. Layout: contiguous float32, tokens `[B, N, H, …]`, state `[B, H, S, 4D]`. If gradients
-are needed the forward pass stores the means after every token (S·4D floats per token and head); the K passes are
-recomputed. All inputs, the initial state and all parameters have gradients, from the read-out and log_norm only.
+The equations are in `slots_reference.py`. All arrays are contiguous float32, tokens `[B, N, H, …]` and state
+`[B, H, S, 4D]`. If gradients are needed, the forward pass stores the means after every token (S·4D floats per token and
+head), and the K passes are recomputed. All inputs, the initial state and all parameters have gradients, from the
+readout and log_norm only.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="call-arg,assignment"
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _backward(  # type: ignore[no-untyped-def]
     n_slots = pi.shape[3]
     gq, gk, gv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     gpi, gqn = np.zeros_like(pi), np.zeros_like(qn)
-    # A sum per stream, and per token if tokens have their own decay.
+    # One sum per stream, and per token if each token has its own decay.
     gdecay = np.zeros((n_batch, decay.shape[1], n_heads, n_slots), np.float64)
     gtransport = np.zeros((n_batch, n_heads, n_slots), np.float64)
     gdelay = np.zeros((n_batch, n_heads, n_slots), np.float64)
@@ -129,7 +130,7 @@ def _backward(  # type: ignore[no-untyped-def]
         logits = np.empty(n_slots, np.float32)
         excesses = np.empty(n_slots, np.float32)
         ga = np.empty(n_slots, np.float32)
-        # Per pass: r² at its start, the log of its ratio to the scale, the gain.
+        # For each pass: r² at its start, the log of its ratio to the scale, and the gain.
         left = np.empty(inner, np.float32)
         log_ratio = np.empty(inner, np.float32)
         gain = np.empty(inner, np.float32)
@@ -170,7 +171,7 @@ def _backward(  # type: ignore[no-untyped-def]
                 after = history_m[b, h, t, s]
                 before = history_m[b, h, t - 1, s] if t > 0 else m_start[b, h, s]
                 before_p = history_p[b, h, t - 1, s] if t > 0 else p_start[b, h, s]
-                # read-out
+                # readout
                 a = math.exp(logits[s] - top) / total
                 lag = transport[h, s]
                 gl = a * (lag * ga[s] - mean_ga + grad_norm[b, t, h])
@@ -202,7 +203,7 @@ def _backward(  # type: ignore[no-untyped-def]
                     gg += gms[d] * yk + gms[width + d] * yv
                 gtransport[b, h, s] += glag - grq * moved
                 r = r_value if is_value else r_key
-                # the K passes, and back
+                # the K passes, and back through them
                 scale = nu * (variance + noise)
                 g, rest = np.float32(0.0), r
                 for i in range(inner):
@@ -265,7 +266,7 @@ class _SlotScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inner: int, is_value: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         arrays = [_array(tensor) for tensor in tensors]
-        # Grad mode is off inside forward; needs_input_grad says whether anyone will ask.
+        # Gradients are disabled inside forward. needs_input_grad states whether they may be requested.
         keep_history = any(ctx.needs_input_grad)
         out, log_norm, evidence, history_m, history_p, final_m, final_p = _forward(
             *arrays, inner, is_value, keep_history
@@ -289,7 +290,7 @@ class _SlotScan(torch.autograd.Function):
 def slot_scan_numba(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """`slot_scan_reference` for float32 tensors on a CPU; only `out` and `log_norm` carry gradients."""
+    """Run `slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(n_threads)
     decay, *scalars = parameters

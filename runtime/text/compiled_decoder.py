@@ -1,6 +1,6 @@
 """Recurrent mode of a language model on one CPU core, in compiled code without torch."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations

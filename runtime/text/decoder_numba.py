@@ -1,14 +1,15 @@
-"""Kernels of the recurrent decoder on one CPU core: RMSNorm, GELU, and the memory slots of a layer.
+"""CPU kernels of the recurrent decoder: RMSNorm, GELU, and the memory slots of a layer.
 
-Equations: `layers.py`, and `recurrence/slots_reference.py` with K = 1. Layout: float32, rows `[B · N, …]` with the
-tokens of a stream one after another; slots of R streams, means `[R, L, H, S, 4D]` and precisions `[R, L, H, S]`.
+The equations are in `layers.py`, and in `recurrence/slots_reference.py` with K = 1. All numbers are float32. Rows
+`[B · N, …]` contain the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and
+precisions `[R, L, H, S]`.
 
-Each loop runs over the numbers of one row, and products (`product_numba`) sum each row on its own. So the bits of a row
-do not depend on the other rows of a batch, nor on the pieces that a prompt is read in. NaN and infinity pass through;
-`finite` reports them.
+Each loop runs over the numbers of one row, and products (`product_numba`) sum each row separately. The bits of a row
+therefore depend neither on the other rows of a batch nor on the pieces in which a prompt is read. NaN and infinity are
+propagated, and `finite` reports them.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _kernel_jit = kernel_jit(copy_arrays, math_numba, allocates=True, fastmath={"rea
 
 @_kernel_jit
 def gelu(x):
-    """x Φ(x), in place. x: `[n, d]`."""
+    """Compute x Φ(x) in place. x: `[n, d]`."""
     for i in range(x.shape[0]):
         row = x[i]
         for d in range(row.size):
@@ -48,7 +49,7 @@ def gelu(x):
 
 @_kernel_jit
 def normed(x, weight, eps, out):
-    """RMSNorm of rows `[n, d]`."""
+    """Compute the RMSNorm of rows `[n, d]`."""
     for i in range(x.shape[0]):
         row, place = x[i], out[i]
         total = ZERO
@@ -61,7 +62,7 @@ def normed(x, weight, eps, out):
 
 @_kernel_jit
 def add_normed(x, y, weight, eps, out):
-    """x += y, then RMSNorm of x."""
+    """Add y to x, then compute the RMSNorm of x."""
     for i in range(x.shape[0]):
         row, more = x[i], y[i]
         for d in range(row.size):
@@ -74,12 +75,12 @@ def run_slots(
     joint, n_tokens, cos, sin, gate_bias, scalars, table, decay, own_process, lags, layer, means, precisions, sources,
     targets, latent, evidence, finite,
 ):  # fmt: skip
-    """The mixer of a layer between its products: rotate into the frame, update and read the slots, rotate back.
+    """Run the mixer of a layer between its products: rotate into the frame, update and read the slots, rotate back.
 
-    joint: `[B · N, 3 · H · 2D + 2 · H · S …]`: query, key, value and the gates; overwritten. cos, sin: `[B · N, H, D]`.
-    decay, own_process: `[T, H, S]`, over each lag; lags `[B · N]`: index of the lag before a token.
-    Slots are read from rows `sources` of means and precisions and written to other rows `targets`, both `[B]`.
-    latent `[B · N, H · 2D]`, evidence `[B · N, H]`; finite `[B]` turns false where a new slot is not finite.
+    joint: `[B · N, 3 · H · 2D + 2 · H · S …]`, query, key, value and gates; overwritten. cos, sin: `[B · N, H, D]`.
+    decay, own_process: `[T, H, S]` for each lag. lags: `[B · N]`, index of the lag before each token.
+    Slots are read from the rows `sources` of means and precisions, and written to the other rows `targets`, both `[B]`.
+    latent: `[B · N, H · 2D]`. evidence: `[B · N, H]`. finite: `[B]`, set to false where a new slot is not finite.
     """
     _, n_heads, n_slots = decay.shape
     half = cos.shape[2]
@@ -89,7 +90,7 @@ def run_slots(
     lowest, highest, process_scale = scalars[0], scalars[1], scalars[2]
     vectors = np.empty((3, width), np.float32)
     read = np.empty(width, np.float32)
-    # Each loop over slots writes one array and reads few, so that the compiler proves that they do not alias.
+    # Each loop over slots writes one array and reads few arrays, so that the compiler can prove that they do not alias.
     residual = np.empty(n_slots, np.float32)
     variance = np.empty(n_slots, np.float32)
     weighted = np.empty(n_slots, np.float32)
@@ -186,13 +187,13 @@ def run_slots(
 
 @_kernel_jit
 def sigmoid(x):
-    """1 / (1 + e^-x) `[N, H]`, in place."""
+    """Compute 1 / (1 + e^-x) of x `[N, H]` in place."""
     for i in range(x.shape[0]):
         for h in range(x.shape[1]):
             x[i, h] = ONE / (ONE + exp(-x[i, h]))
 
 
-# All kernels and their argument types: a server must not compile while it serves.
+# All kernels and their argument types, because a server must not compile while it handles requests.
 _SIGNATURES: tuple[tuple[Any, str], ...] = (
     (product_numba.multiply, product_numba.SIGNATURE),
     (gelu, "void(float32[:,::1])"),
@@ -210,11 +211,11 @@ _SIGNATURES: tuple[tuple[Any, str], ...] = (
 
 @functools.cache
 def compile_kernels() -> None:
-    """Compile all kernels, or load them from the cache on disk, once in a process; later calls do nothing."""
+    """Compile all kernels, or load them from the cache on disk. Only the first call in a process does anything."""
     run_with_locks([(sys.modules[__name__], _compile)])
 
 
-@functools.cache  # threads that call at the same time enter one after the other
+@functools.cache  # threads that call at the same time enter one after another
 def _compile() -> None:
     for kernel, signature in _SIGNATURES:
         kernel.compile(signature)

@@ -1,6 +1,6 @@
-"""exp, log and erf in float32, as polynomials that the compiler vectorises; relative errors are about 1e-7."""
+"""exp, log and erf in float32 as polynomials that the compiler vectorises. Relative errors are about 1e-7."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import numpy as np
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 INFINITY = np.float32(np.inf)
-# No reassociation: it would undo the rounding that these are built on.
+# No reassociation, because the algorithms rely on the order of rounding.
 _inline_jit = numba.njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
 
-# exp: 2^n e^r with n = round(x / ln 2); ln 2 in two parts, the first with so few bits that n times it is exact.
+# exp: 2^n e^r with n = round(x / ln 2). ln 2 is split in two; the first part has so few bits that its product with n is
+# exact.
 LOWEST_EXPONENT, HIGHEST_EXPONENT = np.float32(-87.3), np.float32(88.3)
 LOG2_E = np.float32(1.44269504088896341)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-# Added to a float32 it leaves the nearest integer in the low bits of the mantissa.
+# Adding this to a float32 leaves the nearest integer in the low bits of the mantissa.
 ROUNDING = np.float32(12582912.0)
 ROUNDING_BITS = np.int32(0x4B400000)
 BIAS, MANTISSA_BITS = np.int32(127), np.int32(23)
-# Minimax polynomials: Moshier, Cephes (expf, logf).
+# Minimax polynomials of Moshier's Cephes library (expf, logf).
 EXP = tuple(
     np.float32(c)
     for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
@@ -34,8 +35,8 @@ LOG = tuple(
     )
 )  # fmt: skip
 SQRT_HALF_BITS = np.int32(0x3F3504F3)
-# erf: an odd rational function of x in [-4, 4], where 1 - erf(4) is below half a unit of the last place of 1
-# (the coefficients are those of Eigen's float32 erf).
+# erf: an odd rational function of x in [-4, 4], because 1 - erf(4) is below half a unit in the last place of 1. The
+# coefficients are those of Eigen's float32 erf.
 ERF_LIMIT = np.float32(4)
 ERF_ABOVE = tuple(
     np.float32(c)
@@ -55,14 +56,14 @@ ERF_BELOW = tuple(
 
 @_inline_jit
 def clamp(x, lowest, highest):
-    """x in [lowest, highest]; NaN stays."""
+    """Return x clamped to [lowest, highest]. NaN is returned as it is."""
     x = lowest if x < lowest else x
     return highest if x > highest else x
 
 
 @_inline_jit
 def exp(x):
-    """e^x for x <= 88.3; at least e^-87.3, and at most e^88.3."""
+    """Return e^x, clamped to [e^-87.3, e^88.3]."""
     x = clamp(x, LOWEST_EXPONENT, HIGHEST_EXPONENT)
     shifted = np.float32(x * LOG2_E + ROUNDING)
     n = shifted - ROUNDING
@@ -79,7 +80,7 @@ def exp(x):
 
 @_inline_jit
 def log(x):
-    """ln x of a normal x > 0; infinity and NaN stay what they are."""
+    """Return ln x of a normal number x > 0. Infinity and NaN are returned as they are."""
     x = np.float32(x)
     bits = np.int32(x.view(np.int32))
     e = np.int32(np.int32(bits - SQRT_HALF_BITS) >> MANTISSA_BITS)
@@ -102,7 +103,7 @@ def log(x):
 
 @_inline_jit
 def erf(x):
-    """The error function."""
+    """Return the error function of x."""
     x = clamp(x, -ERF_LIMIT, ERF_LIMIT)
     square = x * x
     above = ERF_ABOVE[0]

@@ -1,14 +1,14 @@
-"""Products of a few rows with a matrix in panels: x W on one CPU core, float32.
+"""Products x W of a few rows with a matrix in panels, on one CPU core, in float32.
 
     matrix = Matrix.of(weight)             W `[in, out]` → `[⌈out / P⌉, in, P]`: panels of P columns
     matrix.times(x)                        x `[n, in]` → `[n, out]`
 
-A library packs the matrix on every call, which for the 16 rows of a step costs as much as the product. Here a tile of
-rows times a panel is one loop over `in` whose sums stay in vector registers. Every number is one chain of fused
-multiply-adds in the order of `in`, so the bits of a row do not depend on the other rows.
+A library packs the matrix on every call, which for the 16 rows of a step costs as much as the product. Here, the
+product of a tile of rows with a panel is one loop over `in` whose sums stay in vector registers. Every result is one
+chain of fused multiply-adds in the order of `in`, so the bits of a row do not depend on the other rows.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-# Numbers in a vector register of the target processor. With two vectors of columns the sums of the largest tile fit
+# Numbers in a vector register of the target processor. With two vectors of columns, the sums of the largest tile fit
 # into the registers.
 LANES = 8
 LARGEST_TILE = 4
 PANEL = 2 * LANES
-# Prefetch distance in bytes: panels come from beyond the second-level cache, and the hardware prefetches too late.
+# Prefetch distance in bytes. Panels come from beyond the second-level cache, and the hardware prefetches them too late.
 AHEAD = 8192
 
 
@@ -43,7 +43,7 @@ class Matrix:
 
     @classmethod
     def of(cls, weight: Array) -> Matrix:
-        """From a matrix `[in, out]`."""
+        """Return the panels of a matrix `[in, out]`."""
         depth, columns = weight.shape
         count = -(-columns // PANEL)
         padded = np.zeros((depth, count * PANEL), np.float32)
@@ -51,9 +51,9 @@ class Matrix:
         return cls(np.ascontiguousarray(padded.reshape(depth, count, PANEL).swapaxes(0, 1)), columns)
 
     def times(self, x: Array) -> Array:
-        """x W, contiguous. x: `[n, in]`."""
+        """Return x W, contiguous. x: `[n, in]`."""
         depth = self.panels.shape[1]
-        if x.ndim != 2 or x.shape[1] != depth:  # the compiled loop would read beyond it
+        if x.ndim != 2 or x.shape[1] != depth:  # the compiled loop would read beyond the array
             raise ValueError(f"x must be [n, {depth}], got {list(x.shape)}")
         out = np.empty((len(x), len(self.panels) * PANEL), np.float32)
         multiply(x, self.panels, out)
@@ -61,7 +61,9 @@ class Matrix:
 
 
 def _tile_of(rows: int) -> Any:
-    """A function (x, packed, out, row, panel): `rows` rows of the product from `row` on, in the columns of a panel."""
+    """Return a function (x, packed, out, row, panel) that computes `rows` rows of the product, from `row` on, in one
+    panel.
+    """
 
     @intrinsic
     def tile(typing_context, x, packed, out, row, panel):
@@ -83,7 +85,7 @@ def _tile_of(rows: int) -> Any:
 
 
 def _emit_tile(builder, rows, pointers, position, sizes):
-    """The loop over `in`, with 2 · `rows` vectors of sums."""
+    """Emit the loop over `in`, with 2 · `rows` vectors of sums."""
     (x, packed, out), (row, panel), (depth, columns) = pointers, position, sizes
     index, real, lane = ir.IntType(64), ir.FloatType(), ir.IntType(32)
     vector = ir.VectorType(real, LANES)
@@ -131,7 +133,7 @@ def _emit_tile(builder, rows, pointers, position, sizes):
 
 
 def _emit_prefetch(builder, place):
-    """Prefetch the numbers `AHEAD` bytes behind a pointer, to read, into every cache."""
+    """Emit a prefetch, for reading and into every cache, of the numbers `AHEAD` bytes after a pointer."""
     byte, lane = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, lane, lane, lane])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -146,7 +148,7 @@ SIGNATURE = "void(float32[:,::1], float32[:,:,::1], float32[:,::1])"
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def multiply(x, packed, out):
-    """out = x W. x: `[n, in]`, out: `[n, panels · P]`."""
+    """Compute out = x W. x: `[n, in]`, out: `[n, panels · P]`."""
     n = x.shape[0]
     for panel in range(packed.shape[0]):
         row = 0

@@ -1,6 +1,6 @@
 """Log normalisers and scores of rows of logits on one CPU core, in two passes over each row."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rfa.runtime.text.math_numba import ONE, ZERO, exp
 
 # Columns of the result.
 NORMALISER, CALIBRATED, ENTROPY, TAIL, RANK = range(5)
-# Numbers that are summed in float32 before they are added to a sum in float64.
+# Count of numbers that are summed in float32 before they are added to a float64 sum.
 BLOCK = 256
 _SIGNATURE = "void(float32[:,::1], int64[::1], float32, float64[:,::1])"
 
 
 @kernel_jit(math_numba, fastmath={"reassoc", "contract", "nsz"})
 def score_rows(logits, tokens, temperature, out):
-    """Scores of a token in each row, as `scores.py` defines them.
+    """Score a token in each row, as `scores.py` defines the scores.
 
-    logits `[N, V]`, tokens `[N]`; out `[N, 5]`: log normalisers of logits and of logits / temperature, entropy, tail
-    and rank. A row with a number that is not finite has normalisers that are not.
+    logits: `[N, V]`. tokens: `[N]`. out: `[N, 5]`, the log normalisers of logits and of logits / temperature, the
+    entropy, the tail and the rank. The normalisers of a row with a number that is not finite are not finite either.
     """
     for i in range(logits.shape[0]):
         row = logits[i]
@@ -56,7 +56,7 @@ def score_rows(logits, tokens, temperature, out):
             tail += part_tail
             above += part_above
             equal += part_equal
-        if equal > 1:  # ties go by index
+        if equal > 1:  # ties are ordered by index
             for j in range(token):
                 above += row[j] == own
         out[i, 0] = np.float64(top) + math.log(total)
@@ -68,11 +68,11 @@ def score_rows(logits, tokens, temperature, out):
 
 @functools.cache
 def compile_kernels() -> None:
-    """Compile the kernel, or load it from the cache on disk, once in a process."""
+    """Compile the kernel, or load it from the cache on disk, once per process."""
     run_with_locks([(sys.modules[__name__], _compile)])
 
 
-@functools.cache  # threads that call at the same time enter one after the other
+@functools.cache  # threads that call at the same time enter one after another
 def _compile() -> None:
     kernel: Any = score_rows
     kernel.compile(_SIGNATURE)
