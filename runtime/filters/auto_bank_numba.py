@@ -1,6 +1,6 @@
-"""The bank of `auto`: forecasts of its filters, their mixture by past errors, and the error of the mixture.
+"""The bank of `auto`: the forecasts of its filters, their combination by past errors, and the error of the combination.
 
-Equations: `auto_numba.py`; layout: `auto_layout.py`.
+The equations are in `auto_numba.py`, and the memory layout in `auto_layout.py`.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -14,23 +14,23 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import auto_layout as at
 
 _LOG_LEADS = np.log(at.LEADS)
-# Number of forecasts over which errors are averaged, of a filter and of the mixture.
+# Number of forecasts over which the errors of a filter and of the mixture are averaged.
 FILTER_MEMORY, MIXTURE_MEMORY = 100.0, 200.0
-# Limit on an error in mean errors, and the column's minimum deviation for it.
+# Limit on an error in mean errors, and the minimum deviation of the column for it.
 LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
-# In a constant column, each further equal value multiplies the error by this.
+# In a constant column, each further equal value multiplies the error by this number.
 TIED = 0.1
 # Errors below this share of the deviation are treated as equal, because profiles have seven digits.
 SAME = 1e-6
-# Share of a squared error at one typical lag that remains at no time ahead.
+# Share of a squared error at one typical lag that remains at zero time ahead.
 LEAST_GROWTH = 0.05
-# Number of errors from which a horizon uses its own; the weight of errors of overlapping forecasts.
+# Number of errors from which a horizon uses its own errors, and the weight of errors of overlapping forecasts.
 ENOUGH, OVERLAP = 3.0, np.minimum(1.5 * at.STRIDES / at.LEADS, 1.0)
-# Prior errors of a walk; variance of a slope times n³, half that of a least-squares line.
+# Prior errors of a walk, and the variance of a slope times n³, half of that of a least-squares line.
 WALKS, LINES = 1.0, 6.0
 # Exponent of the ratio of errors in the weights.
 POWER = 12
-# The error of a filter without a forecast, and the least ratio of errors: weights near 0 compared with 1.
+# Error of a filter without a forecast, and the smallest ratio of errors, for weights close to 0.
 NO_BOUND, LEAST_RATIO = 1e300, 1e-20
 
 
@@ -59,7 +59,7 @@ def slot_of(state, j, ahead):
 
 @inline_jit
 def set_reach(state, steps):
-    """Set the change of a level by a slope of 1 over `steps` typical lags."""
+    """Set the change of a level that a slope of 1 causes over `steps` typical lags."""
     for trend in range(at.TRENDS):
         reach = (1 - np.exp(at.LOG_DAMPING[trend] * steps)) / (1 - at.DAMPING[trend])
         for j in range(at.PROFILES):
@@ -68,7 +68,7 @@ def set_reach(state, steps):
 
 @inline_jit
 def forecast_bank(state, memory, ahead):
-    """Compute the forecasts at `ahead`. The season of a profile is ABSENT where it has none."""
+    """Compute the forecasts at `ahead`. The season of a profile is ABSENT if the profile has none."""
     for j in range(at.PROFILES):
         season = 0.0
         if j > 0:
@@ -85,7 +85,9 @@ def forecast_bank(state, memory, ahead):
 
 @inline_jit
 def lead_below(steps):
-    """Return the index of the last horizon up to `steps`, and the position between it and the next in log time."""
+    """Return the index of the last horizon up to `steps`, and the position between it and the next horizon in log
+    time.
+    """
     low = 0
     while low < at.LEAD_COUNT - 1 and at.LEADS[low + 1] <= steps:
         low += 1
@@ -150,7 +152,7 @@ def mix(state, low, share):
 
 @inline_jit
 def spread_of_forecasts(state, mean, total):
-    """Return the mean square of the forecasts' distances from their mean."""
+    """Return the mean square of the distances of the forecasts from their mean."""
     for i in range(at.KINDS):
         square = 0.0
         for j in range(at.PROFILES):
@@ -162,22 +164,22 @@ def spread_of_forecasts(state, mean, total):
 
 @inline_jit
 def _independent_errors(state, lead):
-    """Return the effective number of errors at a horizon, since overlapping forecasts have similar errors."""
+    """Return the effective number of errors at a horizon, because overlapping forecasts have similar errors."""
     return state[at.MIXED + lead] * OVERLAP[lead]
 
 
 @inline_jit
 def _error_growth(steps, walk, line):
-    """Return the squared error `steps` ahead relative to one step: parts of a level, a walk and a line."""
+    """Return the squared error `steps` ahead relative to one step, the sum of parts of a level, a walk and a line."""
     return max(1 + (steps - 1) * walk + max(steps * steps - 1, 0.0) * line, LEAST_GROWTH)
 
 
 @inline_jit
 def mixture_error(state, steps, low, share):
-    """Return the mixture's error `steps` ahead, between the horizons `low` and `low + 1`.
+    """Return the error of the mixture `steps` ahead, between the horizons `low` and `low + 1`.
 
     Returns:
-        Mean absolute error, one over the number of errors behind it, and its share without any.
+        The mean absolute error, one over the number of errors that it is based on, and its share that lacks errors.
     """
     count = max(state[at.COUNT] - 1, 1.0)
     walk = (count * state[at.GAIN] * state[at.GAIN] + WALKS) / (count + WALKS)
@@ -225,7 +227,9 @@ def score_bank(state, lead, value, forecasts):
 
 @inline_jit
 def score_mixture(state, lead, error, stands):
-    """Update the mixture's error. In a constant column (`stands`) an error of 0 only reflects its resolution."""
+    """Update the error of the mixture. In a constant column (`stands`), an error of 0 only reflects the column's
+    resolution.
+    """
     count = min(state[at.MIXED + lead] + 1, MIXTURE_MEMORY)
     mean, floor = state[at.MIXTURE + lead], LEAST_SHARE * state[at.DEVIATION]
     bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > at.YOUNG else error

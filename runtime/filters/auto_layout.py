@@ -1,12 +1,12 @@
-"""The memory of `auto`: positions of the values of a column in its state, its memory and the scratch.
+"""Memory layout of `auto`: positions of the values of a column in its state, its memory and the scratch.
 
 A state has SMALL values, which an observation changes in a copy until it is accepted, and the due times of pending
-forecasts. A memory has profiles, pending forecasts and the last observations, which `remember` changes once the
+forecasts. A memory contains profiles, pending forecasts and the last observations, which `remember` changes once the
 observation is accepted.
 
 The bank has BANK lanes, KINDS for each profile. Loops over adjacent lanes without branches become vector instructions.
-Scratch follows the copy of the state in one array, whose parts the compiler knows not to overlap. Values of a profile
-are repeated for each of its lanes.
+The scratch follows the copy of the state in one array, whose parts do not overlap as far as the compiler can see.
+Values of a profile are repeated for each of its lanes.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ import numpy as np
 LEADS = np.array([1.0, 4.0, 12.0, 24.0, 48.0, 168.0, 336.0])
 LEAD_COUNT, MOST_PENDING = len(LEADS), 16
 STRIDES = np.maximum(np.ceil(LEADS / MOST_PENDING), 1).astype(np.int64)
-# Kinds of filters: the drift of the levels; then the gains and the damping of the trends.
+# Kinds of filters: the drift of the levels, then the gains and the damping of the trends.
 DRIFTS = np.array([1e-5, 3e-4, 0.01, 0.1, 1.0, 100.0])
 TREND_LEVEL, TREND_SLOPE, DAMPING = np.array([0.7, 0.25]), np.array([0.15, 0.02]), np.array([0.9, 0.98])
 LOG_DAMPING = np.log(DAMPING)
 LEVELS, TRENDS = len(DRIFTS), len(DAMPING)
 KINDS = LEVELS + TRENDS
-# The level that a profile is relative to.
+# Level to which the values of a profile are relative.
 GROUND = 3
 NO_SEASON, DAY, WEEK, FOUND = range(4)
 PROFILES = 4
 BANK = PROFILES * KINDS
 SLOTS = np.array([0, 720, 1008, 512])
 RING = 1024
-# Number of rows from which the typical lag sets up the profiles; minimum slots of a profile.
+# Number of rows after which the typical lag determines the profiles, and the minimum number of slots of a profile.
 SET_UP, FEWEST_SLOTS = 16, 4.0
-# Number of errors up to which a filter or the mixture counts as young.
+# Number of errors up to which a filter or the mixture is young.
 YOUNG = 20.0
 # Minimum error, as a share of |y|.
 RESOLUTION, TINY = 1e-12, 1e-150
 # Marks a missing forecast.
 ABSENT = 3e38
-# Variance of a column without observations, at 0.
+# Variance of a column without observations, around 0.
 UNKNOWN_VARIANCE = 1e12
 
-# A state.
+# Layout of a state.
 COUNT, ROWS, ORIGIN, ELAPSED, DEVIATION, CENTRE, GAIN, NEXT_SEARCH, LARGEST, VARIANCE, FIT = range(11)
 PERIOD = 11
-USED = PERIOD + PROFILES  # slots of a profile; 0 for none
+USED = PERIOD + PROFILES  # number of slots of a profile; 0 if it is not used
 IS_COMPLETE = USED + PROFILES  # whether a whole period has passed
 SPREAD = IS_COMPLETE + PROFILES
 BASE = SPREAD + BANK  # level or trend of each lane
@@ -58,13 +58,13 @@ PENDING_COUNT = FIRST_PENDING + LEAD_COUNT
 SMALL = -(-(PENDING_COUNT + LEAD_COUNT) // KINDS) * KINDS
 DUE = SMALL  # due times of the pending forecasts, which are not copied
 STATE = DUE + LEAD_COUNT * MOST_PENDING
-# A memory: profiles with the visits of their slots, the last observations, the pending forecasts.
+# Layout of a memory: profiles with the number of visits to each slot, the last observations, and the pending forecasts.
 PROFILE = np.concatenate(([0], 2 * np.cumsum(SLOTS)))[:-1]
 LAST = int(2 * SLOTS.sum())
 PENDING = LAST + RING
 MEMORY = PENDING + (LEAD_COUNT - 1) * MOST_PENDING * (BANK + 1)
 # Scratch after the copy of a state. By lane: forecasts, weights, the season, the part of a slope, and operands. By
-# kind: sums. By profile: its season, and its level before. Then the value, and the observations of a search, followed
+# kind: sums. By profile: its season and its previous level. Then the value, and the observations of a search, followed
 # by zeros.
 FORECASTS = SMALL
 WEIGHTS, ADDED, REACH, ONE, TWO, THREE, FOUR = (FORECASTS + k * BANK for k in range(1, 8))

@@ -6,30 +6,30 @@ Each filter i of the bank is a Kalman filter of a small system, of the column mi
     trend   x' = x + b (1 - φ^tau) / (1 - φ), b' = φ^tau b, with gains in steady state
 
 tau is the lag divided by the typical lag of the stream. The gain has the Student-t weight w(z) of MATH.md, where z is
-the innovation divided by the filter's own mean error. The two fastest levels have no weight, so that they follow jumps.
-The profiles are: none, the day, the week (for times in seconds), and a period found from the autocorrelation of the
-last observations. A profile has a value for each slot of its period: the mean of the observations there minus the
-level. An outlier counts by its weight, unless the previous observation in its slot was an outlier too.
+the innovation divided by the filter's own mean error. The two fastest levels are not weighted, so that they follow
+jumps. The profiles are: none, the day, the week (for times in seconds), and a period found from the autocorrelation of
+the last observations. A profile has a value for each slot of its period: the mean of the observations there minus the
+level. An outlier counts with its weight, unless the previous observation in its slot was an outlier too.
 
-The best filter depends on the horizon. For each horizon of LEADS (in typical lags) the mean absolute error E_l,e of
+The best filter depends on the horizon. For each horizon in LEADS (in typical lags), the mean absolute error E_l,e of
 every filter's forecasts is tracked. The estimate is the mean of all forecasts with the weights
 
     w_l,e ∝ (E_l,e / min_e E_l,e)^(-12)
 
-between two horizons with E interpolated in log time. With fewer than 12 errors the weights are E^(-n), the likelihood
+between two horizons, with E interpolated in log time. With fewer than 12 errors, the weights are E^(-n), the likelihood
 of an unknown scale. The mean absolute error of the mixture, A_l, gives the deviation √(π/2) A_l of Student's t
-(student.py).
-Its degrees of freedom are the number of independent errors: n at one lag, and 1.5 n s / h for n forecasts h lags ahead
-that begin s lags apart. A horizon with fewer than ENOUGH of them is completed by the previous one, whose squared error
-grows from one lag ahead as
+(student.py). Its degrees of freedom are the number of independent errors: n at one lag, and 1.5 n s / h for n forecasts
+h lags ahead that begin s lags apart. A horizon with fewer than ENOUGH of them is completed by the previous horizon,
+whose squared error grows from one lag ahead as
 
     1 + (h - 1) κ + (h² - 1) LINES / (n + 2)³           κ = (n k² + WALKS) / (n + WALKS)
 
-the terms of a local level with the mixture's gain k, of a walk, and of a line with uncertain slope; and by the variance
-among the filters. An error after a shorter lag is scaled to the typical lag.
+which are the terms of a local level with the mixture's gain k, of a walk, and of a line with uncertain slope; and by
+the variance among the filters. An error after a shorter lag is scaled to the typical lag.
 
-Before the observation the state has a share k of the variance of the innovation. Afterwards it has k (1 - k) by the
-errors including this one, or the variance among the filters if larger; and w (1 - w) k² e² for a possible outlier.
+Before the observation, the state has a share k of the variance of the innovation. Afterwards, it has k (1 - k) of it,
+from the errors including this one, or the variance among the filters if that is larger; and w (1 - w) k² e² for a
+possible outlier.
 
 Values are relative to the first observation. Results are invariant to shifts of time, and scale with y. The memory
 layout is in `auto_layout.py`.
@@ -62,15 +62,15 @@ from rfa.runtime.filters.correlation import joint_square
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.student import normal_square, stretching, widening
 
-# Periods of the profiles in seconds, 0 where the period is found or there is none.
+# Periods of the profiles in seconds, 0 if the period is found from the data or there is none.
 CLOCK = np.array([0.0, 86_400.0, 604_800.0, 0.0])
-# Rows at the first search for a period. They double up to the size of the ring.
+# Number of rows at the first search for a period. It doubles up to the size of the ring.
 FIRST_SEARCH = 64
 INVERSE_NU = 0.05
 MEAN_TO_STD = np.sqrt(np.pi / 2)
-# The error before a second observation, as a share of |y|.
+# Error before a second observation, as a share of |y|.
 FIRST_GUESS = 0.25
-# Limit on an innovation in deviations; in a constant column, the number of constant values.
+# Limit on an innovation in deviations and, in a constant column, on the number of constant values.
 FURTHEST_OFF = 1e3
 OUTLIERS = (0.02, 10.0)
 
@@ -81,12 +81,12 @@ def _by_lane(levels, trends):
     return np.tile(kinds, at.PROFILES)
 
 
-# By lane: whether it is a trend, its gains, and whether outliers weigh less.
+# By lane: whether it is a trend, its gains, and whether outliers are weighted.
 IS_TREND = _by_lane(0.0, 1.0)
 DRIFT = _by_lane(at.DRIFTS, 0.0)
 LEVEL_GAIN, SLOPE_GAIN = _by_lane(0.0, at.TREND_LEVEL), _by_lane(0.0, at.TREND_SLOPE)
 IS_ROBUST = _by_lane(np.arange(at.LEVELS) <= at.GROUND, 1.0)
-# The damping of a slope over a typical lag, and the sum of a slope over each of LEADS.
+# Damping of a slope over a typical lag, and the sum of a slope over each horizon in LEADS.
 DAMPED = _by_lane(1.0, at.DAMPING)
 REACHES = np.stack([_by_lane(0.0, (1 - at.DAMPING**lead) / (1 - at.DAMPING)) for lead in at.LEADS])
 
@@ -118,12 +118,12 @@ def _weight(off, error):
 
 @inline_jit
 def _update(state, value, noise):
-    """Update all filters with a value. `noise` is the ratio of its noise variance to the usual one."""
+    """Update all filters with a value. `noise` is the ratio of its noise variance to the usual noise variance."""
     is_first, is_old = state[at.COUNT] == 0, state[at.COUNT] > at.YOUNG
     for j in range(at.PROFILES):
         before, season = state[at.BASE + j * at.KINDS + at.GROUND], state[at.SEASON + j]
         state[at.LEVEL_BEFORE + j] = before
-        # A slot without observations starts where it leaves the level unchanged.
+        # A slot without observations starts at the value that leaves the level unchanged.
         set_profile(state, at.ONE, j, value - season if season != at.ABSENT else before)
         set_profile(state, at.TWO, j, 1.0 if j == 0 or state[at.IS_COMPLETE + j] > 0 else 0.0)
     most = max(noise, 1.0)
@@ -152,7 +152,9 @@ def _gain(state, total, noise):
 
 @inline_jit
 def _filtered(state, total):
-    """Return the mixture of the filters' estimates, with the weights one step ahead, and the variance among them."""
+    """Return the mixture of the filters' estimates, with the weights for one step ahead, and the variance among
+    them.
+    """
     for i in range(at.KINDS):
         mean = 0.0
         for j in range(at.PROFILES):
@@ -166,7 +168,7 @@ def _filtered(state, total):
 
 @inline_jit
 def _inverse_dof(state):
-    """Return one over the number of scored errors, at least one."""
+    """Return one over the number of scored errors, which counts as at least one."""
     return 1 / max(state[at.COUNT] - 1, 1.0)
 
 
@@ -192,7 +194,9 @@ def _score_pending(state, due, memory, value, is_seen, lag, unit):
 
 @source_inline_jit
 def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_dof, a):
-    """Update column a with a value, NaN if missing. Return nis, weight, log-determinant, and whether it counts."""
+    """Update column a with a value, NaN if missing. Return nis, weight, log-determinant, and whether the value
+    counts.
+    """
     is_seen, noise = value == value, scale * scale
     is_first = state[at.COUNT] == 0
     if is_seen and is_first:
@@ -203,7 +207,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
     rest = value - state[at.ORIGIN] if is_seen else 0.0
     if is_seen:
         state[at.LARGEST] = max(state[at.LARGEST], abs(value))
-    # After `_predict` the estimates are forecasts 0 steps ahead.
+    # After `_predict`, the estimates are forecasts 0 steps ahead.
     _predict(state, tau)
     forecast_bank(state, memory, 0.0)
     mean, total = mix(state, 0, 0.0)
@@ -239,7 +243,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
         state[at.CENTRE] += (rest - state[at.CENTRE]) / size
         state[at.GAIN] = gain
         state[at.COUNT] += 1
-        # From the errors including this one, the variance among the filters, and a possible outlier.
+        # The variance follows from the errors including this one, the variance among the filters, and a possible
+        # outlier.
         inverse_dof[1, a] = _inverse_dof(state)
         error, _, _ = mixture_error(state, tau, low, share)
         kept = gain / (gain + (1 - gain) * noise) if gain < 1 else 1.0
@@ -254,7 +259,7 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
     state[at.VALUE] = rest if is_seen else mean
     out.mean[a] = state[at.ORIGIN] + filtered
     out.covariance[a, a], out.innovation_covariance[a, a] = after, spread * wide
-    # At least the variance after the observation, because smoothing never increases a variance.
+    # It is at least the variance after the observation, because smoothing never increases a variance.
     out.predicted_mean[a] = 0.0 if is_first else state[at.ORIGIN] + mean
     out.predicted_covariance[a, a] = max(prior, after)
     log_det = np.log(spread * stretching(square, inverse_dof[0, a]))
@@ -271,8 +276,9 @@ def observe(state, due, memory, values, lag, unit, scale, out, inverse_dof, join
         memory: `[P, MEMORY]`.
         lag, unit: Time since the previous observation, and the typical lag.
         scale: Factor on the standard deviation of the noise.
-        inverse_dof: Written: 1/ν of innovation and state, `[2, P]` (student.py).
-        joint: z (written), the learned moments and scratch of correlation.py. It has no rows for separate columns.
+        out: Buffers for the outputs.
+        inverse_dof: Output. 1/ν of innovation and state, `[2, P]` (student.py).
+        joint: z (output), the learned moments and the scratch of correlation.py. Without rows if columns are separate.
     """
     z, learned, factor = joint
     is_joint = len(learned) > 0

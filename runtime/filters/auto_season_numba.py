@@ -1,6 +1,6 @@
 """The seasons of `auto`: profiles of a period, and the search for a period.
 
-Equations: `auto_numba.py`; layout: `auto_layout.py`.
+The equations are in `auto_numba.py`, and the memory layout in `auto_layout.py`.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -31,7 +31,7 @@ def add_to_profiles(state, memory, rest, unit):
         if state[at.ELAPSED] > state[at.PERIOD + j] + at.SET_UP * unit:
             state[at.IS_COMPLETE + j] = 1.0
         slot = slot_of(state, j, 0.0)
-        # A slot with many observations per period forgets a period as slowly as a slot with one.
+        # A slot with many observations per period forgets a period as slowly as a slot with one observation.
         least = PROFILE_GAIN * min(slots * unit / state[at.PERIOD + j], 1.0)
         entry, visits = at.PROFILE[j] + slot, at.PROFILE[j] + slots + slot
         above = rest - state[at.LEVEL_BEFORE + j]
@@ -40,7 +40,7 @@ def add_to_profiles(state, memory, rest, unit):
             memory[visits] = 1
             continue
         count, is_odd = abs(memory[visits]), state[at.FIT] < ODD
-        # An outlier counts fully only if the previous one in its slot was an outlier too.
+        # An outlier counts fully only if the previous observation in its slot was an outlier too.
         weight = 1.0 if is_odd and memory[visits] < 0 else state[at.FIT]
         memory[entry] += weight * max(1 / (count + 1), least) * (above - memory[entry])
         count = min(count + 1, 1 / least)
@@ -49,7 +49,7 @@ def add_to_profiles(state, memory, rest, unit):
 
 @inline_jit
 def search_period(state, memory, unit, count):
-    """Search the last observations for a period, and set up a profile for a new one."""
+    """Search the last observations for a period, and set up a profile for a new period."""
     first = int(state[at.ROWS]) - count
     for k in range(count):
         state[at.SEARCHED + k] = memory[at.LAST + (first + k) % at.RING]
@@ -77,7 +77,7 @@ def search_period(state, memory, unit, count):
     for lead in range(at.LEAD_COUNT):
         state[at.SCORED + lead * at.PROFILES + at.FOUND] = 0.0
         for e in range(at.FOUND * at.KINDS, at.BANK):
-            # Until it has a score, it counts as the worst lane without a season.
+            # Until it has a score, it gets the error of the worst lane without a season.
             state[at.ERROR + lead * at.BANK + e] = _worst_error(state, lead)
             if lead > 0:
                 for entry in range(at.MOST_PENDING):
@@ -94,10 +94,11 @@ def _worst_error(state, lead):
 
 @inline_jit
 def dominant_period(rest, count):
-    """Return the lag of the highest autocorrelation of values around their line, or 0 without a peak.
+    """Return the lag with the highest autocorrelation of values around their line, or 0 without a peak.
 
     Args:
         rest: `count` values and LAGS_AT_ONCE more. Overwritten with the bounded residuals of the line, and zeros.
+        count: Number of values.
     """
     middle, mean, slope, square = (count - 1) / 2, 0.0, 0.0, 0.0
     for k in range(count):
@@ -138,7 +139,9 @@ def dominant_period(rest, count):
 
 @inline_jit
 def _products(rest, lag, count):
-    """Return sums of products of values at `lag` and the next LAGS_AT_ONCE - 1 lags. Zeros follow the values."""
+    """Return the sums of products of values at `lag` and at the next LAGS_AT_ONCE - 1 lags. Zeros must follow the
+    values.
+    """
     a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(count - lag):
         one, start = rest[k], k + lag

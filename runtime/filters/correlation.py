@@ -1,12 +1,13 @@
 """The correlation of a stream's columns, learned from its innovations, and the joint squared distance of a row.
 
 z `[P]` are the standardised innovations of a row. u is z bounded at BOUND, and 0 for missing columns. The running mean
-of u uᵀ is a covariance whatever was missing, so
+of u uᵀ is a covariance, whichever values were missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 
-is positive definite: n rows are shrunk towards no correlation, and each column keeps an independent part. The joint
-square is z_sᵀ R_ss⁻¹ z_s for the observed columns s, chi-square with as many degrees of freedom for normal z.
+is positive definite. n rows are shrunk towards no correlation, and each column keeps an independent part. The joint
+square is z_sᵀ R_ss⁻¹ z_s for the observed columns s. For normal z, it is chi-square with as many degrees of freedom as
+there are observed columns.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -18,7 +19,7 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-# Bound of |z|; minimum independent part of a column; rows of the running mean.
+# Bound of |z|, minimum independent part of a column, and number of rows of the running mean.
 BOUND, OWN, MEMORY = 3.0, 0.01, 1000.0
 
 
@@ -27,14 +28,14 @@ def joint_square(z, learned, factor):
     """Return z_sᵀ R_ss⁻¹ z_s and log |R_ss|.
 
     Args:
-        z: `[P]`, NaN where a column is not in s.
+        z: `[P]`, NaN if a column is not in s.
         learned: `[P + 1, P]`, means of products on and below the diagonal, and n in the last row.
         factor: `[P + 1, P]`, overwritten.
     """
     size, square, log_det = len(z), 0.0, 0.0
     shared = (1 - OWN) * learned[size, 0] / (size + 1 + learned[size, 0])
     for a in range(size):
-        # A missing column counts as 0, without correlations.
+        # A missing column counts as 0 and has no correlations.
         is_seen = z[a] == z[a]
         rest, pivot = z[a] if is_seen else 0.0, 1.0
         for b in range(a):

@@ -1,16 +1,17 @@
 """Compiled update of one stream of a linear filter with one observation, under the capped rule.
 
-Equations: `rfa.model.recurrence.dense` (capped rule, K passes, missing components, jump detection), in float64. Results
-equal those of `LinearFilter` in float64, in the coordinates of the state. The rule that learns the noise is in
-`dense_numba_learned.py`, the layout of `work` in `linear_rows.py`.
+The equations are in `rfa.model.recurrence.dense` (capped rule, K passes, missing components, jump detection), computed
+here in float64. Results equal those of `LinearFilter` in float64, in the coordinates of the state. The rule that learns
+the noise is in `dense_numba_learned.py`, and the layout of `work` in `linear_rows.py`.
 
-Two forms differ from `dense.py`, to save operations. With T = w C P Cᵀ + R, S_w⁻¹ = w T⁻¹ avoids division by the weight
-w; T and S are factored as L D Lᵀ, without roots. With A = P - K C P, Joseph's form (I - K C) P (I - K C)ᵀ + K R Kᵀ / w
+Two forms differ from `dense.py` to save operations. With T = w C P Cᵀ + R, S_w⁻¹ = w T⁻¹ avoids division by the weight
+w. T and S are factored as L D Lᵀ, without roots. With A = P - K C P, Joseph's form (I - K C) P (I - K C)ᵀ + K R Kᵀ / w
 is
 
     A + (K R / w - A Cᵀ) Kᵀ
 
-The bracket is only rounding: like Joseph's form, it removes the error of A along the observed directions.
+The bracket consists of rounding errors only. Like Joseph's form, it removes the error of A along the observed
+directions.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -52,7 +53,7 @@ def _spread_row(work, sizes, i):
 
 @inline_jit
 def _mask_missing(work, sizes):
-    """Set which components were observed, and the noise of the observation, with 0 and 1 where missing."""
+    """Determine which components were observed, and the noise of the observation, with 0 and 1 where missing."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     work[u(rows.seen)] = 0.0
@@ -90,7 +91,7 @@ def _cross_row(work, sizes, i):
 
 @inline_jit
 def _innovate(work, sizes):
-    """Compute innovation e, its covariance S = signal + noise of the observed components, and e'S⁻¹e."""
+    """Compute the innovation e, its covariance S = signal + noise for the observed components, and eᵀS⁻¹e."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for a in range(p):
@@ -119,7 +120,7 @@ def _innovate(work, sizes):
 
 @inline_jit
 def _compare(work, sizes, inverse_nu):
-    """Compare the predicted alternative with the filter and compute the growth of the prior by a jump."""
+    """Compare the predicted alternative with the filter, and compute the growth of the prior at a jump."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for i in range(n):
@@ -156,7 +157,7 @@ def _compare(work, sizes, inverse_nu):
 
 @inline_jit
 def _count_evidence(work, sizes, inverse_nu):
-    """Evidence stays 0 where the filter does better, so the logarithm is rarely needed."""
+    """Update the evidence. It stays 0 where the filter predicts better, so the logarithm is rarely needed."""
     rows = rows_of(sizes)
     evidence, ratio = work[u(rows.evidence)], work[u(rows.ratio)]
     if evidence > 0 or ratio > 1:
@@ -171,7 +172,7 @@ def _update_rival(work, sizes, patience):
     rows = rows_of(sizes)
     evidence = work[u(rows.evidence)]
     work[u(rows.jump)] = 1.0 if evidence >= patience - 1 else 0.0
-    # An alternative that differs from the filter and did worse restarts from the filter.
+    # An alternative that differs from the filter and predicted worse restarts from the filter.
     work[u(rows.rival_distance)] = work[u(rows.rival_distance)] if evidence <= 0 else 0.0
     for i in range(n):
         kept = work[u(rows.rival + i)]
@@ -215,7 +216,7 @@ def _weigh(work, sizes, inverse_nu):
 
 @inline_jit
 def _reweigh(work, sizes, inverse_nu):
-    """A pass after the first, with the posterior residual (R / w) S_w⁻¹ e = R T⁻¹ e."""
+    """Run a pass after the first one, with the posterior residual (R / w) S_w⁻¹ e = R T⁻¹ e."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     factor(work, sizes, rows.weighted, rows.weight)
@@ -231,7 +232,7 @@ def _reweigh(work, sizes, inverse_nu):
 
 @inline_jit
 def _condition_row(work, sizes, i):
-    """Compute gain K = w P Cᵀ T⁻¹, mean and covariance (see the module docstring). Rows before `i` are done."""
+    """Compute the gain K = w P Cᵀ T⁻¹, and mean and covariance (see the module docstring). Rows before `i` are done."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     gain, scaled, excess, product = rows.gain + i * p, rows.scaled + i * p, rows.excess + i * p, rows.product + i * n
@@ -265,7 +266,7 @@ def _condition_row(work, sizes, i):
 
 @inline_jit
 def keep_rival(work, sizes):
-    """Store the alternative relative to the filter after its step; none after a jump."""
+    """Store the alternative relative to the filter after its step. After a jump, there is none."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     for i in range(n):

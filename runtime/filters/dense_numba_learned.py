@@ -1,9 +1,9 @@
 """Compiled update of one stream of a linear filter with one observation, under the rule that learns the noise.
 
-Equations: "Learned noise" in `dense.py`: a Kalman update for each factor s_k on R, and the moments of their mixture
-with weights g_k. Here all factors cost as much as one, in coordinates of the observation in which R is the identity and
-C P Cᵀ
-is diagonal: with T R Tᵀ = I, T C P Cᵀ Tᵀ = diag(v), innovation z = T e and Z = P Cᵀ Tᵀ
+The equations are under "Learned noise" in `dense.py`: a Kalman update for each factor s_k on R, and the moments of
+their mixture with weights g_k. Here, all factors together cost as much as one, in coordinates of the observation in
+which R is the identity and C P Cᵀ is diagonal. With T R Tᵀ = I, T C P Cᵀ Tᵀ = diag(v), innovation z = T e and
+Z = P Cᵀ Tᵀ,
 
     r_ik = 1 / (v_i + s_k)         N(e; 0, C P Cᵀ + s_k R) ∝ prod_i r_ik^½ exp(-z_i² r_ik / 2)
     h_i = sum_k g_k r_ik           mean + Z diag(h) z
@@ -16,10 +16,10 @@ factors, is
 
 where D is a sum of positive terms, and A is corrected along the observed directions as in `dense_numba.py`.
 
-T is found by a factorisation of R and Jacobi rotations: one for two components, which is exact, and sweeps for more. A
-missing component has v = 0, is separate from the others and has no effect.
+T is computed by a factorisation of R and Jacobi rotations: one rotation for two components, which is exact, and sweeps
+for more. A missing component has v = 0. It is separate from the others and has no effect.
 
-The layout is that of `linear_rows.py`, followed by the rows of `LearnedRows`, of which the counts are the first.
+The layout is that of `linear_rows.py`, followed by the rows of `LearnedRows`, which begin with the counts.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -48,9 +48,9 @@ FACTORS, WIDEST = len(NOISE_FACTORS), max(NOISE_FACTORS)
 _SIZES, _KEPT = np.array(NOISE_FACTORS), KEPT_PRIOR * np.array(PRIOR_COUNTS)
 # Rotations smaller than the rounding of their operands are skipped.
 LEAST_TURN = 2.0**-52
-# Maximum number of sweeps of Jacobi rotations. A few are enough.
+# Maximum number of sweeps of Jacobi rotations. A few suffice.
 MOST_SWEEPS = 30
-# Densities below it are scaled, so that a product of many does not vanish.
+# Densities below this are scaled, so that a product of many does not vanish.
 LEAST_DENSITY = 1e-150
 
 
@@ -103,7 +103,7 @@ def learned_rows_of(sizes):
 
 
 def scratch_size(sizes: tuple[int, int, bool], *, learns: bool) -> int:
-    """Return the size of `work`: the layout, and the lag of its F and Q."""
+    """Return the size of `work`, which contains the layout and the lag of its F and Q."""
     end = int(getattr(rows_of, "py_func", rows_of)(sizes).end)
     return (int(getattr(_learned_rows, "py_func", _learned_rows)(end, sizes[1]).end) if learns else end) + 1
 
@@ -114,7 +114,7 @@ def _add_product(work, out, row, other):
     work[u(out)] += work[u(row)] * work[u(other)]
 
 
-# The coordinates of the observation.
+# Coordinates of the observation.
 
 
 @inline_jit
@@ -122,7 +122,7 @@ def _whiten(work, sizes):
     """Compute T with T R Tᵀ = I, and C P Cᵀ in its coordinates."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
-    # Of R alone, without the state.
+    # These coordinates depend on R only, not on the state.
     work[u(rows.weight)] = 0.0
     factor(work, sizes, rows.weighted, rows.weight)
     for i in range(p):
@@ -204,19 +204,19 @@ def _project(work, sizes):
         add_dot(work, learned.signal + i, 1.0, learned.modes + i * p, 1, rows.innovation, 1, p)
 
 
-# The weights of the factors.
+# Weights of the factors.
 
 
 @inline_jit
 def _size(work, sizes, least):
-    """Return s_k. The largest is at least e'S⁻¹e."""
+    """Return s_k. The largest factor is at least eᵀS⁻¹e."""
     reach = min(work[u(rows_of(sizes).gate)], LARGEST_FACTOR)
     return max(least, reach if least == WIDEST else 0.0)
 
 
 @inline_jit
 def _respond(work, sizes, k):
-    """Compute r of factor k, and its count times its density, as a product and half an exponent."""
+    """Compute r for factor k, and its count times its density, as a product and half an exponent."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     share, penalty, least = learned.share + k, learned.penalty + k, _SIZES[k]
@@ -231,7 +231,7 @@ def _respond(work, sizes, k):
         work[u(learned.response + k * p + i)] = response
         density = work[u(share)]
         is_small = density < LEAST_DENSITY
-        # Relative to the density under R itself, which all factors share.
+        # The density is relative to that under R itself, a factor that all terms share.
         ratio = math.sqrt((variance + 1) * response) if work[u(rows.present + i)] > 0 else 1.0
         work[u(share)] = density * (1 / LEAST_DENSITY if is_small else 1.0) * ratio
         work[u(penalty)] += 0.5 * (min(signal * signal, LARGEST_NIS) * response) - (
@@ -268,7 +268,7 @@ def _clear(work, sizes):
 
 @inline_jit
 def _weigh(work, sizes, k):
-    """Return the weight of factor k, and its part in the weight and in h. At a jump the noise is R."""
+    """Return the weight of factor k, and add its part to the weight and to h. At a jump, the noise is R."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     least = _SIZES[k]
@@ -282,7 +282,7 @@ def _weigh(work, sizes, k):
 
 @inline_jit
 def _fade(work, sizes, factors):
-    """Update the counts, which remember MEMORY observations besides the retained prior. A weight is at most 1."""
+    """Update the counts, which include MEMORY observations besides the retained prior. A weight is at most 1."""
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     work[u(learned.total)] = 0.0
     for k in range(factors):
@@ -298,12 +298,12 @@ def _fade(work, sizes, factors):
         work[u(learned.counts + k)] = after if is_seen else count
 
 
-# The moments of the mixture.
+# Moments of the mixture.
 
 
 @inline_jit
 def _spread(work, sizes, k):
-    """Add the part of factor k in D."""
+    """Add the part of factor k to D."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
     least = _SIZES[k]
@@ -374,7 +374,8 @@ def _mix_row(work, sizes, i):
 def update(work, sizes, rule):
     """Compute the posterior from the prediction and its innovation.
 
-    The rule has the number of factors instead of passes: a variable, so that numba does not unroll the loops over them.
+    The rule contains the number of factors instead of passes, as a variable, so that numba does not unroll the loops
+    over them.
     """
     n, _, _ = sizes
     _, factors, patience = rule

@@ -1,7 +1,7 @@
-"""Compiled step of a linear filter with one observation, with every output of a filter.
+"""Compiled step of a linear filter with one observation, with all outputs of a filter.
 
-Equations: those of `dense_numba.py`, in float64. The outputs are those of `FilterOutput` in `state_filter.py`. Results
-of a stream are bitwise independent of the other streams in a call.
+The equations are those of `dense_numba.py`, computed in float64. The outputs are those of `FilterOutput` in
+`state_filter.py`. The bits of a stream's results do not depend on the other streams of a call.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -32,8 +32,8 @@ class LinearSystem(NamedTuple):
         sizes: n, P, and whether C is the first rows of the identity.
         sensor: C, b and R in one row.
         modes: Rates, basis, dual, powers and noises.
-        rule: 1/nu, passes or factors, and patience.
-        outliers: Their share and scale in the predictive density.
+        rule: 1/nu, number of passes or factors, and patience.
+        outliers: Share and scale of outliers in the predictive density.
     """
 
     sizes: tuple[int, int, bool]
@@ -44,7 +44,7 @@ class LinearSystem(NamedTuple):
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> LinearSystem:
-        """Create from a configuration."""
+        """Return the parameters for a configuration."""
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         n, p = len(drift), len(noise)
         matrix = np.eye(n) if config.observation is None else np.asarray(config.observation)
@@ -52,7 +52,7 @@ class LinearSystem(NamedTuple):
         leads = bool(p <= n and (matrix == np.eye(p, n)).all())
         found, process_noise = spectrum(drift), np.asarray(config.process_noise)
         parts = (found.rates, found.basis, found.dual, found.powers(), found.noises(process_noise))
-        # Without robust weights every pass gives weight 1, and every jump is followed.
+        # Without robust weights, every pass gives weight 1, and the filter follows every jump.
         rule = 0.0, 1, 0
         if config.nu is not None:
             rule = 1 / config.nu, FACTORS if learns_noise(config) else config.inner, config.reacquire or 0
@@ -64,7 +64,7 @@ class LinearSystem(NamedTuple):
 
 
 def learns_noise(config: LinearFilterConfig) -> bool:
-    """Whether the filter learns the noise."""
+    """Return whether the filter learns the noise."""
     return config.nu is not None and config.rule == "learned"
 
 
@@ -107,10 +107,11 @@ def load_sensor(system, work):
 def _observe(update, beyond, system, work, state, value, lag, scale, out):
     """Update the stream `[S]` in `state` with values, NaN where missing.
 
-    One function, because its division would change which products are fused with additions.
+    This is one function, because dividing it would change which products are fused with additions.
 
     Args:
-        beyond: Values of the state after those of `linear_rows`.
+        update: Function that computes the posterior.
+        beyond: Number of values of the state after those of `linear_rows`.
         work: Scratch. F and Q are reused while the lag is unchanged. Its last value is that lag, initially negative.
     """
     n, p, _ = system.sizes
@@ -157,7 +158,7 @@ def _observe(update, beyond, system, work, state, value, lag, scale, out):
         state[rows.scale + k] = work[rows.end + k]
 
 
-# Cached separately, so that one process can compile them while another compiles the rest of a kernel.
+# Cached separately, so that one process can compile them while another one compiles the rest of a kernel.
 @cached_inline_jit(dense_numba, linear_rows, robust_constants, transition_numba)
 def observe_capped(system, work, state, value, lag, scale, out):
     """Process an observation under the capped rule."""

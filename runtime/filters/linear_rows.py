@@ -1,4 +1,4 @@
-"""The scratch memory of one stream of a linear filter: its layout, and the solution of S = L D Lᵀ in it."""
+"""Scratch memory of one stream of a linear filter: its layout, and the solution of S = L D Lᵀ in it."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -15,8 +15,8 @@ from rfa.runtime.compiling import inline_jit
 class Rows(NamedTuple):
     """First index of each vector or matrix in `work`. Matrices are stored row by row.
 
-    The state of a stream comes first, up to `scale`; then the observation, up to `f`; F and Q of its lag, up to
-    `matrix`; the sensor (C, b, R), up to `prior_mean`; and scratch.
+    The state of a stream comes first, up to `scale`. It is followed by the observation, up to `f`; F and Q of its lag,
+    up to `matrix`; the sensor (C, b, R), up to `prior_mean`; and scratch.
     """
 
     mean: int
@@ -104,15 +104,15 @@ def rows_of(sizes):
 
 @inline_jit
 def u(index):
-    """Return an unsigned index, for which numba does not check whether it counts from the end."""
+    """Return an unsigned index. numba then does not check whether it counts from the end."""
     return np.uint64(index)
 
 
 @inline_jit
 def add_dot(work, out, sign, a, a_step, b, b_step, count):
-    """Compute work[out] += sign · Σ_k work[a + k a_step] · work[b + k b_step], one term after the other.
+    """Compute work[out] += sign · Σ_k work[a + k a_step] · work[b + k b_step], one term after another.
 
-    A loop of several terms at a time would be vectorised, and its products not fused with the additions.
+    A loop over several terms at a time would be vectorised, and its products would not be fused with the additions.
     """
     total = work[u(out)]
     for k in range(count):
@@ -122,7 +122,9 @@ def add_dot(work, out, sign, a, a_step, b, b_step, count):
 
 @inline_jit
 def factor(work, sizes, target, scale):
-    """Factor L D Lᵀ = scale · signal + noise at row `target`: L below the diagonal, 1 / D on it, and D Lᵀ above."""
+    """Factor L D Lᵀ = scale · signal + noise at row `target`, with L below the diagonal, 1 / D on it, and D Lᵀ above
+    it.
+    """
     _, p, _ = sizes
     rows = rows_of(sizes)
     for j in range(p):
@@ -158,7 +160,7 @@ def solve(work, sizes, factor, x):
 
 @inline_jit
 def distance(work, sizes, out, factor, x):
-    """Compute out = x'(L D Lᵀ)⁻¹x. x becomes L⁻¹ x."""
+    """Compute out = xᵀ(L D Lᵀ)⁻¹x. x becomes L⁻¹ x."""
     _, p, _ = sizes
     solve_lower(work, sizes, factor, x)
     work[u(out)] = 0.0

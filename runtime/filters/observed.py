@@ -1,4 +1,4 @@
-"""The outputs of a compiled filter for one observation, and its predictive density."""
+"""Outputs of a compiled filter for one observation, and its predictive density."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -19,9 +19,9 @@ _LOG_TAU = math.log(2 * math.pi)
 class Observed(NamedTuple):
     """Outputs of one observation of one stream.
 
-    In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing),
-    innovation_covariance `[P, P]`. In units of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]`,
-    predicted_covariance `[n, n]`. scalars `[4]`: precision, weight, nis, log_likelihood.
+    In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing) and
+    innovation_covariance `[P, P]`. In units of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]` and
+    predicted_covariance `[n, n]`. scalars `[4]` are precision, weight, nis and log_likelihood.
     """
 
     mean: Array

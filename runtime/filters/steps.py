@@ -25,7 +25,7 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 
-# Shorter lags count as 0, because bundles that measure time in typical lags divide by it.
+# Shorter lags count as 0, because bundles that measure time in typical lags divide by the lag.
 SHORTEST_LAG = 1e-20
 CLOCK = {
     "clock.time": StateField((), np.float64),
@@ -38,7 +38,7 @@ CLOCK = {
 class Batch(NamedTuple):
     """Observations of some streams, adjacent and in order within each stream.
 
-    Slots in the pool, times and noise `[R]`, values `[R, P]`, NaN where missing.
+    Slots in the pool, times and noise are `[R]`. Values are `[R, P]`, NaN where missing.
     """
 
     slots: Array
@@ -47,19 +47,18 @@ class Batch(NamedTuple):
     noise: Array
 
     def packed(self) -> tuple[Array, ...]:
-        """Return the arrays in the layout of the kernels: contiguous, by rows, writable."""
+        """Return the arrays in the layout of the kernels: contiguous in row order and writable."""
         return tuple(
             part if part.flags.carray else np.require(part, requirements=["C", "A", "W"]) for part in self
         )  # fmt: skip
 
 
 class Traced(NamedTuple):
-    """Data for samples, smoothing and golden outputs: a row for each observation, or none.
+    """Data for samples, smoothing and golden outputs: a row for each observation, or no rows.
 
-    In units of the observation: covariance and innovation_covariance `[P, P]`. In units of the state: transition,
-    predicted
-    and filtered mean and covariance. state: the stored state. Forecasts: mean `[H, P]`, covariance `[H, P, P]`. scalars
-    `[4]`: precision, weight, nis and log-likelihood, also of missing observations.
+    In units of the observation: covariance and innovation_covariance `[P, P]`. In units of the state: transition, and
+    the predicted and filtered mean and covariance. state: the stored state. Forecasts: mean `[H, P]` and covariance
+    `[H, P, P]`. scalars `[4]`: precision, weight, nis and log-likelihood, also of missing observations.
     """
 
     scalars: Array
@@ -79,7 +78,8 @@ def allocate_posterior(out: Observed, horizon: int, sides: int = 0) -> FilterOut
     """Return the posterior in the buffers of `out`, with buffers for its forecasts.
 
     Args:
-        sides: Columns of `FilterOutput.half_widths`.
+        horizon: Number of forecasts.
+        sides: Number of columns of `FilterOutput.half_widths`.
     """
     size = out.mean.shape[0]
     return FilterOutput(
@@ -129,7 +129,7 @@ class FilterSteps(Protocol):
         magic: First bytes of packed states.
         initial: Its part of a state before the first observation, by field.
         fields: Fields of that part.
-        rows: Observations of one stream per call.
+        rows: Number of observations of one stream per call.
     """
 
     runtime: str
@@ -139,11 +139,15 @@ class FilterSteps(Protocol):
     rows: int
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """Process the observations of each stream, up to the first with non-finite results, which changes nothing."""
+        """Process the observations of each stream, up to the first one with results that are not finite, which changes
+        nothing.
+        """
         ...
 
     def disable_compilation(self) -> None:
-        """Raise instead of compiling from now on. Everything must have run before."""
+        """Disable compilation. From now on, a call that would compile raises an error, so everything must have run
+        before.
+        """
         ...
 
 

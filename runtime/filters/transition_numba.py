@@ -1,6 +1,6 @@
 """Compiled F and Q of a lag, from the modes of the drift (`spectrum.py`).
 
-Equations: `rfa.model.recurrence.modes`, in float64.
+The equations are in `rfa.model.recurrence.modes`, computed here in float64.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -13,9 +13,10 @@ from typing import Any
 import numba
 import numpy as np
 
-# Terms of the series of I_m below this are negligible: the sum is at least 1e-7 (x >= -MAX_TERMS * 2).
+# Terms of the series of I_m below this are negligible, because the sum is at least 1e-7 (x >= -MAX_TERMS * 2).
 SMALLEST_TERM = 1e-19
-# These functions allocate arrays, so `_nrt` must be set: numba compiles a callee with the options of its first caller.
+# These functions allocate arrays, so `_nrt` must be set, because numba compiles a callee with the options of its first
+# caller.
 COMPILER_OPTIONS: dict[str, Any] = {
     "cache": True,
     "nogil": True,
@@ -58,7 +59,7 @@ def _integrals(z, t, found):
 
 @_compiled
 def transition(lag, modes, f, q):
-    """Compute F and Q `[n, n]` of a lag, into `f` and `q`.
+    """Compute F and Q `[n, n]` of a lag in `f` and `q`.
 
     Args:
         modes: Rates, basis, dual, powers and noises of the `Spectrum`.
