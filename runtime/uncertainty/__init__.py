@@ -1,1 +1,1 @@
-"""What a reply says of its own reliability: intervals, anomaly scores, alarms, diagnostics."""
+"""Reliability of results: intervals, anomaly scores, alarms and diagnostics."""

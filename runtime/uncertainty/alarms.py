@@ -1,4 +1,6 @@
-"""Alarms: observations as rare on their stream as requested, and how many there were."""
+"""Alarms: observations that are as rare in their stream as requested, and a comparison of their number with the
+rate.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ SHARES: Final[dict[Rule, float]] = {"value": 0.7, "stretch": 0.1, "standstill": 
 SECONDS: Final = {
     "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016,
 }  # fmt: skip
-# "1/day", "0.5/hour", "12 / week"; not 0, which would raise no alarm, not even for a range.
+# "1/day", "0.5/hour" or "12 / week". Not 0, which would raise no alarm, not even for a range.
 _ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
 RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
 # As a share of the observations.
@@ -31,20 +33,21 @@ RATE_FORM: Final = (
     f'a share of the observations, above 0 and at most {LARGEST_RATE}, or a number per time such as "1/day"'
 )
 MOST_QUIET: Final = 1_000_000
-# Quantile of the normal for a 95 % interval.
+# Quantile of the normal distribution for a 95 % interval.
 _Z = 1.96
 
 
 class AlarmRule(NamedTuple):
-    """When an observation is an alarm, as numbers for compiled code.
+    """Conditions for an alarm, as numbers for compiled code.
 
     Attributes:
-        rate, per_time: the expected alarms per observation and per unit of time since the one before; both 0: none.
-        direction: 1 above the forecast, -1 below, 0 either.
-        deviation: least distance from the forecast, in units of the observation.
-        low, high: an observation outside is an alarm, however frequent.
-        quiet: for so many observations after an alarm, only much rarer ones are alarms.
-        shares: of the rate, by the rules of SHARES in order.
+        rate, per_time: Expected alarms per observation, and per unit of time since the previous one. Both are 0 without
+            alarms.
+        direction: 1 for alarms above the forecast, -1 for alarms below it, 0 for both.
+        deviation: Minimum distance from the forecast, in units of the observation.
+        low, high: An observation outside these limits is an alarm, however frequent.
+        quiet: Number of observations after an alarm in which only much rarer ones are alarms.
+        shares: Shares of the rules in the rate, in the order of SHARES.
     """
 
     rate: float = 0.0
@@ -58,14 +61,14 @@ class AlarmRule(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """The alarms of a request: their rule, and windows without any."""
+    """The alarms of a request: their rule, and windows without alarms."""
 
     rule: AlarmRule = AlarmRule()
     mute: Mute = Mute()
 
     @property
     def needs_times(self) -> str | None:
-        """The option that needs times in seconds; None: none does."""
+        """Option that requires times in seconds, or None if there is none."""
         return "rate" if self.rule.per_time else "mute" if self.mute else None
 
 
@@ -83,20 +86,20 @@ def alarm(
     mute: Sequence[Window] = (),
     tz: str = "UTC",
 ) -> Alarm:
-    """The alarms of a request. These are its options, wherever they are given.
+    """Return the alarms of a request. The arguments are the options of alarms in all interfaces.
 
     Args:
-        rate: a share of the observations, or a text that matches RATE_PATTERN, for times in seconds.
-        direction, min_deviation: above the forecast, below it or both, and by at least so much. Standstills and gaps
-            have neither, and are no alarms with these options.
-        range: lowest and highest value, None for no limit; every observation outside is an alarm.
-        quiet: observations after an alarm in which only much rarer ones are alarms.
-        rules: those that may raise an alarm; they share the rate.
-        mute: maintenance windows, see `Mute.of`.
-        tz: zone of the windows.
+        rate: A share of the observations or, if times are in seconds, a text that matches RATE_PATTERN.
+        direction, min_deviation: Alarm above the forecast, below it or both, and the minimum distance from it.
+            Standstills and gaps have neither and raise no alarm with these options.
+        range: Lowest and highest value, or None for no limit. Every observation outside is an alarm.
+        quiet: Number of observations after an alarm in which only much rarer ones are alarms.
+        rules: Rules that may raise an alarm. They share the rate.
+        mute: Maintenance windows. See `Mute.of`.
+        tz: Time zone of the windows.
 
     Raises:
-        InvalidInput: If an option is invalid; the message names it.
+        InvalidInput: An option is invalid. The message names it.
     """
     _check(rate, direction, min_deviation, range, quiet, rules)
     per_time = 0.0
@@ -118,19 +121,19 @@ OPTIONS: Final = ("rate", "direction", "min_deviation", "range", "quiet", "rules
 
 
 def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
-    """`alarm` of options by name, in a time zone; None is no alarms.
+    """Return the alarms with these options by name, in a time zone. None stands for no alarms.
 
     Raises:
-        InvalidInput: If an option is unknown, missing or invalid; the message names it.
+        InvalidInput: An option is unknown, missing or invalid. The message names it.
     """
     if options is None:
         return NEVER
     if unknown := set(options) - set(OPTIONS):
         name = f"alarm.{min(unknown)}"
-        message = f"{name} is no field of an alarm; these are {', '.join(OPTIONS)}"
+        message = f"{name} is not a field of an alarm, which has {', '.join(OPTIONS)}"
         raise InvalidInput(message, param=name, code="extra_forbidden")
     if "rate" not in options:
-        raise InvalidInput(f"alarm.rate is needed: {RATE_FORM}", param="alarm.rate", code="missing")
+        raise InvalidInput(f"alarm.rate is required: {RATE_FORM}", param="alarm.rate", code="missing")
     return alarm(**options, tz=tz)
 
 
@@ -163,12 +166,12 @@ def _check(
 
 
 def is_most(alarms: Alarm, step: float) -> bool:
-    """Whether a rate per time, at this typical lag, exceeds the largest share of rows."""
+    """Return whether a rate per time exceeds the largest share of rows at this typical lag."""
     return alarms.rule.per_time * step > LARGEST_RATE
 
 
 def count_alarms(observations: float, expected: float, raised: float) -> AlarmChecks | None:
-    """Rate of alarms with its Wilson interval; None without observations that could be alarms."""
+    """Return the rate of alarms with its Wilson interval, or None if no observation could be an alarm."""
     if not observations:
         return None
     share, spread = raised / observations, _Z**2 / observations

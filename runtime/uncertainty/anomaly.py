@@ -1,6 +1,6 @@
-"""How rare an observation is on its stream: anomaly score, confidence, alarms; and the calibrated precision."""
+"""Rarity of an observation in its stream: anomaly score, confidence and alarms; and the calibrated precision."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from rfa.runtime.uncertainty.baseline import LEVEL, SPREAD, interpolate, learn, 
 from rfa.runtime.uncertainty.learned_tail import BODY, HELD, QUIET, learn_tail_probability
 from rfa.runtime.uncertainty.rules import GAP, RANGE, RULES, STRETCH, VALUE
 
-# A variance that rounding took to zero or below.
+# Replaces a variance that is zero or negative through rounding.
 LEAST_VARIANCE = 1e-300
-# Before a stream has shown its own scores, a tail probability is at least this share of one over their number: the
-# bundle's scale is only a first guess for this stream.
+# Before a stream has shown its own scores, a tail probability is at least this share of one over their number, because
+# the bundle's scale is only a first guess for this stream.
 EARLY = 0.1
-# During the quiet time after an alarm, only so many times its evidence is another one.
+# In the quiet time after an alarm, an alarm needs evidence that is larger by this factor.
 NEWS = 1.1
 
 
 @source_inline_jit
 def _tail_probability(scorer, stream, learns, seen, nis):
-    """The tail probability of an observation on its stream, z by the model alone, and how many columns of the tail
-    `work` now has: most observations change the first ones only."""
+    """Return the tail probability of an observation in its stream, z under the model alone, and the number of columns
+    of the tail in `work` that changed. Most observations change the first columns only.
+    """
     streams, tail_model, work = scorer.streams, scorer.tables.tail_model, scorer.work
     size = np.float64(max(seen, 1))
     root = (nis / size) ** (1 / 3)
@@ -37,12 +38,12 @@ def _tail_probability(scorer, stream, learns, seen, nis):
     is_early, threshold = tail[learned_tail.SEEN] < learned_tail.FIRST, np.float64(tail[learned_tail.THRESHOLD])
     count = learned_tail.COLUMNS if is_early or score > threshold else learned_tail.GRID
     for k in range(count):
-        work.tail[k] = tail[k]  # from here on in float64
+        work.tail[k] = tail[k]  # in float64 from here on
     p = learn_tail_probability(score, np.exp(work.baseline[LEVEL] / 2), learns, work.tail)
     if is_early:
         p = max(1 - share, EARLY / (tail[learned_tail.SEEN] + 1))
     elif p > BODY:
-        # Below the threshold, which a share 1 - BODY is, by the bundle's table.
+        # Below the threshold, whose share is 1 - BODY according to the bundle's table.
         edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.baseline[stream][SPREAD], tail_model)
         p = 1 - (1 - BODY) * (share / edge if share < edge else 1.0)
     return p, standard(root, size), count
@@ -50,9 +51,11 @@ def _tail_probability(scorer, stream, learns, seen, nis):
 
 @source_inline_jit
 def score_anomaly(scorer, stream, seen, nis, is_new):
-    """Tail probability, the running novelty after the observation, and how many columns of `work.tail` are set.
+    """Return the tail probability, the running novelty after the observation, and the number of columns set in
+    `work.tail`.
 
-    is_new: whether the observation neither recurs nor stands still; others teach nothing.
+    Args:
+        is_new: Whether the observation neither recurs nor stands still. Other observations are not learned from.
     """
     work = scorer.work
     learns = False
@@ -68,13 +71,15 @@ def score_anomaly(scorer, stream, seen, nis, is_new):
 
 @inline_jit
 def _raised_by(alarm, tails, least, expected, usual, is_there):
-    """The rule that raises an alarm; -1: none. A rule that cannot leaves its share of the rate to that of the value."""
+    """Return the rule that raises an alarm, or -1. The share of a rule that cannot raise one is added to that of
+    "value".
+    """
     found, share = -1, 1.0
     for k in range(STRETCH, RULES):
         rate = alarm.shares[k] * (usual if k == GAP else expected)
         if alarm.shares[k] > 0 and least[k] <= rate:
             share -= alarm.shares[k]
-            # Standstills and gaps have no direction and no size.
+            # Standstills and gaps have neither direction nor size.
             is_asked = is_there if k == STRETCH else alarm.direction == 0 and alarm.deviation == 0
             if is_asked and tails[k] <= rate:
                 found = k
@@ -83,11 +88,11 @@ def _raised_by(alarm, tails, least, expected, usual, is_there):
 
 @inline_jit
 def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
-    """The rule by which an observation is an alarm; -1: it is none. `tail` learns of it.
+    """Return the rule by which an observation is an alarm, or -1, and update `tail`.
 
     Args:
-        tails, least: see `rules.update_rules`.
-        expected, usual: the rate of alarms for the time since the observation before, and for a typical lag.
+        tails, least: See `rules.update_rules`.
+        expected, usual: Rate of alarms for the time since the previous observation, and for a typical lag.
     """
     is_outside, is_there = False, False
     for a in range(len(value)):
@@ -111,7 +116,9 @@ def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
 
 @inline_jit
 def calibrated_precision(table, posterior, novelty):
-    """One over the calibrated variance of the state: the model's, scaled by its gain and the running novelty."""
+    """Return one over the calibrated variance of the state, which is the model's variance scaled by its gain and the
+    running novelty.
+    """
     state, innovation = 0.0, 0.0
     for a in range(len(posterior.mean)):
         state += posterior.covariance[a, a]

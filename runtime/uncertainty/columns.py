@@ -1,6 +1,7 @@
 """Outputs of a series as columns by name.
 
-Models for any series give a component without a value so far as 0 with a deviation of UNKNOWN; its columns have NaN.
+Models for any series represent a component without values so far as 0 with a deviation of UNKNOWN. Its columns contain
+NaN.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from rfa.runtime.uncertainty.interface import Ahead
 from rfa.runtime.uncertainty.steps import Steps
 
 Array = np.ndarray
-# Fields with one number a step, and with one for each component.
+# Fields with one number per step, and with one number per component.
 ONE = ("precision", "confidence", "weight", "nis", "anomaly", "alarm")
 EACH = ("mean", "std", "innovation")
 UNKNOWN: Final = math.sqrt(UNKNOWN_VARIANCE)
 
 
 class Columns:
-    """Collects the outputs of a series by column; NaN if there is none.
+    """Collects the outputs of a series by column, NaN where there is none.
 
     Args:
-        names: of the components.
-        fields: to collect; None is all.
-        horizon: of the forecasts.
+        names: Names of the components.
+        fields: Fields to collect. None stands for all.
+        horizon: Horizons of the forecasts.
     """
 
     def __init__(self, names: Sequence[str], fields: Collection[str] | None, horizon: Sequence[float]) -> None:
@@ -52,11 +53,11 @@ class Columns:
                 self._parts[f"smoothed.{what}.{name}"] = [column]
 
     def arrays(self) -> dict[str, Array]:
-        """Every column."""
+        """Return all columns."""
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
 
     def ahead(self, found: Ahead, levels: Sequence[str]) -> dict[str, Array]:
-        """Forecasts after the last observation, in columns of their own."""
+        """Return forecasts after the last observation, in separate columns."""
         groups = (
             self._each("mean", found.moments[:, 0]), self._each("median", found.moments[:, 2]),
             self._each("std", found.moments[:, 1]), self._bands("", levels, found.bands),
@@ -99,7 +100,8 @@ class Columns:
         if self._has("interval"):
             yield from self._named_bands("", step.interval)
         if self._has("forecast"):
-            for horizon, point in zip(self._horizon, step.forecast, strict=False):  # others only adapt their intervals
+            # the other horizons only adapt their intervals
+            for horizon, point in zip(self._horizon, step.forecast, strict=False):
                 name = f"forecast.{horizon!r}"
                 yield from self._each(f"{name}.mean", np.array([point.mean]))
                 yield from self._each(f"{name}.std", np.array([point.std]))
@@ -110,17 +112,17 @@ class Columns:
             yield from self._weights(f"forecast.{horizon!r}.", list(weights), shares)
 
     def _each(self, name: str, values: Array) -> Iterator[tuple[str, Array]]:
-        """values `[rows, P]`."""
+        """Yield the columns of values `[rows, P]`."""
         for a, component in enumerate(self._names):
             yield f"{name}.{component}", values[:, a]
 
     def _weights(self, prefix: str, experts: Sequence[str], weights: Array) -> Iterator[tuple[str, Array]]:
-        """weights `[rows, P, experts]`."""
+        """Yield the columns of weights `[rows, P, experts]`."""
         for k, expert in enumerate(experts):
             yield from self._each(f"{prefix}weight.{expert}", weights[..., k])
 
     def _bands(self, prefix: str, levels: Sequence[str], bands: Array) -> Iterator[tuple[str, Array]]:
-        """bands `[rows, levels, P, 2]`."""
+        """Yield the columns of bands `[rows, levels, P, 2]`."""
         for i, level in enumerate(levels):
             yield from self._each(f"{prefix}lower.{level}", bands[:, i, :, 0])
             yield from self._each(f"{prefix}upper.{level}", bands[:, i, :, 1])
@@ -130,7 +132,7 @@ class Columns:
 
 
 def _mask(values: Array, is_unknown: Array) -> Array:
-    """The values, NaN where unknown."""
+    """Return the values, NaN where they are unknown."""
     return np.where(is_unknown, np.nan, values) if is_unknown.any() else values
 
 

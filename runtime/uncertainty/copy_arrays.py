@@ -1,9 +1,6 @@
-"""Copies in compiled loops.
+"""Copies in compiled loops, because slice assignment compiles slowly in numba (about 1 s per kernel)."""
 
-numba: slice assignment compiles slowly (about 1 s a kernel).
-"""
-
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from rfa.runtime.compiling import inline_jit
 
 @inline_jit
 def copy3(source, target):
-    """target = source, of three dimensions."""
+    """Copy an array of three dimensions."""
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):
             for k in range(source.shape[2]):
@@ -22,7 +19,7 @@ def copy3(source, target):
 
 @inline_jit
 def copy2(source, target):
-    """target = source, of two dimensions."""
+    """Copy an array of two dimensions."""
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):
             target[i, j] = source[i, j]
@@ -30,14 +27,14 @@ def copy2(source, target):
 
 @inline_jit
 def copy1(source, target):
-    """target = source, of one dimension."""
+    """Copy an array of one dimension."""
     for i in range(source.shape[0]):
         target[i] = source[i]
 
 
 @inline_jit
 def clear(target):
-    """target = 0, of two dimensions."""
+    """Set an array of two dimensions to 0."""
     for i in range(target.shape[0]):
         for j in range(target.shape[1]):
             target[i, j] = 0.0

@@ -1,19 +1,20 @@
-"""Warnings of a reply: evidence in its own checks that its numbers are unreliable.
+"""Warnings of a reply: evidence in its own checks that its results are unreliable.
 
-The share of values inside their 0.9 interval, one step ahead and at every requested horizon, fails where it is off by
-more than TOLERANCE. From ENOUGH scored forecasts on that is enough; with fewer, it must also be improbable, by the
-binomial distribution: fewer than FALSE_WARNINGS of sound replies may be warned of by chance, by all checks together.
-Misses of forecasts that overlap come in runs, and those of several components together. Of a random walk, n misses of
-forecasts h steps ahead vary as n / (OVERLAP · h) independent ones, by simulation, and n values of several components
-count as n / components. Adaptive intervals stay closer to their level than chance would, so false warnings are rarer.
+A coverage check fails if the share of values inside their 0.9 interval, one step ahead or at a requested horizon,
+differs from 0.9 by more than TOLERANCE. From ENOUGH scored forecasts on, that suffices. With fewer, it must also be
+improbable under the binomial distribution, so that all checks together give false warnings for fewer than
+FALSE_WARNINGS of sound replies. Misses of overlapping forecasts come in runs, and misses of several components come
+together. According to simulations of a random walk, n misses of forecasts h steps ahead vary as n / (OVERLAP · h)
+independent ones do, and n values of several components count as n / components. Adaptive intervals stay closer to their
+level than chance would, so false warnings are rarer.
 
-Where most forecasts are nearly exact, as of constants, repeated patterns and counts that are nearly always zero, wide
-intervals are no failure.
+If most forecasts are nearly exact, as for constants, repeated patterns and counts that are nearly always zero, wide
+intervals are not a failure.
 
-`auto` starts from the series alone: a reply with fewer than LEAST scored rows warns of that. Live streams and continued
-ones do not, nor does Python, where short series are common.
+`auto` starts from the series alone, so a reply with fewer than LEAST scored rows has a warning. Live and continued
+streams do not have this warning, nor does Python, where short series are common.
 
-A network forecasts up to the furthest horizon that it was trained at; beyond it repeats that forecast.
+A network forecasts up to the furthest horizon that it was trained for, and repeats that forecast beyond it.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from rfa.runtime.uncertainty.alarms import LARGEST_RATE
 from rfa.runtime.uncertainty.forecast_checks import PIT_BINS
 
 LEVEL: Final = "0.9"
-# How far a sound filter's coverage may be from the level, one step and further ahead, from ENOUGH forecasts on.
+# Allowed distance of a sound filter's coverage from the level, one step and further ahead, from ENOUGH forecasts on.
 TOLERANCE: Final = (0.02, 0.03)
 ENOUGH: Final = 500
 # Coverage is reported from this many forecasts on.
 LEAST: Final = 20
-# Largest probability of a warning for a sound reply. Independent forecasts: see above.
+# Largest probability of a warning for a sound reply. For independent forecasts, see above.
 FALSE_WARNINGS: Final = 5e-3
 OVERLAP: Final = 0.5
-# Share of nearly exact forecasts, whose values lie next to the median, from which on the others are not judged.
+# Share of nearly exact forecasts, whose values are next to the median, from which on the others are not judged.
 MOSTLY_EXACT: Final = 0.6
-# The share of outliers that is too many.
+# Share of outliers that is too large.
 MANY_OUTLIERS: Final = 0.1
-# Bins of the PIT that have nearly exact forecasts.
+# Bins of the PIT that contain nearly exact forecasts.
 MIDDLE: Final = slice(PIT_BINS // 2 - 1, PIT_BINS // 2 + 1)
-# A horizon is further ahead than one step from so many typical lags on.
+# A horizon is further ahead than one step from this number of typical lags on.
 BEYOND: Final = 1.5
-# Steps that differ from a whole number by less than this share are it.
+# Numbers of steps within this relative distance of an integer are treated as that integer.
 NEARLY_WHOLE: Final = 0.03
-# Columns that are named in a message.
+# Maximum number of columns that a message names.
 NAMED: Final = 6
 FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
 
 
 class Model(Protocol):
-    """What warnings say of a model."""
+    """Properties of a model that warnings depend on."""
 
     @property
     def name(self) -> str: ...
@@ -73,20 +74,22 @@ def diagnose(
     followed: int = 0,
     names: Sequence[str] = (),
 ) -> list[FilterWarning]:
-    """Warnings about the reply of a model; none if it is sound.
+    """Return warnings about the reply of a model. The list is empty if the reply is sound.
 
     Args:
-        step: the stream's typical lag; 0 if unknown.
-        ahead: horizons of the rows to come, without those of the checks.
-        is_whole: whether the checks are of a recorded series from its first row to its last.
-        followed: this many of the horizons, the last ones, were scored for the rows of `ahead`; warnings say so.
-        names: of the components; none where they are numbered.
+        model: The model.
+        checks: Checks of the forecasts of the reply.
+        step: Typical lag of the stream, or 0 if it is unknown.
+        ahead: Horizons of the rows to come, without those of the checks.
+        is_whole: Whether the checks cover a recorded series from its first row to its last.
+        followed: Number of the last horizons that were scored for the rows of `ahead`, which warnings mention.
+        names: Names of the components, or empty if they are numbered.
     """
     found = []
     observations = sum(checks.weighted_nis_bins)
     if is_whole and model.suits_any and observations < LEAST:
         rows = "1 row" if observations == 1 else f"{observations or 'no'} rows"
-        found.append(_warning(model, "few_rows", f"{rows} could be compared with a forecast: intervals are wide"))
+        found.append(_warning(model, "few_rows", f"{rows} could be compared with a forecast, so intervals are wide"))
     probability = FALSE_WARNINGS / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     share = checks.outliers / observations if observations else 0.0
     if share > MANY_OUTLIERS and _is_rare(share, MANY_OUTLIERS, observations, probability):
@@ -105,7 +108,7 @@ def diagnose(
 
 
 def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Sequence[float]) -> list[FilterWarning]:
-    """Horizons beyond the furthest that the model was trained at."""
+    """Check for horizons beyond the furthest that the model was trained for."""
     leads = [(lead.horizon, lead.steps or (lead.horizon / step if step else 0.0)) for lead in checks.leads]
     leads += [(lead, lead / step if step else 0.0) for lead in ahead]
     far = sorted(lead for lead in leads if lead[1] >= model.farthest + 0.5)
@@ -113,7 +116,7 @@ def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Se
         return []
     what = (
         f"forecasts more than {model.farthest:g} steps ahead, here up to {far[-1][1]:,.0f}, repeat the one "
-        f"{model.farthest:g} steps ahead: {model.name!r} was trained no further"
+        f"{model.farthest:g} steps ahead, because {model.name!r} was not trained further ahead"
     )
     return [_warning(model, "far_ahead", what, horizon=far[0][0])]
 
@@ -121,7 +124,7 @@ def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Se
 def _check_step(
     model: Model, checks: ForecastChecks, observations: int, probability: float, names: Sequence[str]
 ) -> list[FilterWarning]:
-    """One-step intervals: of some components, else of all together."""
+    """Check the one-step intervals of each component, or of all together if no component fails."""
     by_code: dict[WarningCode, list[int]] = {}
     for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
         if code := _failure(
@@ -152,7 +155,7 @@ def _name_columns(checks: ForecastChecks, failed: list[int], names: Sequence[str
 def _check_leads(
     model: Model, checks: ForecastChecks, observations: int, probability: float, followed: int, *, has_failed: bool
 ) -> list[FilterWarning]:
-    """Intervals at the horizons; about one step only where `_check_step` found nothing."""
+    """Check the intervals at the horizons. One step is only checked if `_check_step` found nothing."""
     found = []
     components = checks.scored / observations if observations else 1.0
     for number, lead in enumerate(checks.leads):
@@ -160,7 +163,7 @@ def _check_leads(
         is_step = steps < BEYOND
         if is_step and has_failed:
             continue
-        # Of forecasts that are scored every few rows, fewer overlap.
+        # If forecasts are scored only every few rows, fewer of them overlap.
         overlapping = steps * (min(rows / observations, 1.0) if observations else 1.0)
         runs = rows / max(OVERLAP * overlapping, 1.0)
         if code := _failure(share, TOLERANCE[0 if is_step else 1], rows, runs, probability):
@@ -171,7 +174,7 @@ def _check_leads(
 
 
 def name_steps(steps: float) -> str:
-    """A number of steps for a reader: months differ in length, so that three of them are 2.99 typical steps."""
+    """Format a number of steps for a reader. Months differ in length, so three of them may be 2.99 typical steps."""
     near = round(steps)
     return f"{near:,}" if abs(steps - near) <= NEARLY_WHOLE * steps else f"{steps:.3g}"
 
@@ -179,11 +182,14 @@ def name_steps(steps: float) -> str:
 def _failure(
     share: float | None, tolerance: float, scored: float, independent: float, probability: float
 ) -> WarningCode | None:
-    """How the coverage of `scored` forecasts has failed, if it has.
+    """Return how the coverage of `scored` forecasts has failed, or None.
 
     Args:
-        independent: the number of independent forecasts that these are worth.
-        probability: the largest of such a share by chance.
+        share: Share of values inside the interval, or None.
+        tolerance: Allowed distance from the level.
+        scored: Number of scored forecasts.
+        independent: Number of independent forecasts that they correspond to.
+        probability: Largest probability of such a share by chance.
     """
     if share is None or scored < LEAST:
         return None
@@ -194,16 +200,18 @@ def _failure(
 
 
 def _chance(share: float, count: float) -> float:
-    """The probability that a share of so many forecasts, or one further from the level, is inside by chance."""
+    """Return the probability that a share of this many forecasts, or one further from the level, is inside by
+    chance.
+    """
     number, level = round(count), float(LEVEL)
-    # A share between two possible ones counts as the nearer one to the level.
+    # A share between two possible ones is rounded towards the level.
     inside = math.ceil(share * number - 1e-9) if share < level else math.floor(share * number + 1e-9)
     further = range(inside + 1) if share < level else range(inside, number + 1)
     return math.fsum(math.comb(number, k) * level**k * (1 - level) ** (number - k) for k in further)
 
 
 def _is_rare(share: float, p: float, count: float, probability: float) -> bool:
-    """Whether `share` of `count`, or one further from p, is this improbable where p is the probability of each."""
+    """Return whether `share` of `count`, or one further from p, is this improbable if each has probability p."""
     divergence = sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
     return count * divergence >= math.log(1 / probability)
 
@@ -216,15 +224,15 @@ def _warning(
     model: Model, code: WarningCode, what: str, horizon: float | None = None, components: list[int] | None = None
 ) -> FilterWarning:
     if not model.suits_any:
-        advice = f"{model.name!r} does not describe this series: name no model, or {FIT}"
+        advice = f"{model.name!r} does not describe this series; omit the model, or {FIT}"
     elif code == "high_coverage":
-        advice = f"they are too wide, often because of outliers or repeated values: leave these out, or {FIT}"
+        advice = f"they are too wide, often because of outliers or repeated values; remove these, or {FIT}"
     elif code == "low_coverage":
-        advice = f"the series changes faster than its intervals learn: send more of its past first, or {FIT}"
+        advice = f"the series changes faster than its intervals adapt; send more of its past first, or {FIT}"
     elif code == "far_ahead":
-        advice = "name the model 'auto', which has no such bound, or take coarser rows (`rfa filter --every`)"
+        advice = "use the model 'auto', which does not have this limit, or coarser rows (`rfa filter --every`)"
     elif code == "many_alarms":
-        advice = "set a lower rate, or a share of the observations such as 0.001; times count as seconds"
+        advice = "set a lower rate, or a share of the observations such as 0.001; times are interpreted as seconds"
     elif code == "few_rows":
         advice = "send more of the series' past, if there is any"
     else:

@@ -33,7 +33,10 @@ def state_samples(
 
 
 def draw(means: Array, covariances: Array, samples: int, seeds: Sequence[int], indices: Sequence[int]) -> Array:
-    """Normal draws `[R, samples, n]` around means `[R, n]`, each row's keyed by its (seed, index)."""
+    """Return normal samples `[R, samples, n]` around means `[R, n]`.
+
+    The random numbers of a row depend on its (seed, index) only.
+    """
     bits = np.random.Philox(0)
     fresh, source = bits.state, np.random.Generator(bits)
     normal = np.empty((len(means), samples, means.shape[1]))

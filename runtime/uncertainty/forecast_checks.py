@@ -1,27 +1,29 @@
 """Checks of forecasts against their observations: counted per observation, summed over a request and a process.
 
-A tally is a vector of sums, so that adding one costs a microsecond:
+A tally is a vector of sums, so that adding one costs a microsecond. It contains
 
     observations, sum of weight × nis / d, components scored, observations that may be alarms, their expected number of
     alarms, alarms, outliers, 8 bins of weight × nis / d, 10 bins of the PIT, components inside by level
-and for each requested horizon
+for each requested horizon
     components scored, sum of the horizon in typical lags over them, components inside by level
 and for each component, one step ahead
-    how often it was scored, how often inside by level
+    number of times that it was scored, and that it was inside by level
 
-The first observation of a stream does not count: only the prior had forecast it. The PIT of a component is its value of
-the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8 interval.
-Correct forecasts fill the bins equally. If the filter is correct, nis is chi-square of d, the observed components, and
-the weight is 1 up to about nis = d: bins of weight × nis / d below 1 are compared with that distribution; above there
-should be fewer. An outlier is rarer than one in a thousand by it.
+The first observation of a stream does not count, because only the prior forecast it. The PIT of a component is its
+value under the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8
+interval. Correct forecasts fill the bins equally. If the filter is correct, nis is chi-square with d degrees of
+freedom, the number of observed components, and the weight is 1 up to about nis = d. Bins of weight × nis / d below 1
+are compared with that distribution; above 1, there should be fewer. An outlier is rarer than one in a thousand under
+it.
 
-A horizon's forecasts are those that `pending.py` scores: of horizons near one calibrated horizon, the first; at most
-MAX_PENDING of its forecasts at a time. A forecast counts in the request in which its time comes, even if it was pending
-in the state. For a horizon of about one lag the step itself is the forecast, if it comes within TOLERANCE of that time.
-The interval that was sent counts, except where v counts it as infinite: then it is some 10⁶ standard deviations wide.
+The forecasts of a horizon are those that `pending.py` scores: of several horizons near one calibrated horizon, the
+first, and at most MAX_PENDING of its forecasts at a time. A forecast counts in the request in which its time comes,
+even if it was pending in the state. For a horizon of about one lag, the step itself is the forecast, if it comes within
+TOLERANCE of that time. The interval in the reply counts, unless v counts it as infinite; it is then about 10⁶ standard
+deviations wide.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -40,34 +42,34 @@ from rfa.runtime.uncertainty.input import level_name
 Array = np.ndarray
 
 OBSERVATIONS, WEIGHTED_NIS, SCORED, ASKED, EXPECTED, ALARMS, OUTLIERS = range(7)
-# Upper edges of the bins of weight × nis / d; the last one has none.
+# Upper edges of the bins of weight × nis / d. The last bin does not have one.
 NIS_EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 NIS = slice(7, 8 + len(NIS_EDGES))
 PIT_BINS = 10
 PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
-# By level; then the counts by horizon and by component.
+# By level, followed by the counts by horizon and by component.
 INSIDE = slice(PIT.stop, None)
-# Intervals whose ends are edges of the PIT's bins; the mean is the middle edge.
+# Intervals whose ends are edges of the bins of the PIT. The mean is the middle edge.
 PIT_LEVELS = tuple(2 * edge / PIT_BINS for edge in range(1, PIT_BINS // 2))
 _EDGES = np.array(NIS_EDGES)
 _NIS, _PIT, _INSIDE = NIS.start, PIT.start, INSIDE.start
-# Normal quantile at 0.999, for the chi-square quantile by Wilson and Hilferty.
+# Normal quantile at 0.999, for the chi-square quantile according to Wilson and Hilferty.
 _RARE = NormalDist().inv_cdf(0.999)
 
 
 def columns(levels: int, horizon: int = 0, size: int = 0) -> int:
-    """Length of a tally: common counts, then those of each horizon and each component."""
+    """Return the length of a tally: common counts, then those of each horizon and each component."""
     return _INSIDE + levels + horizon * (2 + levels) + size * (1 + levels)
 
 
 def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
-    """The tally of no observation."""
+    """Return the tally of no observations."""
     return np.zeros(columns(levels, horizon, size))
 
 
 @inline_jit
 def outlier_gate(seen):
-    """The 0.999 quantile of nis of so many components."""
+    """Return the 0.999 quantile of nis for this number of components."""
     spread = 2 / (9 * seen)
     root = 1 - spread + _RARE * np.sqrt(spread)
     return seen * root * root * root
@@ -78,9 +80,9 @@ def tally(step, weighted_nis, sums):
     """Set `sums` to the tally of an observation.
 
     Args:
-        step: has is_scored and is_above, whether a component counts and lay above its forecast, scores, |innovation|
-            per model std, all `[P]`, and half widths per model std: edges, at PIT_LEVELS, and widths, at the calibrated
-            levels, `[P, levels]`.
+        step: Contains is_scored and is_above (whether a component counts, and whether it was above its forecast) and
+            scores (|innovation| per model std), all `[P]`; and half-widths per model std, edges at PIT_LEVELS and
+            widths at the calibrated levels, `[P, levels]`.
         weighted_nis: weight × nis.
     """
     scores, edges, widths = step.scores, step.edges, step.widths
@@ -115,10 +117,10 @@ def tally_horizons(horizon, step, lag, column, scored, sums):
     """Add the forecasts of each requested horizon that were for this observation.
 
     Args:
-        horizon: requested, `[H]`.
-        step, lag: the typical lag, and this one.
-        column: the requested horizon that is scored as each calibrated one, -1 for none.
-        scored: set by `pending.score_pending`.
+        horizon: Requested horizons, `[H]`.
+        step, lag: Typical lag, and the present lag.
+        column: Requested horizon that is scored as each calibrated one, or -1.
+        scored: Output of `pending.score_pending`.
     """
     levels = scored.shape[1] - 1
     for index in range(len(column)):
@@ -139,13 +141,13 @@ def tally_horizons(horizon, step, lag, column, scored, sums):
 def summarise(
     sums: Array, levels: Sequence[float], size: int, horizon: Sequence[float], *, is_fresh: bool
 ) -> ForecastChecks:
-    """Checks of a request from its tally.
+    """Return the checks of a request from its tally.
 
     Args:
-        levels: the calibrated ones.
-        size: components of an observation; each adapts by itself, so their bounds add up.
-        horizon: the requested one.
-        is_fresh: whether the stream began with the request; otherwise v may have begun at either end.
+        levels: Calibrated levels.
+        size: Number of components of an observation. Each adapts separately, so their bounds are added.
+        horizon: Requested horizons.
+        is_fresh: Whether the stream began with the request. Otherwise, v may have begun at either end of its range.
     """
     observations, scored = int(sums[OBSERVATIONS]), int(sums[SCORED])
     reach = INFINITE + GAMMA if is_fresh else INFINITE - EMPTY + GAMMA

@@ -1,7 +1,7 @@
 """Incidents: alarms that belong together.
 
-An alarm begins an incident. The incident lasts while rows are unusual, with a tail probability of at most UNUSUAL, and
-ends after ENDS_AFTER ordinary ones in a row (rules.py).
+An incident begins with an alarm. It lasts while rows are unusual, with a tail probability of at most UNUSUAL, and ends
+after ENDS_AFTER ordinary rows in succession (rules.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rfa.runtime.uncertainty.rules import COMPONENT, FIRST_ALARM, PROBABILITY, R
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 Array = np.ndarray[Any, Any]
-# Incidents of a request that are listed.
+# Maximum number of incidents of a request that are listed.
 MOST_INCIDENTS: Final = 1_000
-# Rules whose alarms deviate from a forecast. Where an incident has some of them, its peak is one of them.
+# Rules whose alarms deviate from a forecast. If an incident has alarms of these rules, its peak is one of them.
 _WITH_SIZE: Final = ("value", "stretch", "range")
 
 
 def raised_alarm(raised: Sequence[float]) -> RaisedAlarm | None:
-    """The alarm of a row of `StepOutputs.raised`; None without one."""
+    """Return the alarm of a row of `StepOutputs.raised`, or None."""
     rule = raised[RAISED_BY]
     if rule != rule:  # noqa: PLR0124
         return None
@@ -39,7 +39,7 @@ class Incidents:
     """The incidents of a series, of which the first MOST_INCIDENTS are listed.
 
     Attributes:
-        omitted: the number of those that are not.
+        omitted: Number of incidents that are not listed.
     """
 
     listed: list[Incident]
@@ -48,11 +48,11 @@ class Incidents:
 
     @classmethod
     def empty(cls) -> Incidents:
-        """None so far."""
+        """Return an empty collection."""
         return cls([])
 
     def add(self, times: Array, values: Array, outputs: StepOutputs) -> None:
-        """Add the alarms of the next rows: times `[k]`, values `[k, P]`."""
+        """Add the alarms of the next rows, with times `[k]` and values `[k, P]`."""
         for row in np.flatnonzero(outputs.alarm == 1).tolist():
             alarm = raised_alarm(outputs.raised[row].tolist())
             assert alarm is not None
@@ -60,7 +60,7 @@ class Incidents:
             self._add(alarm, float(times[row]), float(values[row, a]), float(outputs.innovation[row, a]))
 
     def add_step(self, step: FilterStep, values: Array) -> None:
-        """Add the alarm of a step, if it is one: values `[P]`."""
+        """Add the alarm of a step, if it is one, with values `[P]`."""
         if step.raised is not None:
             a = step.raised.component
             self._add(step.raised, step.t, float(values[a]), (step.innovation or [])[a] or 0.0)

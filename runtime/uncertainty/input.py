@@ -14,34 +14,34 @@ from rfa.runtime.errors import InvalidInput
 
 Observation = Sequence[float | None] | None
 
-# Attention stores a row for each observation and reads all of them at every step.
+# Attention stores a row for each observation and reads all rows at every step.
 MAX_ATTENTION = 1024
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
 MOST_LEVELS = 16
 MOST_HORIZONS = 256
 LARGEST_HORIZON = 1e9
-MOST_SAMPLES = 1024  # of a step
-# Squares of observations fit into float32.
+MOST_SAMPLES = 1024  # per step
+# Squares of observations must fit into float32.
 LARGEST_OBSERVATION = 1e12
 MOST_COMPONENTS = 4096
-# Columns that are known ahead.
+# Maximum number of columns that are known ahead.
 MOST_COVARIATES = 16
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
-# At the next larger level (1 + level) / 2 rounds to 1, whose normal quantile is infinite.
+# For the next larger level, (1 + level) / 2 rounds to 1, whose normal quantile is infinite.
 HIGHEST_LEVEL = 1 - 2**-52
 
 
 def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size: int, model: str) -> None:
-    """Raise unless an observation, the field `name`, has the size that the model takes."""
+    """Check that an observation, the field `name`, has the size that the model requires."""
     if len(observation) != size:
         raise InvalidInput(
-            f"{name} has {len(observation)} values, model {model!r} takes {size}", param=name, code="shape_mismatch"
+            f"{name} has {len(observation)} values, but model {model!r} takes {size}", param=name, code="shape_mismatch"
         )
 
 
 def as_array(observations: Sequence[Observation], size: int, model: str) -> np.ndarray:
-    """Observations, each null or `size` numbers or nulls, as `[N, size]`, NaN where missing."""
+    """Convert observations, each null or `size` numbers or nulls, to `[N, size]`, NaN where missing."""
     for i, row in enumerate(observations):
         if row is not None and len(row) != size:
             check_size(f"observations[{i}]", row, size, model)
@@ -50,7 +50,7 @@ def as_array(observations: Sequence[Observation], size: int, model: str) -> np.n
 
 
 def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, model: str) -> np.ndarray:
-    """Inputs at each observation, null or `size` numbers, as `[N, size]`, 0 where null; `name` is the field."""
+    """Convert inputs at each observation, null or `size` numbers, to `[N, size]`, 0 where null. `name` is the field."""
     for i, row in enumerate(rows):
         if row is not None:
             check_size(f"{name}[{i}]", row, size, model)
@@ -59,7 +59,9 @@ def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, mod
 
 
 def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None], model: str) -> np.ndarray:
-    """Observations `[N, size]` minus the sensor's bias; the difference obeys the limit of an observation."""
+    """Return observations `[N, size]` minus the sensor's bias. The difference must be within the limit for an
+    observation.
+    """
     found = observations - input_rows("bias", bias, observations.shape[1], model)
     for i in np.flatnonzero((np.abs(found) > LARGEST_OBSERVATION).any(axis=1))[:1].tolist():
         raise bias_out_of_range(f"bias[{i}]")
@@ -67,27 +69,29 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
 
 
 def bias_out_of_range(param: str) -> InvalidInput:
-    """Error for a bias that takes an observation out of its range."""
-    return _error(param, f"must leave the observation at most {LARGEST_OBSERVATION:g} in size")
+    """Return the error for a bias that takes an observation out of its range."""
+    return _error(param, f"must leave the observation at a magnitude of at most {LARGEST_OBSERVATION:g}")
 
 
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
-    """Columns, one a component, as `[N, size]`, NaN where missing."""
+    """Convert columns, one per component, to `[N, size]`, NaN where missing."""
     if len(columns) != size:
         raise InvalidInput(
-            f"values has {len(columns)} columns, model {model!r} takes {size}", param="values", code="shape_mismatch"
+            f"values has {len(columns)} columns, but model {model!r} takes {size}",
+            param="values",
+            code="shape_mismatch",
         )
     return np.array(list(columns.values()), np.float64).T.copy()
 
 
 def check_observations(values: np.ndarray, size: int, model: str) -> None:
-    """`[N, size]`, each number finite or NaN."""
+    """Check that observations `[N, size]` are finite or NaN and within the limit."""
     if not len(values):
         raise InvalidInput("observations must not be empty", param="observations", code="empty")
     if values.shape[1:] != (size,):
         check_size("observations[0]", values[0], size, model)
     for i, j in np.argwhere(np.abs(values) > LARGEST_OBSERVATION)[:1].tolist():
-        raise _error(f"observations[{i}][{j}]", f"must be finite and at most {LARGEST_OBSERVATION:g} in size")
+        raise _error(f"observations[{i}][{j}]", f"must be finite and of magnitude at most {LARGEST_OBSERVATION:g}")
 
 
 def _error(param: str, expected: str, code: str = "out_of_range") -> InvalidInput:
@@ -95,7 +99,9 @@ def _error(param: str, expected: str, code: str = "out_of_range") -> InvalidInpu
 
 
 def check_times(times: np.ndarray, length: int, previous: float) -> None:
-    """One finite time an observation, not decreasing; `previous` is the time of the state."""
+    """Check that there is one finite time per observation and that times do not decrease. `previous` is the time of the
+    state.
+    """
     if len(times) != length:
         raise _error("times", f"has {len(times)} values, observations {length}", "shape_mismatch")
     is_sorted = np.diff(times, prepend=previous) >= 0
@@ -106,7 +112,7 @@ def check_times(times: np.ndarray, length: int, previous: float) -> None:
 
 
 def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray:
-    """Factors on the noise `[N]`, 1 by default."""
+    """Return the factors on the noise, `[N]`, 1 by default."""
     if noise is None:
         return np.ones(length)
     if len(noise) != length:
@@ -118,24 +124,26 @@ def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray
 
 
 def level_name(level: float) -> str:
-    """Name of the interval of a level: the shortest decimal that equals it, such as "0.9"."""
+    """Return the name of the interval of a level, the shortest decimal that equals it, such as "0.9"."""
     return repr(float(level))
 
 
 def out_of_range(field: str, model: str) -> InvalidInput:
-    """Error for an observation at which a filter's numbers are not finite."""
+    """Return the error for an observation at which a filter's numbers are not finite."""
     return _error(
         field,
-        f"takes model {model!r} out of the range of its numbers: it must lie nearer to what came before it, or its "
-        "noise nearer to 1, or its time nearer to the time before it, or the horizon must be shorter",
+        f"takes model {model!r} out of the range of its numbers; it must be closer to the previous observation, or its "
+        "noise closer to 1, or its time closer to the previous time, or the horizon must be shorter",
     )
 
 
 def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: int) -> None:
-    """Levels inside (0, 1), each once, as they name intervals; horizons and samples not negative."""
+    """Check that levels are in (0, 1) and unique, because they name intervals, and that horizons and samples are
+    valid.
+    """
     for i, level in enumerate(levels):
         if not 0 < level < 1:
-            raise _error(f"levels[{i}]", "must lie between 0 and 1")
+            raise _error(f"levels[{i}]", "must be between 0 and 1")
         if level > HIGHEST_LEVEL:
             raise _error(f"levels[{i}]", f"must be at most {HIGHEST_LEVEL!r}")
         if level in levels[:i]:
@@ -150,18 +158,19 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
 def value_range(
     low: float | None, high: float | None, names: tuple[str, str] = ("range[0]", "range[1]")
 ) -> tuple[float, float]:
-    """The range of values between two limits, None for no limit.
+    """Return the range of values between two limits. None stands for no limit.
 
     Args:
-        names: of the limits, for messages.
+        low, high: Limits.
+        names: Names of the limits, for messages.
 
     Raises:
-        InvalidInput: a limit is too large in size, or the first one is not below the second.
+        InvalidInput: A limit is too large, or the first one is not below the second.
     """
     for name, limit in zip(names, (low, high), strict=True):
         if limit is not None and not abs(limit) <= LARGEST_OBSERVATION:
             raise InvalidInput(
-                f"{name} must be at most {LARGEST_OBSERVATION:g} in size", param="range", code="out_of_range"
+                f"{name} must be of magnitude at most {LARGEST_OBSERVATION:g}", param="range", code="out_of_range"
             )
     if low is not None and high is not None and low >= high:
         message = f"{names[0]} must be below {names[1]}, got {low:.12g} and {high:.12g}"
@@ -170,11 +179,13 @@ def value_range(
 
 
 def check_mode(mode: str, *, continues: bool, length: int) -> None:
-    """A valid mode; attention only without a state and over at most MAX_ATTENTION observations."""
+    """Check the mode. Attention is valid only without a state and for at most MAX_ATTENTION observations."""
     if mode not in get_args(Mode):
         raise _error("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
     if mode == "attention" and continues:
-        raise InvalidInput("a state continues in recurrent mode only", param="mode", code="state_needs_recurrent")
+        raise InvalidInput(
+            "a state can be continued in recurrent mode only", param="mode", code="state_needs_recurrent"
+        )
     if mode == "attention" and length > MAX_ATTENTION:
         raise InvalidInput(
             f"attention mode takes at most {MAX_ATTENTION} observations, got {length}",
@@ -184,21 +195,22 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
 
 
 def check_lag(lag: int | None, *, smooth: bool) -> None:
-    """Observations after each that its smoothed state is given; with smoothing only."""
+    """Check the number of observations after each one that its smoothed state uses. It is valid with smoothing only."""
     if lag is not None and (lag < 0 or not smooth):
-        raise _error("lag", "must be >= 0, and needs smoothing")
+        raise _error("lag", "must be >= 0, and requires smoothing")
 
 
 def window_of(window: Any) -> float:
-    """The length of a window: a number above 0 in units of the times, or a span such as "5min" for times in seconds.
+    """Return the length of a window: a number above 0 in units of the times, or a duration such as "5min" if times are
+    in seconds.
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: The value is neither.
     """
     number, unit = (duration(window) or (0.0, None)) if isinstance(window, str) else (window, "s")
     if isinstance(number, int | float) and not isinstance(number, bool) and unit is not None:
         length = number * SECONDS[unit]
         if 0 < length <= LARGEST_HORIZON:
             return float(length)
-    message = 'late.window must be a time above 0: a number in units of the times, or a span such as "5min"'
+    message = 'late.window must be a number above 0 in units of the times, or a duration such as "5min"'
     raise InvalidInput(message, param="late.window", code="invalid_window")

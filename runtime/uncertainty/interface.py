@@ -17,10 +17,10 @@ from rfa.runtime.pool import PoolSlot
 from rfa.runtime.uncertainty.alarms import NEVER, Alarm
 from rfa.runtime.uncertainty.input import Observation
 
-# Forecasts and samples that cost about as much as the step itself.
+# Number of forecasts and of samples that cost about as much as the step itself.
 FORECASTS_PER_ROW = 4
 SAMPLES_PER_ROW = 32
-# The range of values without limits.
+# Range of values without limits.
 UNLIMITED = (-math.inf, math.inf)
 
 
@@ -28,10 +28,10 @@ class ReadoutOptions(NamedTuple):
     """Options of the outputs in addition to levels, horizon and samples.
 
     Attributes:
-        passes: K, of the robust weight; None: the model's own.
-        range: no estimate, forecast, bound or sample lies outside.
-        weights: whether forecasts come with the weights of the model's experts.
-        utc_offsets: of local time, whose days and weeks recur.
+        passes: Number of reweighting passes K. If None, that of the model.
+        range: Limits of estimates, forecasts, bounds and samples.
+        weights: Whether forecasts include the weights of the model's experts.
+        utc_offsets: Offsets of local time, whose days and weeks recur.
     """
 
     mode: Mode = "recurrent"
@@ -43,7 +43,7 @@ class ReadoutOptions(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One observation of one stream, checked."""
+    """One validated observation of one stream."""
 
     slot: PoolSlot
     t: float
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Inputs(Protocol):
-    """Inputs of the rows of a series: an array, or what makes the inputs of some rows."""
+    """Inputs of the rows of a series: an array, or an object that computes the inputs of some rows."""
 
     @property
     def nbytes(self) -> int: ...
@@ -64,12 +64,12 @@ class Inputs(Protocol):
 
 
 class Piece(NamedTuple):
-    """Observations of one stream in order, checked.
+    """Validated observations of one stream, in order.
 
     Attributes:
         times, noise: `[k]`.
         values: `[k, P]`, NaN where missing.
-        inputs: that drive the state until each observation, `[k, n]`, or of `CovariateInputs`, or None.
+        inputs: Inputs to the state until each observation, `[k, n]` or `CovariateInputs`, or None.
     """
 
     slot: PoolSlot
@@ -81,7 +81,7 @@ class Piece(NamedTuple):
     inputs: Inputs | None = None
 
     def part(self, rows: slice) -> Piece:
-        """A slice of the rows."""
+        """Return a slice of the rows."""
         return self._replace(
             times=self.times[rows], values=self.values[rows], noise=self.noise[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
@@ -93,10 +93,10 @@ class Ahead(NamedTuple):
 
     Attributes:
         times: `[M]`.
-        moments: mean, std and median, `[M, 3, P]`.
-        bands: intervals, `[M, levels, P, 2]`.
-        weights: of the experts, `[M, P, experts]`; see `StepOutputs`.
-        experts: their names.
+        moments: Mean, std and median, `[M, 3, P]`.
+        bands: Intervals, `[M, levels, P, 2]`.
+        weights: Weights of the experts, `[M, P, experts]`. See `StepOutputs`.
+        experts: Names of the experts.
     """
 
     times: np.ndarray
@@ -107,7 +107,7 @@ class Ahead(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The reply to a row; for `tally` see forecast_checks.py."""
+    """The reply to a row. For `tally`, see forecast_checks.py."""
 
     step: FilterStep
     log_likelihood: float
@@ -119,8 +119,8 @@ class LateOptions:
     """Late rows of a stream.
 
     Attributes:
-        length: of the window, in units of the times.
-        packed: window of the state to continue from; empty without one.
+        length: Length of the window, in units of the times.
+        packed: Packed window of the state to continue from, or empty.
     """
 
     length: float
@@ -129,28 +129,28 @@ class LateOptions:
 
 @dataclass(frozen=True)
 class FilterOptions:
-    """What to filter, and which outputs to return.
+    """Series to filter, and the requested outputs.
 
     Attributes:
         times: `[N]`.
         observations: `[N, P]`, NaN where missing.
-        noise: factors on the standard deviation of each observation's measurement noise, `[N]`.
-        samples: draws of the state per step; with `smooth` they are trajectories given all observations.
-        mode: "attention" looks at all earlier observations (at most MAX_ATTENTION) and starts fresh.
-        lag: with `smooth`, each state is given only so many observations after it (fixed lag), not all.
-        state: to continue from, as the model unpacked it (recurrent mode).
-        wants_state: whether to return the packed state at the end.
-        is_whole: whether the reply is sent only when it is complete.
-        deadline_seconds: the request then ends with the finished part.
-        passes: K, of the robust weight; None: the model's own.
-        inputs: that drive the state, per unit time, until each observation, `[N, n]`; or `CovariateInputs`.
-        known_ahead: the columns that are known ahead at `ahead`, `[M, K]`.
-        ahead: horizons after the last observation (recurrent mode).
-        followed: this many of `horizon`, the last ones, only adapt their intervals; the reply leaves them out.
-        range, weights, utc_offsets: see `ReadoutOptions`.
-        names: of the components, for warnings.
-        refused: errors of invalid rows of a stream, by position; a row without a valid time has the time NaN.
-        late: window of late rows of a stream; None refuses them.
+        noise: Factors on the standard deviation of each observation's measurement noise, `[N]`.
+        samples: Number of samples of the state per step. With `smooth`, they are trajectories given all observations.
+        mode: "attention" uses all earlier observations (at most MAX_ATTENTION) and starts a new stream.
+        lag: With `smooth`, number of later observations that each state uses (fixed lag). If None, all.
+        state: Unpacked state to continue from (recurrent mode).
+        wants_state: Whether to return the packed state at the end.
+        is_whole: Whether the reply is sent only when it is complete.
+        deadline_seconds: Time after which the request ends with the finished part.
+        passes: Number of reweighting passes K. If None, that of the model.
+        inputs: Inputs to the state per unit time until each observation, `[N, n]` or `CovariateInputs`.
+        covariates_ahead: Values of the columns that are known ahead at `ahead`, `[M, K]`.
+        ahead: Horizons after the last observation (recurrent mode).
+        followed: Number of the last entries of `horizon` that only adapt their intervals. The reply omits them.
+        range, weights, utc_offsets: See `ReadoutOptions`.
+        names: Names of the components, for warnings.
+        refused: Errors of invalid rows of a stream, by position. The time of a row without a valid time is NaN.
+        late: Window for late rows of a stream. If None, late rows are rejected.
     """
 
     times: np.ndarray
@@ -183,25 +183,25 @@ class FilterOptions:
 
     @property
     def readout(self) -> ReadoutOptions:
-        """Options of the outputs."""
+        """Return the options of the outputs."""
         return ReadoutOptions(self.mode, self.alarm, self.passes, self.range, self.weights, self.utc_offsets)
 
     @property
     def needs_whole(self) -> bool:
-        """Whether the reply needs the whole sequence at once."""
+        """Whether the reply requires the whole sequence at once."""
         return self.smooth or self.mode == "attention"
 
 
 @dataclass(frozen=True)
 class MergeOptions:
-    """States to merge, and which outputs to return.
+    """States to merge, and the requested outputs.
 
     Attributes:
-        states: as the model unpacked them.
-        method: "precision" adds the precisions, as if the states shared only `prior`; "covariance_intersection" is
-            never overconfident, whatever they share.
-        prior: common ancestor of the states, counted once; "precision" only.
-        t: of the merged state; None: the latest of the states.
+        states: Unpacked states.
+        method: "precision" adds the precisions, as if the states shared only `prior`. "covariance_intersection" is
+            never overconfident, whatever the states share.
+        prior: Common ancestor of the states, which counts once ("precision" only).
+        t: Time of the merged state. If None, the latest of the states.
     """
 
     states: tuple[Any, ...]
@@ -214,5 +214,5 @@ class MergeOptions:
 
 
 def reply_rows(options: Any) -> int:
-    """Cost of a step with these outputs (a horizon and samples), in plain steps."""
+    """Return the cost of a step with these outputs (a horizon and samples), in plain steps."""
     return 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW

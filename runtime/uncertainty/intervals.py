@@ -1,6 +1,6 @@
-"""Calibrated intervals of forecasts, and the check of the one-step forecast against its observation."""
+"""Calibrated intervals of forecasts, and the comparison of the one-step forecast with its observation."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rfa.runtime.uncertainty.forecast_checks import tally
 
 @inline_jit
 def _combine(widths, columns, weights, level):
-    """A level's half width as a sum of two calibrated ones."""
+    """Return a level's half-width as a sum of two calibrated half-widths."""
     other = level + len(columns) // 2
     return widths[columns[level]] * weights[level] + widths[columns[other]] * weights[other]
 
 
 @inline_jit
 def _multipliers_at(tables, lag, out):
-    """The calibrated multipliers at a lag, `[levels]`."""
+    """Compute the calibrated multipliers at a lag, `[levels]`."""
     position = np.log(max(lag, SHORTEST))
     line, last = 0, len(tables.log_horizons) - 1
     while line < last and tables.log_horizons[line + 1] <= position:
@@ -59,8 +59,9 @@ def check_step(scorer, lag, posterior, weighted_nis, sums):
 
 @inline_jit
 def forecast_intervals(scorer, posterior, moments, bands):
-    """Mean, std and median `[H, 3, P]` and intervals `[H, levels, P, 2]` of the forecasts; their sum, not finite if one
-    is not."""
+    """Compute mean, std and median `[H, 3, P]` and intervals `[H, levels, P, 2]` of the forecasts. Return their sum,
+    which is not finite if a number is not.
+    """
     spec, work, total = scorer.spec, scorer.work, 0.0
     for h in range(len(spec.horizon)):
         for a in range(len(work.scores)):
@@ -78,7 +79,7 @@ def forecast_intervals(scorer, posterior, moments, bands):
 
 @inline_jit
 def _symmetric(scorer, posterior, bands, h, a):
-    """Intervals of a forecast from its covariance."""
+    """Compute the intervals of a forecast from its covariance."""
     spec, work, total = scorer.spec, scorer.work, 0.0
     mean, deviation = posterior.forecast_mean[h, a], np.sqrt(max(posterior.forecast_covariance[h, a, a], 0.0))
     inverse_dof = posterior.forecast_inverse_dof[h, a]
@@ -96,7 +97,7 @@ def _symmetric(scorer, posterior, bands, h, a):
 
 @inline_jit
 def _two_sided(scorer, posterior, bands, h, a):
-    """Intervals of a forecast from half widths below and above its mean."""
+    """Compute the intervals of a forecast from half-widths below and above its mean."""
     spec, work = scorer.spec, scorer.work
     mean, total = posterior.forecast_mean[h, a], 0.0
     calibrated = work.shift.shape[2]

@@ -1,14 +1,14 @@
 """Tail probabilities of lengths: of the rows for which a value stands still, and of the time without a value.
 
-The probability of a length after n others is the share that was as long, and beyond the longest one, M, a conservative
-guess, at least a FARTHEST-th of that of a new longest one:
+The probability of a length after n others is the share that was as long. Beyond the longest length M, it is a
+conservative guess, at least a FARTHEST-th of the probability of a new longest length:
 
     p(l) = (1 + #{earlier lengths >= l}) / (n + 1),  l <= M        max(M / l, 1 / FARTHEST) / (n + 1),  l > M
 
-Lengths are compared by half octaves.
+Lengths are compared in bins of half octaves.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rfa.runtime.compiling import inline_jit
 
 BINS = 24
 FARTHEST = 4.0
-# Of the numbers of a kind of length: how many there were, the longest, and how many were in each bin: the first has
-# lengths of 1 alone, the third those of 2.
+# Numbers of a kind of length: how many there were, the longest one, and how many were in each bin. The first bin
+# contains lengths of 1, the third those of 2.
 COUNT, LONGEST, BIN = 0, 1, 2
 TWO = BIN + 2
 NUMBERS = BIN + BINS
@@ -33,7 +33,7 @@ def _bin(length):
 
 @inline_jit
 def length_tail(lengths, length):
-    """The tail probability of a length by those before it, `[NUMBERS]`."""
+    """Return the tail probability of a length given the lengths before it, `[NUMBERS]`."""
     if length > lengths[LONGEST]:
         return max(lengths[LONGEST] / length, 1 / FARTHEST) / (lengths[COUNT] + 1)
     beyond = 0.0
@@ -44,12 +44,12 @@ def length_tail(lengths, length):
 
 @inline_jit
 def least_tail(lengths):
-    """The least tail probability that a length can have."""
+    """Return the smallest tail probability that a length can have."""
     return 1 / (FARTHEST * (lengths[COUNT] + 1))
 
 
 @inline_jit
 def add_length(lengths, length):
-    """Count a length, which does not become the longest one."""
+    """Count a length that does not become the longest one."""
     lengths[COUNT] += 1
     lengths[BIN + _bin(length)] += 1

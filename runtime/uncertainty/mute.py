@@ -1,4 +1,4 @@
-"""Maintenance windows: rows in them count as missing, so that they neither raise alarms nor teach."""
+"""Maintenance windows: rows in them count as missing, so they neither raise alarms nor are learned from."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Mute:
     """Maintenance windows.
 
     Attributes:
-        spans: from and to, in units of the times.
-        weekly: from and to, in seconds since Monday at 00:00 local time; beyond the week they go round.
-        utc_offsets: of local time.
+        spans: Begin and end, in units of the times.
+        weekly: Begin and end, in seconds since Monday at 00:00 local time. They may exceed a week.
+        utc_offsets: Offsets of local time.
     """
 
     spans: tuple[tuple[float, float], ...] = ()
@@ -44,10 +44,10 @@ class Mute:
 
     @classmethod
     def of(cls, windows: Sequence[Window], tz: str = "UTC") -> Mute:
-        """The windows of a request, in a time zone.
+        """Return the windows of a request, in a time zone.
 
         Raises:
-            InvalidInput: If one is invalid; the message names it.
+            InvalidInput: A window is invalid. The message names it.
         """
         if isinstance(windows, str) or len(windows) > MOST_WINDOWS:
             raise _invalid("alarm.mute", f"be a list of at most {MOST_WINDOWS} windows")
@@ -66,12 +66,12 @@ class Mute:
         return bool(self.spans or self.weekly)
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """The windows and offsets, `[W, 2]` each."""
+        """Return the windows and the offsets, `[W, 2]` each."""
         spans, weekly = (np.array(windows, np.float64).reshape(-1, 2) for windows in (self.spans, self.weekly))
         return spans, weekly, self.utc_offsets.array()
 
     def covers(self, times: Array) -> Array:
-        """Whether rows at these times lie in a window, `[N]`."""
+        """Return whether rows at these times are in a window, `[N]`."""
         spans, weekly, offsets = self.arrays()
         found = np.zeros(len(times), bool)
         for begin, end in spans:
@@ -120,7 +120,7 @@ def _moment(text: Any, tz: str) -> float:
 
 
 def constant_offset(tz: str) -> float:
-    """The offset from UTC of a zone that has had only one since 1970, else 0."""
+    """Return the UTC offset of a zone that has had only one offset since 1970, else 0."""
     if UtcOffsets.of_zone(tz) != UTC:
         return 0.0
     return (datetime.fromtimestamp(0, get_zone(tz)).utcoffset() or timedelta()).total_seconds()
@@ -132,7 +132,7 @@ def _invalid(name: str, expected: str) -> InvalidInput:
 
 @inline_jit
 def is_muted_between(begin, end, spans, weekly, utc_offsets):  # type: ignore[no-untyped-def]
-    """Whether a window lies in the time from `begin` to `end`, at least in part."""
+    """Return whether a window overlaps the time from `begin` to `end`."""
     for k in range(len(spans)):
         if spans[k, 0] < end and spans[k, 1] > begin:
             return True

@@ -1,6 +1,6 @@
-"""Forecasts that are pending until an observation comes at their time; adaptive.py has the rules."""
+"""Forecasts that are pending until an observation comes at their time. The rules are in adaptive.py."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.uncertainty.adaptive import EDGE, EMPTY, INFINITE, JITTER
 from rfa.runtime.uncertainty.copy_arrays import clear, copy3
 
-# The largest half width, which counts as infinite, and the least; 0 is for none pending.
+# Largest half-width, which stands for infinity, and the smallest. 0 means that nothing is pending.
 _LARGEST, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-# A forecast further ahead than so many times its calibrated horizon would be pending for too long.
+# A forecast further ahead than this multiple of its calibrated horizon would be pending for too long.
 FURTHEST = 2.0
 
 
 @inline_jit
 def _nearest_horizon(times, horizon, unit):
-    """Index of the nearest of `times`, in units of `unit`, in log time. Not the first, which is the next observation
-    whenever it comes."""
+    """Return the index of the nearest of `times`, in units of `unit`, in log time, except the first, which is the next
+    observation at any time.
+    """
     index = 1
     while index + 1 < len(times) and horizon * horizon > unit * unit * times[index] * times[index + 1]:
         index += 1
@@ -29,8 +30,10 @@ def _nearest_horizon(times, horizon, unit):
 
 @inline_jit
 def match_horizons(spec, horizons, unit, work):
-    """The calibrated horizon of each requested one, and the requested one that is scored as each calibrated one, -1 for
-    none: the first near it, unless that would be pending for too long."""
+    """Set the calibrated horizon of each requested one, and the requested one that is scored as each calibrated one.
+
+    The latter is the first one near it, or -1 if there is none or it would be pending for too long.
+    """
     for index in range(len(work.column)):
         work.column[index] = -1
     for column in range(len(spec.horizon)):
@@ -54,13 +57,14 @@ def load_shift(state, stream, work):
 
 @inline_jit
 def score_pending(scorer, observation, lag, unit):
-    """Score the stream's pending forecasts that are due: `work.shift` is updated, `work.arrived` becomes 1 for those
-    that end, and `work.scored` counts by horizon the scored components and, by level, those inside the interval.
+    """Score the pending forecasts of the stream that are due.
 
-    An observation may match several forecasts of a horizon: all start from the v before it.
+    `work.shift` is updated, `work.arrived` is set to 1 for forecasts that end, and `work.scored` counts by horizon the
+    scored components and, by level, those inside the interval. An observation may match several forecasts of a horizon.
+    All of them start from the previous v.
 
     Returns:
-        how many forecasts end.
+        The number of forecasts that end.
     """
     horizons, state, rates, work = scorer.horizons, scorer.streams.conformal, scorer.tables.miss_rates, scorer.work
     stream, value = observation.stream, observation.value
@@ -109,7 +113,7 @@ def _score_one(scorer, stream, value, k, rates):
 
 @inline_jit
 def remove_arrived(state, stream, work):
-    """Remove the forecasts that `score_pending` ended, and commit the v that they led to."""
+    """Remove the forecasts that `score_pending` ended, and store the resulting v."""
     copy3(work.shift, state.shift[stream])
     for k in range(len(work.arrived)):
         if work.arrived[k]:
@@ -119,26 +123,28 @@ def remove_arrived(state, stream, work):
 
 @inline_jit
 def _pending_index(horizons, index, requested, due, steps, row):
-    """Index of a forecast for the time `due` that is scored as one of horizon `index`; -1 if it is not scored.
+    """Return the index of a forecast for the time `due` that is scored as one of horizon `index`, or -1 if it is not
+    scored.
 
     Args:
-        requested: the horizon; in `steps`, the stream's own.
-        row: of the observation in its stream.
+        requested: Requested horizon.
+        steps: Requested horizon in the stream's own steps.
+        row: Position of the observation in its stream.
     """
     count, begin = horizons.pending_count[index - 1], horizons.pending_begin[index - 1]
     if horizons.in_steps:
-        # By rows: a time in steps would move with every change of the typical lag.
+        # Count rows, because a time in steps would move with every change of the typical lag.
         stride = max(np.int64(np.ceil(steps / count - JITTER)), 1)
         return begin + (row // stride) % count if row % stride == 0 else -1
     step = max(horizons.step, requested / count)
-    # The remainder is exact, and never infinite.
+    # The remainder is exact and never infinite.
     number = np.int64(np.floor(np.fmod(due, count * step) / step + EDGE))
     return begin + number % count
 
 
 @inline_jit
 def _pending_half_width(width, shift):
-    """The half width that a forecast is scored by; negative if it counts as empty."""
+    """Return the half-width that a forecast is scored with, negative if the interval counts as empty."""
     if shift >= INFINITE:
         return _LARGEST
     sent = max(min(width, _LARGEST), _LEAST)

@@ -3,10 +3,10 @@
     G_k = P_k F'_{k+1} (P⁻_{k+1})⁻¹        m^s_k = m_k + G_k (m^s_{k+1} - m⁻_{k+1})
     L_k = P_k - G_k P⁻_{k+1} G'_k          P^s_k = L_k + G_k P^s_{k+1} G'_k
 
-from the last step (`smooth`), or from `lag` steps after each (`fixed_lag`). F need not be diagonalisable. The filter's
-means and covariances already include missing values, noise and weights.
+from the last step (`smooth`), or from `lag` steps after each step (`fixed_lag`). F need not be diagonalisable. The
+filter's means and covariances already account for missing values, noise and weights.
 
-Gains and draws, which do not depend on other steps, are computed for a block of steps at once.
+Gains and samples, which do not depend on other steps, are computed for a block of steps at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from rfa.runtime.uncertainty.draws import draw
 
 Array = np.ndarray
-# Steps at a time: enough to amortise a call, few enough for a short latency.
+# Number of steps at a time: enough to amortise a call, but few enough for a short latency.
 BLOCK = 128
 
 
 class Traces(NamedTuple):
-    """The filter's trace of N steps, in state coordinates, float64: `[N, n]` and `[N, n, n]`."""
+    """The filter's trace of N steps, in state coordinates and float64: `[N, n]` and `[N, n, n]`."""
 
     transition: Array
     predicted_mean: Array
@@ -34,7 +34,7 @@ class Traces(NamedTuple):
 
     @classmethod
     def of(cls, found: Any, count: int) -> Traces:
-        """The first `count` steps that `FilterSteps` traced."""
+        """Return the first `count` steps that `FilterSteps` traced."""
         columns = (
             found.transition, found.predicted_mean, found.predicted_covariance, found.mean, found.state_covariance
         )  # fmt: skip
@@ -42,22 +42,23 @@ class Traces(NamedTuple):
 
     @classmethod
     def joined(cls, pieces: Sequence[Traces]) -> Traces:
-        """Pieces of a sequence, in order."""
+        """Return the concatenation of pieces of a sequence, in order."""
         return cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
     def part(self, first: int, last: int) -> Traces:
-        """Steps from `first` up to `last`, or to the end."""
+        """Return the steps from `first` to `last`, exclusive, or to the end."""
         return Traces(*(column[first:last] for column in self))
 
     @property
     def steps(self) -> int:
-        """N."""
+        """Number of steps N."""
         return len(self.mean)
 
 
 def smooth(traces: Traces) -> Iterator[tuple[Array, Array]]:
-    """Means `[B, n]` and covariances `[B, n, n]` given all observations, a block of steps in order at a time, from the
-    last block to the first."""
+    """Yield means `[B, n]` and covariances `[B, n, n]` given all observations, for blocks of ordered steps, from the
+    last block to the first.
+    """
     mean, covariance = traces.mean[-1][:, None], traces.covariance[-1]
     for first, last in _blocks_from_the_end(traces.steps):
         gains, left = _back(traces, first, last)
@@ -73,13 +74,14 @@ def smooth(traces: Traces) -> Iterator[tuple[Array, Array]]:
 
 
 def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
-    """Means and covariances of every step given the observations up to `lag` steps after it, a block of steps at a time
-    from the first on. Time per step grows with the lag."""
+    """Yield means and covariances of every step given the observations up to `lag` steps after it, in blocks from the
+    first on. The time per step grows with the lag.
+    """
     for first in range(0, traces.steps, BLOCK):
         last = min(first + BLOCK, traces.steps)
         steps = np.arange(first, last)
         gains, left = _back(traces, first, min(last + lag, traces.steps))
-        # Each step starts from the last one that it is given; all go back one step at a time.
+        # Each step starts from the last step that it uses. All of them go back one step at a time.
         start = np.minimum(steps + lag, traces.steps - 1)
         mean, covariance = traces.mean[start][..., None], traces.covariance[start]
         for back in range(lag - 1, -1, -1):
@@ -92,17 +94,19 @@ def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
 
 
 def draw_paths(traces: Traces, scale: float, samples: int, seed: int, first: int) -> Iterator[Array]:
-    """Paths given all observations, `[B, samples, n]`, from the last block of steps to the first; the k-th samples of
-    all blocks are one path.
+    """Yield paths given all observations, `[B, samples, n]`, from the last block of steps to the first. The k-th
+    samples of all blocks form a path.
 
     Args:
-        scale: calibrated std per model std.
-        first: position in the stream of the first step.
+        scale: Calibrated std per model std.
+        samples: Number of paths.
+        seed: Seed of the random numbers.
+        first: Position of the first step in the stream.
     """
     after: Array | None = None
     for begin, end in _blocks_from_the_end(traces.steps):
         gains, left = _back(traces, begin, end)
-        if after is None:  # nothing comes after the last step
+        if after is None:  # there is nothing after the last step
             left = np.concatenate([left, traces.covariance[-1:]])
         indices = [first + i for i in range(begin, end)]
         paths = draw(np.zeros_like(traces.mean[begin:end]), scale**2 * left, samples, [seed] * len(indices), indices)
@@ -121,10 +125,10 @@ def _blocks_from_the_end(steps: int) -> Iterator[tuple[int, int]]:
 
 
 def _back(traces: Traces, first: int, last: int) -> tuple[Array, Array]:
-    """G and L of the steps, `[B, n, n]`; the last step of all has none."""
+    """Return G and L of the steps, `[B, n, n]`. The last step of the sequence has none."""
     now, after = traces.part(first, min(last, traces.steps - 1)), traces.part(first + 1, last + 1)
-    # Without process noise a long gap makes the predicted covariance singular: hence a pseudo-inverse. It is taken of
-    # the correlations, so that small units are not mistaken for singular directions.
+    # Without process noise, a long gap makes the predicted covariance singular, so a pseudo-inverse is used. It is
+    # computed for the correlations, so that small units are not mistaken for singular directions.
     variances = np.diagonal(after.predicted_covariance, axis1=1, axis2=2)
     deviations = np.sqrt(np.where(variances > 0, variances, 1.0))
     scale = deviations[:, :, None] * deviations[:, None, :]

@@ -1,6 +1,7 @@
-"""Arrays that scoring an observation reads and writes.
+"""Arrays that the scoring of an observation reads and writes.
 
-P: components of an observation; H: requested horizons; R: rows, one an observation.
+P is the number of components of an observation, H the number of requested horizons, and R the number of rows, one per
+observation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class StreamStates(NamedTuple):
-    """State of the streams of a pool in addition to the filter's own, by stream index."""
+    """State of the streams of a pool in addition to the filter's own state, by stream index."""
 
     time: Array
     counts: Array
@@ -37,19 +38,19 @@ class StreamStates(NamedTuple):
 
 
 class OutputSpec(NamedTuple):
-    """What a request asks for; `Readout` makes it.
+    """Requested outputs, created by `Readout`.
 
     Attributes:
-        state_scale: calibrated std of the state per model std.
-        state: half widths of its intervals per model std, `[levels]`.
+        state_scale: Calibrated std of the state per model std.
+        state: Half-widths of the state's intervals per model std, `[levels]`.
         horizon: `[H]`.
-        multipliers: of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
-        horizon_index: the calibrated horizon nearest to each, `[H]`; unused where horizons count steps.
-        columns, weights: the intervals of the levels as sums of two calibrated ones, `[2 levels]`, `[H, 2 levels]`.
-        squares: of the normal's quantiles at the levels, `[levels]`.
-        scale: calibrated std of the forecasts per model std, `[H]`.
-        utc_offsets: of local time, `[K, 2]`; see `local_time_numba.py`.
-        muted, muted_weekly, muted_offsets: maintenance windows, `[W, 2]` each; see mute.py.
+        multipliers: Multipliers of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
+        horizon_index: Calibrated horizon nearest to each horizon, `[H]`. Unused if horizons count steps.
+        columns, weights: Intervals of the levels as sums of two calibrated ones, `[2 levels]` and `[H, 2 levels]`.
+        squares: Squares of the normal quantiles at the levels, `[levels]`.
+        scale: Calibrated std of the forecasts per model std, `[H]`.
+        utc_offsets: Offsets of local time, `[K, 2]`. See `local_time_numba.py`.
+        muted, muted_weekly, muted_offsets: Maintenance windows, `[W, 2]` each. See mute.py.
     """
 
     state_scale: float
@@ -69,21 +70,21 @@ class OutputSpec(NamedTuple):
 
 
 class FilterOutput(NamedTuple):
-    """A filter's posterior and forecasts of one observation, in units of the observation.
+    """A filter's posterior and forecasts for one observation, in units of the observation.
 
     Attributes:
-        mean, covariance: of the state, `[P]` and `[P, P]`.
+        mean, covariance: State, `[P]` and `[P, P]`.
         innovation, innovation_covariance: 0 where a component is missing.
         forecast_mean, forecast_covariance: `[H, P]` and `[H, P, P]`.
-        scalars: the model's precision, weight, nis and log-likelihood, `[4]`.
-        inverse_dof: 1/ν of the Student's t of innovation and state, 0 where it is normal, `[2, P]`; see student.py.
-        forecast_inverse_dof: the same of the forecasts, `[H, P]`.
-        half_widths: of the forecasts' intervals below and above the mean, `[H, P, 2 calibrated]`, or `[H, P, 0]` where
-            they follow from the covariance.
-        has_forecast: False where a component had only a guess: it is not scored, and forecasts made from it count as
-            infinite, `[P]`.
-        tail: tail probability of the observation, NaN where it is learned from the scores of the stream; and the nis
-            that is scored, NaN for that of the filter, `[2]`.
+        scalars: Precision, weight, nis and log-likelihood of the model, `[4]`.
+        inverse_dof: 1/ν of the Student's t of innovation and state, 0 if it is normal, `[2, P]`. See student.py.
+        forecast_inverse_dof: 1/ν of the forecasts, `[H, P]`.
+        half_widths: Half-widths of the forecasts' intervals below and above the mean, `[H, P, 2 calibrated]`, or
+            `[H, P, 0]` if they follow from the covariance.
+        has_forecast: `[P]`, False if a component had only a guess. It is not scored, and forecasts made from it count
+            as infinite.
+        tail: `[2]`, the tail probability of the observation, NaN if it is learned from the scores of the stream; and
+            the nis that is scored, NaN for that of the filter.
     """
 
     mean: Array
@@ -101,17 +102,18 @@ class FilterOutput(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """Calibrated outputs, a row an observation; NaN if nothing was observed.
+    """Calibrated outputs, one row per observation; NaN if nothing was observed.
 
     Attributes:
-        is_good: whether all of a row is finite; other rows are undefined, but raised nothing.
-        position: of the observation in its stream.
+        is_good: Whether all of a row is finite. Other rows are undefined, but raised no alarm.
+        position: Position of the observation in its stream.
         alarm: 1 or 0; NaN unless requested.
-        raised: of an alarm its RAISED_BY, else NaN, `[R, 4]`; see rules.py.
-        moments: mean, std and median of the forecasts, `[R, H, 3, P]`.
-        bands: their intervals, `[R, H, levels, P, 2]`.
-        tally: see forecast_checks.py.
-        weights: of the model's experts in the forecasts, `[R, H, P, experts]`; no experts unless requested.
+        raised: RAISED_BY of an alarm, else NaN, `[R, 4]`. See rules.py.
+        moments: Mean, std and median of the forecasts, `[R, H, 3, P]`.
+        bands: Intervals of the forecasts, `[R, H, levels, P, 2]`.
+        tally: See forecast_checks.py.
+        weights: Weights of the model's experts in the forecasts, `[R, H, P, experts]`. Without experts unless
+            requested.
     """
 
     is_good: Array
@@ -135,7 +137,7 @@ class StepOutputs(NamedTuple):
 
     @classmethod
     def allocate(cls, rows: int, size: int, readout: Readout) -> StepOutputs:
-        """For observations of `size` components."""
+        """Allocate outputs for observations of `size` components."""
         levels, horizon, calibrated = len(readout.names), len(readout.horizon), len(readout.calibration.levels)
         wide, row = (rows, size), (rows,)
         found = cls(
@@ -149,11 +151,11 @@ class StepOutputs(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Buffers for one row, until it is known to be finite.
+    """Buffers for one row, used until the row is known to be finite.
 
     Attributes:
-        shift: v of one stream, kept from row to row.
-        loaded: which stream, -1 for none, and how many of its forecasts are pending, `[2]`.
+        shift: v of one stream, retained from row to row.
+        loaded: Index of that stream, or -1, and the number of its pending forecasts, `[2]`.
     """
 
     shift: Array
@@ -180,7 +182,7 @@ class Workspace(NamedTuple):
 
     @classmethod
     def allocate(cls, state: ConformalState, readout: Readout) -> Workspace:
-        """For streams of a pool, one row after the other."""
+        """Allocate buffers for the streams of a pool, which are used for one row after another."""
         horizons, size, levels = state.shift.shape[1:]
         requested, pit = len(readout.horizon), len(readout.calibration.tables.pit_columns) // 2
         return cls(
@@ -195,7 +197,7 @@ class Workspace(NamedTuple):
 
 
 class Scorer(NamedTuple):
-    """What scores the observations of a pool's streams."""
+    """Data for scoring the observations of a pool's streams."""
 
     streams: StreamStates
     horizons: Horizons
@@ -205,13 +207,13 @@ class Scorer(NamedTuple):
 
     @classmethod
     def of(cls, streams: StreamStates, horizons: Horizons, readout: Readout) -> Scorer:
-        """For the outputs that `readout` asks for."""
+        """Return the scorer for the outputs that `readout` specifies."""
         work = Workspace.allocate(streams.conformal, readout)
         return cls(streams, horizons, readout.calibration.tables, readout.spec, work)
 
 
 class Observation(NamedTuple):
-    """An observation of a stream: value `[P]`, NaN where missing."""
+    """An observation of a stream. value is `[P]`, NaN where missing."""
 
     stream: int
     time: float

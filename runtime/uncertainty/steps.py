@@ -1,6 +1,6 @@
-"""Outputs of a filter as columns, and the replies made of them.
+"""Outputs of a filter as columns, and the replies that are made of them.
 
-Random numbers are keyed by (seed, position in the stream).
+Random numbers depend on (seed, position in the stream) only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Array = np.ndarray
 
 
 class Forecasts(Blocks, Sequence[ForecastPoint]):
-    """The forecasts of a step, as arrays until they are sent: lists take ten times the memory.
+    """Forecasts of a step, stored as arrays until they are sent, because lists take ten times the memory.
 
     Args:
-        t: time of the last observation.
-        moments: mean, std and median, `[horizon, 3, P]`.
+        t: Time of the last observation.
+        moments: Mean, std and median, `[horizon, 3, P]`.
         bands: `[horizon, levels, P, 2]`.
     """
 
@@ -67,7 +67,7 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 
     @property
     def is_finite(self) -> bool:
-        """Whether every number is one."""
+        """Return whether all numbers are finite."""
         return bool(np.isfinite(self.moments).all() and np.isfinite(self.bands).all())
 
     @property
@@ -80,7 +80,9 @@ STEP_FIELDS = tuple(field.name for field in fields(WeightedStep) if field.name n
 
 
 def select_fields(step: FilterStep, names: Collection[str] | None) -> Any:
-    """Index, time and the named fields of a reply; None is all. What is not a step, such as an error, stays whole."""
+    """Return index, time and the named fields of a reply. None stands for all fields. Other objects, such as errors,
+    are returned as they are.
+    """
     if names is None or not isinstance(step, FilterStep):
         return step
     late = {"late": True, "recomputed": step.recomputed} if isinstance(step, LateStep) else {}
@@ -89,13 +91,13 @@ def select_fields(step: FilterStep, names: Collection[str] | None) -> Any:
 
 
 class Readout:
-    """Outputs that a request asks for, with the calibration looked up once.
+    """Requested outputs, with their calibration looked up once.
 
     Args:
-        levels: of the intervals, between 0 and 1.
-        horizon: of the forecasts, in time units.
-        samples: draws of the state per step.
-        experts: names of the model's experts, if their weights are requested.
+        levels: Levels of the intervals, between 0 and 1.
+        horizon: Horizons of the forecasts, in time units.
+        samples: Number of samples of the state per step.
+        experts: Names of the model's experts, if their weights are requested.
     """
 
     def __init__(
@@ -138,16 +140,16 @@ class Readout:
         return self.options.range != UNLIMITED
 
     def weights_by_name(self, weights: Array) -> dict[str, Any] | None:
-        """Weights `[…, experts]` by the names of the experts; None for a model without experts."""
+        """Return weights `[…, experts]` by the names of the experts, or None for a model without experts."""
         return {name: weights[..., k].tolist() for k, name in enumerate(self.experts)} or None
 
     def hide_muted(self, times: Array, values: Array) -> Array:
-        """The values `[N, P]` of rows, missing in maintenance windows."""
+        """Return the values `[N, P]` of rows, NaN in maintenance windows."""
         mute = self.options.alarm.mute
         return np.where(mute.covers(times)[:, None], np.nan, values) if mute else values
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
-        """Bands by the names of their levels."""
+        """Return bands by the names of their levels."""
         return dict(zip(self.names, bands, strict=True))
 
 
@@ -156,7 +158,7 @@ class Steps:
     """Outputs of observations, as columns.
 
     Args:
-        samples: of the state, `[samples, P]` for each observation, if requested.
+        samples: Samples of the state, `[samples, P]` for each observation, if requested.
     """
 
     readout: Readout
@@ -166,27 +168,29 @@ class Steps:
 
     @classmethod
     def empty(cls, readout: Readout, size: int) -> Steps:
-        """Columns of no rows, for observations of `size` components."""
+        """Return columns without rows, for observations of `size` components."""
         return cls(readout, np.empty(0), StepOutputs.allocate(0, size, readout))
 
     def __len__(self) -> int:
         return len(self.times)
 
     def add_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
-        """Log-likelihood and tally with these observations added in order: the same bits however a series is split."""
+        """Return log-likelihood and tally with these observations added in order. The bits do not depend on how a
+        series is split.
+        """
         likelihoods = np.concatenate(([log_likelihood], self.outputs.log_likelihood))
         tallies = np.concatenate((tally[None], self.outputs.tally))
-        # Along the rows numpy adds in order; cumsum, which a vector needs for that, takes eight times as long.
+        # NumPy adds in order along the rows. cumsum, which a vector needs for that, takes eight times as long.
         return float(likelihoods.cumsum()[-1]), tallies.sum(axis=0)
 
     @property
     def without_tally(self) -> Steps:
-        """The same without the tally, which takes half of the memory."""
+        """Return these steps without the tally, which takes half of the memory."""
         return replace(self, outputs=self.outputs._replace(tally=np.empty((len(self), 0))))
 
     @property
     def tally(self) -> Array:
-        """Sum of the tallies, see forecast_checks.py."""
+        """Sum of the tallies. See forecast_checks.py."""
         found: Array = self.outputs.tally.sum(axis=0)
         return found
 
@@ -200,10 +204,10 @@ class Steps:
         return Steps(self.readout, self.times[rows], StepOutputs(*(column[rows] for column in self.outputs)))
 
     def blocks(self, names: Collection[str] | None = None) -> Iterator[list[Any]]:
-        """The replies, in lists of about PIECE_NUMBERS numbers at most.
+        """Yield the replies in lists of at most about PIECE_NUMBERS numbers.
 
         Args:
-            names: fields other than index and time; None is all.
+            names: Fields other than index and time. None stands for all.
         """
         outputs = self.outputs
         numbers = 8 + sum(
@@ -217,7 +221,7 @@ class Steps:
             yield part.replies() if names is None else part.select(names)
 
     def select(self, selected: Collection[str]) -> list[dict[str, Any]]:
-        """The replies with index, time and these fields."""
+        """Return the replies with index, time and these fields."""
         columns: dict[str, Any] = {"index": self.outputs.position.tolist(), "t": self.times.tolist()}
         if {"innovation", "forecast", "samples", "weights"} & set(selected):
             replies = self.replies()
@@ -236,10 +240,11 @@ class Steps:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def replies(self, *, copies: bool = False) -> list[FilterStep]:
-        """A reply for each row.
+        """Return a reply for each row.
 
         Args:
-            copies: forecasts are copied: each reply goes to another reader, and must not keep the columns of all.
+            copies: Whether to copy the forecasts, because each reply goes to another reader and must not keep the
+                columns of all rows alive.
         """
         outputs, readout = self.outputs, self.readout
         times, innovations = self.times.tolist(), outputs.innovation.tolist()
@@ -269,7 +274,7 @@ class Steps:
 
 
 def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
-    """Move estimates, forecasts and the ends of their intervals that lie outside a range to its limits."""
+    """Clip estimates, forecasts and the ends of their intervals to a range."""
     if limits == UNLIMITED:
         return
     for numbers in (outputs.mean, outputs.interval, outputs.moments[:, :, ::2], outputs.bands):
@@ -277,7 +282,7 @@ def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
 
 
 def _none_for_nan(column: Array) -> list[float | None]:
-    """The column with None for NaN."""
+    """Return the column with None in place of NaN."""
     values: list[float | None] = column.tolist()
     if np.isnan(column).any():
         return [None if value != value else value for value in values]  # noqa: PLR0124
@@ -285,5 +290,5 @@ def _none_for_nan(column: Array) -> list[float | None]:
 
 
 def _flags(column: Array) -> list[bool | None]:
-    """The column as booleans, None for NaN."""
+    """Return the column as booleans, None for NaN."""
     return [None if value != value else value > 0 for value in column.tolist()]  # noqa: PLR0124

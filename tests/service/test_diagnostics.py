@@ -93,7 +93,7 @@ def test_few_rows_of_a_whole_series_are_reported(scored: int, rows: str) -> None
     checks = checked(0.9, scored)
     found = diagnose(AUTO, checks, is_whole=True)
     assert [warning.code for warning in found] == ["few_rows"] * bool(rows)
-    assert all(warning.message.startswith(f"{rows} could be compared with a forecast:") for warning in found)
+    assert all(warning.message.startswith(f"{rows} could be compared with a forecast,") for warning in found)
     assert diagnose(AUTO, checks) == diagnose(LINEAR, checks, is_whole=True) == []
 
 
@@ -152,7 +152,7 @@ def test_a_warning_says_what_was_found_and_what_to_try() -> None:
     (low,) = diagnose(AUTO, checked(0.9, 9000, leads=leads))
     (named,) = diagnose(LINEAR, checked(0.9, 9000, leads=leads))
     assert low.message.startswith("50.0 % of 9,000 values were inside their 90 % interval 12 rows ahead; ")
-    assert "rfa train filter" in low.message and "name no model" in named.message
+    assert "rfa train filter" in low.message and "omit the model" in named.message
 
 
 @pytest.mark.parametrize("scored", [10, 60, 120, 300, ENOUGH - 1])

@@ -114,7 +114,7 @@ async def test_a_bad_field_is_named(connect: Any, change: dict[str, Any], param:
 async def test_the_message_of_a_wrong_shape_names_the_model(connect: Any) -> None:
     async with connect() as client:
         response = await client.post("/filter", json={"observations": [None, [1.0]]})
-    assert response.json()["error"]["message"] == "observations[1] has 1 values, model 'mean' takes 2"
+    assert response.json()["error"]["message"] == "observations[1] has 1 values, but model 'mean' takes 2"
 
 
 async def test_too_many_observations(connect: Any) -> None:
