@@ -1,1 +1,1 @@
-"""The series network, one row at a time."""
+"""The series network, processed one row at a time."""

@@ -1,7 +1,7 @@
-"""Buffers of the series network, borrowed by one call at a time.
+"""Buffers of the series network, each borrowed by one call at a time.
 
-New large arrays cost page faults, which take longer than a row. So buffers are kept for the next call, the last used
-ones, up to `MAX_BYTES` in all. More exist only while more are borrowed at the same time.
+New large arrays cause page faults, which take longer than a row. The most recently used buffers are therefore kept for
+later calls, up to `MAX_BYTES` in total. There are more only while more are borrowed at the same time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PooledBuffer(NamedTuple):
 
 
 class BufferPool:
-    """Buffers by key, for use from any thread."""
+    """Buffers by key. The pool may be used from any thread."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._idle: list[PooledBuffer] = []  # the last used at the end
+        self._idle: list[PooledBuffer] = []  # the most recently used at the end
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -41,12 +41,12 @@ class BufferPool:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of all buffers, borrowed ones included."""
+        """Total size of all buffers in bytes, including borrowed ones."""
         return self._bytes
 
     @contextmanager
     def borrow(self, key: Key, make: Callable[[], Any]) -> Iterator[Any]:
-        """A buffer of this key, from `make` if none is idle. It may contain values of an earlier call."""
+        """Lend a buffer of this key, created by `make` if none is idle. It may contain values of an earlier call."""
         buffer = self._pop_idle(key) or self._add(key, make())
         try:
             yield buffer.content
@@ -70,7 +70,7 @@ class BufferPool:
         return buffer
 
     def _trim(self) -> None:
-        """Drop the least recently used buffers until the rest fits; the lock is held."""
+        """Drop the least recently used buffers until the rest fits. The caller must hold the lock."""
         while self._bytes > self._max_bytes and self._idle:
             self._bytes -= self._idle.pop(0).size
 

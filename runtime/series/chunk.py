@@ -1,13 +1,13 @@
-"""Many rows of one series at once, for a network that runs on another device.
+"""Process many rows of one series at once, for a network that runs on another device.
 
-    prepare     rows → tokens and queries, patch after patch, as `rows.process_rows` makes them
+    prepare     rows → tokens and queries, patch after patch, as in `rows.process_rows`
     (device)    tokens → states, slots and quantiles
     finish      quantiles → outputs; states and slots → what the stream stores
 
-Tokens depend on the values alone, so all of a chunk's are made before the network runs.
+Tokens depend on the values only, so all tokens of a chunk are created before the network runs.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from rfa.runtime.uncertainty.step_outputs import Scorer
 from rfa.runtime.views import packed
 
 Array = np.ndarray
-# Tokens of a chunk, but for those of the patch that reaches them.
+# Number of tokens of a chunk, without those of the patch that reaches it.
 TOKENS: Final = 1024
 _SOURCES = (series_rows, *SOURCES)
 
 
 class Chunk(NamedTuple):
-    """Rows of one stream of P columns, their tokens and queries, and what the network made of them.
+    """Rows of one stream of P columns, their tokens and queries, and the results of the network.
 
     Attributes:
-        queries: their source is a token of the chunk, or -1 - column for the column's token before it.
-        last_token: of each column, `[P]`; -1 for none.
-        quantiles: of the queries, `[Q, quantiles]`.
-        states: of the columns' last tokens, `[P, d]`.
-        means, precisions: slots of the columns after the chunk, `[P, L, H, S, 4D]` and `[P, L, H, S]`.
+        queries: Their source is a token of the chunk, or -1 - column for the last token of the column before it.
+        last_token: Last token of each column, `[P]`, or -1.
+        quantiles: Quantiles of the queries, `[Q, quantiles]`.
+        states: States of the columns' last tokens, `[P, d]`.
+        means, precisions: Slots of the columns after the chunk, `[P, L, H, S, 4D]` and `[P, L, H, S]`.
     """
 
     tokens: TokenArrays
@@ -57,7 +57,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def allocate(cls, decoder: SeriesDecoder, size: int, output_cost: int, horizon: int) -> Chunk:
-        """For rows of so many columns, whose outputs cost so much, `reply_rows`."""
+        """Allocate a chunk for rows with this number of columns and this cost of outputs (`reply_rows`)."""
         shape, rows = decoder.initial_means.shape, most_rows(size, output_cost)
         queries = rows * size * (3 + 2 * horizon)
         return cls(
@@ -73,13 +73,13 @@ class Chunk(NamedTuple):
 
 
 def most_rows(size: int, output_cost: int) -> int:
-    """Rows of a chunk, one at least."""
+    """Return the number of rows of a chunk, at least one."""
     return max(1, TOKENS // (size * output_cost))
 
 
 @inline_jit
 def _append_tokens(tokens, count, chunk, token):
-    """Put tokens behind the first `token` ones of the chunk."""
+    """Append tokens after the first `token` tokens of the chunk."""
     for k in range(count):
         copy1(tokens.features[k], chunk.tokens.features[token + k])
         chunk.tokens.ends[token + k], chunk.tokens.lags[token + k] = tokens.ends[k], tokens.lags[k]
@@ -88,7 +88,7 @@ def _append_tokens(tokens, count, chunk, token):
 
 @inline_jit
 def _append_queries(queries, count, chunk, query, token):
-    """Put queries of tokens from `token` on behind the first `query` ones of the chunk."""
+    """Append queries of tokens from `token` on, after the first `query` queries of the chunk."""
     for k in range(count):
         copy1(queries.features[k], chunk.queries.features[query + k])
         source = queries.source[k]
@@ -101,7 +101,7 @@ def _append_queries(queries, count, chunk, query, token):
 
 @inline_jit
 def _append_rows(rows, count, chunk, row, query):
-    """Put rows with queries from `query` on behind the first `row` ones of the chunk."""
+    """Append rows with queries from `query` on, after the first `row` rows of the chunk."""
     target = chunk.rows
     for k in range(count):
         to = row + k
@@ -125,16 +125,16 @@ def _append_rows(rows, count, chunk, row, query):
 
 @kernel_jit(*_SOURCES)
 def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
-    """The next rows of a stream, as many as the chunk holds; their cells are stored in the pool.
+    """Prepare the next rows of a stream, as many as the chunk holds, and store their cells in the pool.
 
     Args:
-        handle: of `KernelHandles` for one stream.
-        batch: pool rows, times, values and noise of all rows, `filter_steps.Batch`.
-        pool_row, cursor, end, passed: of the stream, `[1]`; see `next_tokens`.
-        max_rows: of a patch.
+        handle: Handle of `KernelHandles` for one stream.
+        batch: Pool rows, times, values and noise of all rows (`filter_steps.Batch`).
+        pool_row, cursor, end, passed: Values of the stream, `[1]`. See `next_tokens`.
+        max_rows: Maximum number of rows of a patch.
 
     Returns:
-        the number of tokens, queries and rows.
+        The number of tokens, queries and rows.
     """
     handles: Any = opened(handle)
     stored, options = opened(handles.pool).stored, opened(handles.options)
@@ -163,7 +163,7 @@ def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
 
 @kernel_jit(*_SOURCES, allocates=True)
 def finish(handle, chunk, count, batch, pool_row, outputs, trace):
-    """Write the outputs of a chunk's rows and store the stream; call `prepare` with this handle before."""
+    """Write the outputs of a chunk's rows and store the stream. `prepare` must have been called with this handle."""
     handles: Any = opened(handle)
     pool, options, buffers = opened(handles.pool), opened(handles.options), opened(handles.buffers)
     stored, row, work = pool.stored, buffers.row, buffers.tokens.work

@@ -1,19 +1,19 @@
-"""Clip values of a stream that lie far outside its recent range.
+"""Clip values of a stream that are far outside its recent range.
 
-A value changes scale, centre and seasonal paths from then on. So it is clipped to the recent range and as much again
-on either side,
+A value affects scale, centre and seasonal paths from then on. It is therefore clipped to the recent range, extended on
+both sides by its own width,
 
     x ← min(max(x, low - (high - low)), high + (high - low))
 
-until a second value in a row lies near it: then the level has moved. low and high are the least and largest clipped
-value, each forgotten toward the newest one over `REACH` values.
+unless the next value is near it, which shows that the level has moved. low and high are the smallest and largest
+clipped value. Each is forgotten towards the newest value over `REACH` values.
 
-The first values have no range before them. The first `EARLY` values are stored, and after 8, 16 and all of them those
-that lie alone on their side, further than `FENCE` interquartile ranges off, are clipped to the range of the others.
+There is no range before the first values. The first `EARLY` values are stored. After 8, 16 and all of them, values that
+are alone on their side and further than `FENCE` interquartile ranges away are clipped to the range of the others.
 `tokens_numba.py` then restarts the stream with them.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series.config import REACH
 
 EARLY, FENCE = 32, 20.0
-# Stored numbers: the range, the last value outside it and its side (0 for none), and the first values.
+# Stored numbers: the range, the last value outside it and its side (0 if there is none), and the first values.
 FLOOR, CEILING, SUSPECT, SIDE, FIRST_VALUES = range(5)
 CLIP_STATE = FIRST_VALUES + EARLY
-# Values before the range counts; how near to a suspect value, of its distance from the range, the next one must be.
+# Number of values before the range applies, and the share of a suspect value's distance from the range within which the
+# next value must be.
 WARM_UP = 8
 NEAR = 0.5
 
 
 @inline_jit
 def clip_value(x, seen, state, offset):
-    """The clipped value; updates the range in place.
+    """Return the clipped value and update the range in place.
 
     Args:
-        seen: values before it.
-        state: has the stream's `CLIP_STATE` numbers from `offset` on.
+        x: Value.
+        seen: Number of values before it.
+        state: Contains the stream's `CLIP_STATE` numbers from `offset` on.
     """
     if seen == 0:
         state[offset + FLOOR] = state[offset + CEILING] = x
@@ -62,7 +64,7 @@ def clip_value(x, seen, state, offset):
 
 @inline_jit
 def _ranked(rank, count, state, start):
-    """The stored first value of this rank."""
+    """Return the stored first value with this rank."""
     for i in range(count):
         x, below = state[start + i], 0
         for j in range(count):
@@ -80,13 +82,13 @@ def _beyond(x, low, high):
 
 @inline_jit
 def is_recheck_due(seen):
-    """Whether the first values are clipped again after so many."""
+    """Return whether the first values are clipped again after this number of values."""
     return seen in (WARM_UP, 2 * WARM_UP, EARLY)
 
 
 @inline_jit
 def clip_first_values(count, state, offset):
-    """Clip the first values to the range of the others, in place; returns whether one changed."""
+    """Clip the first values to the range of the others, in place. Return whether a value changed."""
     start = offset + FIRST_VALUES
     low = _ranked(count // 4, count, state, start)
     high = _ranked(count - 1 - count // 4, count, state, start)

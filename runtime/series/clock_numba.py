@@ -1,14 +1,14 @@
-"""The clock of a stream: how many cells of the typical lag lie between two rows.
+"""The clock of a stream: the number of cells of the typical lag between two rows.
 
     n = max(1, round(φ + lag / typical))          φ ← φ + lag / typical - n
 
-By a local clock the lag is `local_span`: an hour more or less where its offset from UTC changes.
+With a local clock, the lag is `local_span`, an hour more or less where the offset from UTC changes.
 
 The typical lag is the running mean of the lags, each bounded to half of it and twice as much. It is the median of the
-last lags where the first ones or the last eight are far from it. φ carries the rounding, so cells keep time.
+last lags if the first lags or the last eight differ much from it. φ carries the rounding, so cells keep time.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.series.config import REACH
 from rfa.runtime.series.leads import DAY, WEEK
 
-# A longer gap counts as one of so many empty cells: nothing that is stored reaches further.
+# A longer gap counts as this number of empty cells, because nothing that is stored reaches further.
 MOST_EMPTY = REACH
-# Time of the last row, typical lag, rows so far, φ, lags that the typical one is of, and the last ones.
+# Time of the last row, typical lag, number of rows, φ, number of lags in the typical lag, and the last lags.
 TIME, LAG, ROWS, PHASE, LAGS_SEEN, LAST_LAGS = range(6)
 LOOKED_BACK = 8
 CLOCK = LAST_LAGS + LOOKED_BACK
-# Lags that the mean counts at most, and the ratio from which on a lag is unlike it.
+# Maximum number of lags in the mean, and the ratio from which on a lag differs much.
 LAGS_COUNTED = 1000.0
 UNLIKE = 3.0
-# The most cells of a week by which a local clock that ran back goes on; longer ones go on by a day.
+# Maximum number of cells of a week by which a local clock continues after it ran back. Longer weeks continue by a day.
 LONGEST_WEEK = 400
 
 
 @inline_jit
 def bounded(number, low, high):
-    """A number within bounds."""
+    """Return a number clamped to [low, high]."""
     return min(max(number, low), high)
 
 
 @inline_jit
 def _median_lag(clock, count):
-    """Of the last `count` lags, the upper of two: a stream of two lags is taken to have begun with the longer."""
+    """Return the median of the last `count` lags, the upper one of two, so that a stream of two lags counts as one of
+    the longer lag.
+    """
     for i in range(count):
         lag, below = clock[LAST_LAGS + i], 0
         for j in range(count):
@@ -54,8 +56,11 @@ def _median_lag(clock, count):
 
 @inline_jit
 def _is_unlike(clock, count, typical):
-    """Whether a typical lag is not one: each of the last `count` is longer by far, or each is shorter; of the first
-    ones half are longer, or more are shorter."""
+    """Return whether a typical lag is not representative of the last `count` lags.
+
+    That is the case if each of them is much longer, or each is much shorter; among the first lags, if half are longer
+    or more than half are shorter.
+    """
     longer, shorter = 0, 0
     for k in range(count):
         lag = clock[LAST_LAGS + k]
@@ -67,9 +72,9 @@ def _is_unlike(clock, count, typical):
 
 @inline_jit
 def local_span(utc_offsets, now, span, typical):
-    """The time that a local clock shows to pass from `now` on in a span.
+    """Return the time that passes on a local clock from `now` on in a span.
 
-    Cells cannot run back: the hour that comes twice is that of the next day or week, so that seasons keep time.
+    Cells cannot run back, so the hour that occurs twice is that of the next day or week, and seasons keep time.
     """
     if len(utc_offsets) == 0 or not MOST_EMPTY * typical >= DAY:
         return span
@@ -83,7 +88,7 @@ def local_span(utc_offsets, now, span, typical):
 
 @inline_jit
 def advance_clock(clock, now, utc_offsets):
-    """Move a clock to a row; how many cells it is after the one before."""
+    """Move a clock to a row, and return the number of cells since the previous row."""
     lag, typical = now - clock[TIME], clock[LAG]
     if clock[ROWS] == 0:
         lag = 0.0
@@ -93,7 +98,7 @@ def advance_clock(clock, now, utc_offsets):
         count = np.int64(min(clock[LAGS_SEEN], LOOKED_BACK))
         if typical == 0 or _is_unlike(clock, count, typical):
             typical, clock[PHASE] = _median_lag(clock, count), 0.0
-            if count == LOOKED_BACK:  # the mean begins again
+            if count == LOOKED_BACK:  # the mean starts again
                 clock[LAGS_SEEN] = LOOKED_BACK + clock[LAGS_SEEN] % LOOKED_BACK
         else:
             typical += (bounded(lag, typical / 2, 2 * typical) - typical) / min(clock[LAGS_SEEN] + 1, LAGS_COUNTED)

@@ -1,4 +1,4 @@
-"""The configuration of the series network."""
+"""Configuration of the series network."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from typing import Final
 
 from rfa.runtime.text.config import Confidence, LanguageModelConfig, StrictConfig
 
-# Cells between tokens, in a token's window, and as far as lags reach.
+# Cells between tokens, cells in the window of a token, and the range of lags in cells.
 PATCH: Final = 16
 WINDOW: Final = 32
 REACH: Final = 2048
-# Parts of a token other than its window: for each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a
+# Parts of a token other than its window. For each of LAGS bands of lags, [2, 12), [12, 64), …, the differences to a
 # season ago, the season ahead and four numbers about the lag; block means; and numbers about the stream.
 DIFFERENCES: Final = 16
 AHEAD: Final = 16
-BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # less the differences
+BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # minus the differences
 LAGS: Final = len(BANDS) - 1
-# Paths of a lead: for each band the seasonal path, and that moved to the stream's level; and the last value.
+# Paths of a horizon: for each band the seasonal path, and the path moved to the stream's level; and the last value.
 PATHS: Final = 2 * LAGS + 1
 BLOCK_LENGTHS: Final = (8, 64)
 BLOCKS: Final = 32
 ABOUT: Final = 13
 FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
-# Version 2 adds (`extended_numba.py`): seasons that are averaged, the lengths of lines and of means, and last moves.
+# Version 2 adds (`extended_numba.py`) seasons that are averaged, the lengths of lines and of means, and last moves.
 CYCLES: Final = 4
 LINES: Final = (6, 24, 96)
 MEANS: Final = (32, 256)
 MOVES: Final = 8
 ALL_PATHS: Final = PATHS + 2 * LAGS + len(LINES) + len(MEANS) + 1
 ALL_FEATURES: Final = FEATURES + 4 * LAGS + 2 * len(LINES) + len(MEANS) + MOVES + 2
-# Widths of layers are multiples of it: the compiled products work in panels.
+# Widths of layers are multiples of this number, because the compiled products work in panels.
 MULTIPLE: Final = 32
-# Quantiles of a forecast: GIFT-Eval's nine, and the ends of 90, 95 and 99 % intervals.
+# Quantiles of a forecast: the nine of GIFT-Eval, and the ends of 90, 95 and 99 % intervals.
 LEVELS: Final = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
 MEDIAN: Final = LEVELS.index(0.5)
 
 
 @dataclass(frozen=True)
 class SeriesConfig(StrictConfig):
-    """Blocks of RFA with slots over tokens of a series, and a head that predicts any lead.
+    """Blocks of RFA with slots over tokens of a series, and a head that predicts any horizon.
 
     Attributes:
-        d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: see `LanguageModelConfig`.
-        confidence: see `LanguageModelConfig`. A network with a gate is trained, not served.
-        embedding_width: hidden units between a token's features and d_model.
-        head_width, head_inner: hidden units of the head.
-        version: 1 reads `FEATURES` of a token, `PATHS` and the calendar of a lead; 2 `ALL_FEATURES`, `ALL_PATHS` and no
-            calendar.
+        d_model, n_layers, n_heads, head_dim, n_slots, mlp_ratio: See `LanguageModelConfig`.
+        confidence: See `LanguageModelConfig`. A network with a gate can be trained, but is not served yet.
+        embedding_width: Number of hidden units between the features of a token and d_model.
+        head_width, head_inner: Numbers of hidden units of the head.
+        version: 1 reads `FEATURES` of a token, and `PATHS` and the calendar of a horizon. 2 reads `ALL_FEATURES` and
+            `ALL_PATHS`, and no calendar.
     """
 
     d_model: int = 128
@@ -70,7 +70,7 @@ class SeriesConfig(StrictConfig):
         if self.version not in (1, 2):
             raise ValueError(f"version must be 1 or 2, got {self.version!r}")
         if self.n_slots == 0:
-            raise ValueError("n_slots must be >= 1: a series is streamed, got 0")
+            raise ValueError("n_slots must be >= 1, because a series is streamed, got 0")
         LanguageModelConfig.__post_init__(self.blocks)
 
     @property
@@ -80,12 +80,12 @@ class SeriesConfig(StrictConfig):
 
     @property
     def paths(self) -> int:
-        """Number of paths of a lead."""
+        """Number of paths of a horizon."""
         return PATHS if self.version == 1 else ALL_PATHS
 
     @property
     def blocks(self) -> LanguageModelConfig:
-        """Configuration of the blocks, with a readout of its own for each mode."""
+        """Configuration of the blocks, with a separate readout for each mode."""
         return LanguageModelConfig(
             vocab_size=1,
             d_model=self.d_model,

@@ -22,11 +22,13 @@ def _positive(raw: Array) -> Array:
 
 
 def series_constants(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Head constants `[L, H]`, decay and own_process `[L, PATCH, H, S]` over 1 … PATCH cells, omega `[H, D]`, the
-    initial slots, and scalars, by name.
+    """Return the constants by name.
+
+    They are head constants `[L, H]`, decay and own_process `[L, PATCH, H, S]` over 1 … PATCH cells, omega `[H, D]`, the
+    initial slots, and scalars.
 
     Args:
-        weights: by the names of the network's modules.
+        weights: Weights by the names of the network's modules.
     """
     layers = sum(name.endswith(".slot_log_mu") for name in weights)
 

@@ -1,14 +1,15 @@
-"""The tail probability of a count in a stream of counts that are nearly always zero.
+"""Tail probability of a count in a stream of counts that are nearly always zero.
 
-The quantiles of such a stream lie arbitrarily close together, so a score by its distribution cannot tell 1 from 8. The
-probability of a count y after n others is its share, and beyond the largest one M so far a conservative guess:
+The quantiles of such a stream are arbitrarily close together, so a score under its distribution cannot distinguish 1
+from 8. The probability of a count y after n others is the share of counts that were as large. Beyond the largest count
+M so far, it is a conservative guess:
 
     p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) y),  y > M
 
-It never decreases with y. Counts from 32 on are compared by the quarter of their octave.
+It never increases with y. Counts from 32 on are compared in bins of a quarter of an octave.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series import mixture_layout as at
 
-# Counts before which nothing is said, and the least share of zeros.
+# Number of counts before which there is no result, and the minimum share of zeros.
 FEWEST, MOSTLY = 50, 0.5
-# Numbers below which each has a bin, and bins of an octave above.
+# Counts below this number have separate bins. Above it, an octave has this number of bins.
 SINGLE, PER_OCTAVE = 32, 4
 
 
@@ -33,7 +34,9 @@ def _bin(count):
 
 @inline_jit
 def count_tail(numbers, value):
-    """The tail probability of a value by those before it; NaN if they are not counts that are mostly zero."""
+    """Return the tail probability of a value given the values before it, or NaN if these are not counts that are mostly
+    zero.
+    """
     counted = numbers[at.COUNTED]
     is_count = numbers[at.IS_WHOLE] > 0 and numbers[at.LEAST_OF_ALL] >= 0 and value >= 0 and value == np.rint(value)
     if not is_count or counted < FEWEST or numbers[at.COUNT] < MOSTLY * counted:
@@ -49,7 +52,7 @@ def count_tail(numbers, value):
 
 @inline_jit
 def add_count(numbers, value):
-    """Count a value, if it can be one."""
+    """Count a value if it is a valid count."""
     if value >= 0 and value == np.rint(value):
         numbers[at.COUNT + _bin(value)] += 1
         numbers[at.COUNTED] += 1

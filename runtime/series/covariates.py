@@ -1,7 +1,8 @@
-"""Columns that are known ahead, as inputs of a series model; see `regression_numba.py`.
+"""Columns that are known ahead, as inputs of a series model. See `regression_numba.py`.
 
-The model filters the values less the effect of the columns, and its outputs are shifted by that effect, as those of a
-system with an input (`driven_filter.py`). The inputs of a row are its own covariates and those at each of its leads.
+The model filters the values minus the effect of the columns, and its outputs are shifted by that effect, as the outputs
+of a system with an input are (`driven_filter.py`). The inputs of a row are its own covariates and the covariates at
+each of its horizons.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 Array = np.ndarray
 SHARED, COLUMNS = "known.shared", "known.columns"
-# How near the time of a row must be to that of a lead, in usual lags.
+# Maximum distance between the time of a row and that of a horizon, in typical lags.
 NEAR: Final = 0.5
 
 
 @dataclass(frozen=True)
 class CovariateInputs:
-    """The inputs of the rows of a series, made for some rows at a time: those at many leads take much memory.
+    """Inputs of the rows of a series, computed for some rows at a time, because inputs at many horizons take much
+    memory.
 
     Attributes:
-        times: of the rows, and of those to come, `[N]`.
-        known: covariates at these times, NaN where missing, `[N, K]`.
-        horizon: the leads.
-        step: the usual lag between rows.
+        times: Times of the rows, and of the rows to come, `[N]`.
+        covariates: Covariates at these times, NaN where missing, `[N, K]`.
+        horizon: Horizons.
+        step: Typical lag between rows.
     """
 
     times: Array
@@ -42,11 +44,11 @@ class CovariateInputs:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Memory of the arrays in bytes."""
         return self.times.nbytes + self.covariates.nbytes
 
     def __getitem__(self, rows: int | slice) -> Array:
-        """The inputs of some rows, `[R, K (1 + H)]`, or of one, `[K (1 + H)]`."""
+        """Return the inputs of some rows, `[R, K (1 + H)]`, or of one row, `[K (1 + H)]`."""
         times = self.times[rows]
         due = times[..., None] + np.array((0.0, *self.horizon))
         found = self.at(due)
@@ -54,7 +56,7 @@ class CovariateInputs:
         return found.reshape(*times.shape, -1)
 
     def at(self, due: Array) -> Array:
-        """The covariates at the rows nearest to some times `[…]`, NaN where none is near, `[…, K]`."""
+        """Return the covariates at the rows nearest to times `[…]`, NaN if no row is near, `[…, K]`."""
         last = len(self.times) - 1
         after = np.searchsorted(self.times, due).clip(max=last)
         before = (after - 1).clip(min=0)
@@ -65,7 +67,9 @@ class CovariateInputs:
 
 
 def whole_numbers(bands: Array) -> Array:
-    """The first and the last whole number inside intervals `[…, 2]`, or the one nearest to the middle."""
+    """Return the first and the last integer inside intervals `[…, 2]`, or the integer nearest to the middle if there is
+    none.
+    """
     lower, upper = np.ceil(bands[..., 0]), np.floor(bands[..., 1])
     middle = np.rint(bands.mean(axis=-1))
     found: Array = np.where((lower > upper)[..., None], middle[..., None], np.stack((lower, upper), axis=-1))
@@ -77,8 +81,9 @@ class Effect:
     """The effect of the covariates at each row.
 
     Attributes:
-        seen: `[R, P]`. ahead: at the leads, `[R, H, P]`.
-        bounds: see `regress_rows`.
+        seen: Effect at each row, `[R, P]`.
+        ahead: Effect at the horizons, `[R, H, P]`.
+        bounds: See `regress_rows`.
     """
 
     inputs: Array
@@ -88,12 +93,12 @@ class Effect:
     bounds: Array
 
     def hide(self, values: Array) -> Array:
-        """Values `[R, P]` less the effect."""
+        """Return values `[R, P]` minus the effect."""
         return values - self.seen
 
 
 class Regression:
-    """Regressions of each column on so many covariates; the interface is that of `DrivenSystem`."""
+    """Regression of each column on a number of covariates. The interface is that of `DrivenSystem`."""
 
     def __init__(self, size: int, count: int) -> None:
         self.count = count
@@ -103,7 +108,7 @@ class Regression:
         }
 
     def respond(self, pool: StatePool, batch: Batch, inputs: Array | None, horizon: tuple[float, ...]) -> Effect:
-        """The effect at each row; see `DrivenSystem.respond`."""
+        """Return the effect at each row. See `DrivenSystem.respond`."""
         rows, size = batch.values.shape
         if inputs is None:
             inputs = np.full((rows, self.count * (1 + len(horizon))), np.nan)
@@ -116,14 +121,14 @@ class Regression:
         return effect
 
     def keep(self, pool: StatePool, batch: Batch, effect: Effect, is_good: Array) -> None:
-        """Store the regressions of the rows that were accepted."""
+        """Store the regressions of the accepted rows."""
         for slot in np.unique(batch.slots):
             rows = np.flatnonzero((batch.slots == slot) & is_good)
             shared, columns = self._run(pool, effect, int(slot), rows)
             pool.arrays[SHARED][slot], pool.arrays[COLUMNS][slot] = shared, columns
 
     def _run(self, pool: StatePool, effect: Effect, slot: int, rows: Array) -> tuple[Array, Array]:
-        """Write the effect at the rows of a stream; returns its state after them."""
+        """Write the effect at the rows of a stream. Return the state of the stream after them."""
         shared, columns = pool.arrays[SHARED][slot].copy(), pool.arrays[COLUMNS][slot].copy()
         seen, ahead, bounds = (part[rows] for part in (effect.seen, effect.ahead, effect.bounds))
         regress_rows(shared, columns, effect.inputs[rows], effect.values[rows], self.count, seen, ahead, bounds)
@@ -131,7 +136,7 @@ class Regression:
         return shared, columns
 
     def shift(self, out: StepOutputs, trace: Traced, effect: Effect) -> None:
-        """Add the effect to the outputs and to the trace, and keep forecasts where the values can be."""
+        """Add the effect to the outputs and to the trace, and limit forecasts to the possible values."""
         shift(out, effect.seen, effect.ahead)
         if len(trace.mean):
             trace.mean[:] += effect.seen

@@ -1,11 +1,11 @@
-"""The series network's recurrent mode on one CPU core, without torch, in compiled loops.
+"""Recurrent mode of the series network on one CPU core, in compiled loops without torch.
 
-Equations: `network.py`; slots, norms and products: `rfa.runtime.text`. A row is one token of one stream, read from the
-slots that the stream had after its last whole patch. Every row is computed on its own, so its bits do not depend on
-the other rows of a call.
+The equations are in `network.py`; slots, norms and products are in `rfa.runtime.text`. A row is one token of one
+stream, which reads the slots that the stream had after its last complete patch. Every row is computed separately, so
+its bits do not depend on the other rows of a call.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rfa.runtime.uncertainty import copy_arrays
 
 Array = NDArray[np.float32]
 QUANTILES = len(LEVELS)
-# Modules that kernels of this one call, beside it.
+# Other modules whose functions the kernels of this module call.
 SOURCES = (
     config, copy_arrays, decoder_numba, handles, kernel_calls, leads, math_numba, product_numba, views,
 )  # fmt: skip
-# asinh of the largest distance of a quantile from the centre, in scales.
+# asinh of the maximum distance of a quantile from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi
 FARTHEST = np.float32(FARTHEST_QUANTILE)
@@ -48,9 +48,10 @@ QUERY_FEATURES = PATHS + LEAD_NUMBERS + CALENDAR
 
 
 class Layers(NamedTuple):
-    """Weights of all blocks, stacked; matrices in panels `[L, panels, in, P]`.
+    """Weights of all blocks, stacked. Matrices are in panels `[L, panels, in, P]`.
 
-    mix_in: query, key, value and gates; decay, own_process `[L, PATCH, H, S]` over a lag of 1 … PATCH cells.
+    mix_in contains query, key, value and gates. decay and own_process are `[L, PATCH, H, S]`, for a lag of 1 … PATCH
+    cells.
     """
 
     mixer_norm: Array
@@ -66,7 +67,7 @@ class Layers(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """From a token's features to the residual stream, and the norm at its end."""
+    """Weights from the features of a token to the residual stream, and the norm after the blocks."""
 
     first: Array
     first_bias: Array
@@ -76,7 +77,7 @@ class Embedding(NamedTuple):
 
 
 class Head(NamedTuple):
-    """From states and queries to quantiles."""
+    """Weights from states and queries to quantiles."""
 
     state: Array
     state_bias: Array
@@ -90,7 +91,9 @@ class Head(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """All weights. omega: frequencies `[H, D]` of the rotating frames; scalars: SCALARS."""
+    """All weights. omega contains the frequencies `[H, D]` of the rotating frames, and scalars the numbers of
+    SCALARS.
+    """
 
     embedding: Embedding
     layers: Layers
@@ -108,7 +111,7 @@ def _add_bias(x, bias):
 
 @inline_jit
 def _write_rotation(ends, omega, cos, sin):
-    """Cosines and sines of the tokens' rotating frames; the phase is wrapped in float64."""
+    """Write cosine and sine of the tokens' rotating frames. The phase is wrapped in float64."""
     for i in range(len(ends)):
         for h in range(omega.shape[0]):
             for d in range(omega.shape[1]):
@@ -119,9 +122,10 @@ def _write_rotation(ends, omega, cos, sin):
 
 @kernel_jit(*SOURCES, allocates=True)
 def compute_states(tokens, ends, lags, handle, means, precisions, states):
-    """States `[n, d]` after one token of each of n streams; see `SeriesDecoder.forward`.
+    """Compute states `[n, d]` after one token of each of n streams. See `SeriesDecoder.forward`.
 
-    `handle` is of `Weights`. Slots are not checked here: numbers that are not finite reach the token's quantiles.
+    `handle` is a handle of `Weights`. Slots are not checked here, because numbers that are not finite reach the
+    quantiles of the token.
     """
     weights: Any = opened(handle)
     embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega
@@ -166,7 +170,7 @@ def compute_states(tokens, ends, lags, handle, means, precisions, states):
 
 @kernel_jit(*SOURCES, allocates=True)
 def compute_quantiles(states, source, queries, handle, quantiles):
-    """Quantiles `[k, Q]` of queries; see `SeriesDecoder.quantiles`."""
+    """Compute quantiles `[k, Q]` of queries. See `SeriesDecoder.quantiles`."""
     head: Any = opened(handle).head
     n, k = states.shape[0], queries.shape[0]
     shared = np.empty((n, head.state_bias.size), np.float32)
@@ -203,7 +207,7 @@ def compute_quantiles(states, source, queries, handle, quantiles):
             quantiles[i, q] = quantiles[i, q + 1] - raw[i, q]
         for q in range(QUANTILES):
             x = min(max(quantiles[i, q], -FARTHEST), FARTHEST)
-            # sinh: by its Taylor series where e^x - e^-x would cancel.
+            # sinh, from its Taylor series where e^x - e^-x would cancel
             square = x * x
             near = x * (ONE + square * (THIRD + square * (FIFTH + square * SEVENTH)))
             far = HALF * (exp(x) - exp(-x))
@@ -211,18 +215,18 @@ def compute_quantiles(states, source, queries, handle, quantiles):
 
 
 def _panels(weight: Array) -> Array:
-    """The panels of a matrix `[out, in]`."""
+    """Return the panels of a matrix `[out, in]`."""
     return Matrix.of(np.ascontiguousarray(weight.T)).panels
 
 
 def _padded(bias: Array) -> Array:
-    """A bias as wide as the panels of its matrix."""
+    """Return a bias that is padded to the width of its matrix's panels."""
     return np.pad(bias, (0, -bias.size % product_numba.PANEL)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class SeriesDecoder:
-    """The recurrent mode of a trained series network."""
+    """Recurrent mode of a trained series network."""
 
     weights: Weights
     initial_means: Array
@@ -230,7 +234,7 @@ class SeriesDecoder:
 
     @classmethod
     def of(cls, weights: Mapping[str, Array]) -> SeriesDecoder:
-        """From the weights of a network, by the names of its modules."""
+        """Create a decoder from the weights of a network, by the names of its modules."""
         constants = series_constants(weights)
         count = len(constants["decay"])
 
@@ -275,7 +279,7 @@ class SeriesDecoder:
 
     @cached_property
     def handle(self) -> Handle:
-        """The weights, for compiled code."""
+        """Handle of the weights, for compiled code."""
         return Handle(self.weights)
 
     @property
@@ -286,23 +290,26 @@ class SeriesDecoder:
     def forward(
         self, tokens: Array, ends: NDArray[np.int64], lags: NDArray[np.int64], means: Array, precisions: Array
     ) -> Array:
-        """States `[n, d]` after one token of each of n streams.
+        """Return states `[n, d]` after one token of each of n streams.
 
         Args:
-            tokens: `[n, FEATURES]`. ends: cells up to each. lags: cells since the last whole patch, 1 … PATCH.
-            means, precisions: the slots of each `[n, L, H, S, 4D]` and `[n, L, H, S]`, which become those after it.
+            tokens: `[n, FEATURES]`.
+            ends: Number of cells up to each token.
+            lags: Number of cells since the last complete patch, 1 … PATCH.
+            means, precisions: Slots before each token, `[n, L, H, S, 4D]` and `[n, L, H, S]`, overwritten with those
+                after it.
         """
         states = np.empty((len(tokens), self.width), np.float32)
         compute_states(tokens, ends, lags, self.handle, means, precisions, states)
         return states
 
     def quantiles(self, states: Array, source: NDArray[np.int64], queries: Array) -> Array:
-        """Quantiles `[k, Q]` of (y - c) / s.
+        """Return quantiles `[k, Q]` of (y - c) / s.
 
         Args:
             states: `[n, d]`.
-            source: `[k]` the state that each query is about.
-            queries: `[k, QUERY_FEATURES]`, see `network.LeadQueries`.
+            source: Index of the state that each query refers to, `[k]`.
+            queries: `[k, QUERY_FEATURES]`. See `network.LeadQueries`.
         """
         quantiles = np.empty((len(queries), QUANTILES), np.float32)
         compute_quantiles(states, source, queries, self.handle, quantiles)

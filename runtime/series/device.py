@@ -1,7 +1,7 @@
-"""A long piece of a series on another device: its network there, tokens and outputs here.
+"""Process a long piece of a series with the network on another device, and tokens and outputs here.
 
-Numbers are those of the compiled network within rounding, and both write the same states, so a stream continues on
-either. The compiled code takes over where the device runs out of memory or gives a number that is not finite.
+Results equal those of the compiled network within rounding, and both write the same states, so a stream can continue on
+either. The compiled code takes over if the device runs out of memory or computes a number that is not finite.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rfa.runtime.series.network_steps import NetworkSteps
 
 Array = np.ndarray
-# First key of the buffers of chunks; those of other calls begin with a number of columns.
+# First key of the buffers of chunks. The keys of other calls begin with a number of columns.
 _CHUNK_KEY = -1
 
 
 class ColumnStates(NamedTuple):
-    """What the network left of the columns of a stream: `[P, d]`, `[P, L, H, S, 4D]` and `[P, L, H, S]`."""
+    """Results of the network for the columns of a stream: `[P, d]`, `[P, L, H, S, 4D]` and `[P, L, H, S]`."""
 
     hidden: Array
     means: Array
@@ -35,35 +35,35 @@ class ColumnStates(NamedTuple):
 
 
 class SeriesDevice(Protocol):
-    """A device other than the CPU that a network runs on.
+    """A device other than the CPU that runs a network.
 
     Attributes:
-        name: of the device.
-        least_tokens: from which on the transfer pays.
+        name: Name of the device.
+        least_tokens: Number of tokens from which on the transfer pays off.
     """
 
     name: str
     least_tokens: int
 
     def run(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> bool:
-        """Run the network on the tokens and queries of a chunk and write its outputs there.
+        """Run the network on the tokens and queries of a chunk, and write its outputs to the chunk.
 
         Returns:
-            False if memory ran out, or a number that a stream would store is not finite.
+            False if memory was exhausted, or if a number that a stream would store is not finite.
         """
         ...
 
     def hold_to_golden(self) -> int:
-        """Compare it to the bundle's golden outputs; returns the number of values.
+        """Compare the network on the device with the bundle's golden outputs, and return the number of values.
 
         Raises:
-            BundleError: a value differs.
+            BundleError: A value differs.
         """
         ...
 
 
 class Call(NamedTuple):
-    """A batch, and where its outputs are written."""
+    """A batch, and the arrays for its outputs."""
 
     pool: StatePool
     batch: Batch
@@ -73,10 +73,11 @@ class Call(NamedTuple):
 
 
 def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: Call, end: int) -> bool:
-    """Take the rows of a batch of one stream up to an end.
+    """Process the rows of a batch of one stream up to `end`.
 
     Returns:
-        whether the device did and all of them are finite; else, and if it raises, the stream is as it was.
+        Whether the device processed them and all results are finite. Otherwise, and if it raises an exception, the
+        stream is unchanged.
     """
     packed = call.batch.packed()
     row = int(packed[0][0])

@@ -1,6 +1,6 @@
-"""The forecasts of the mixture's experts other than the network; see `mixture_numba.py`."""
+"""Forecasts of the experts of the mixture other than the network. See `mixture_numba.py`."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.profile_numba import UNSEEN, expected
 from rfa.runtime.series.smoothing_numba import LARGEST_LOG, smoothed_forecast
 
-# How many ranges of the values a trend may lead beyond them: soon; and at most, and for a lead as long as the series.
+# Multiples of the range of the values by which a trend may exceed them, soon, and at most (for a horizon as long as the
+# series).
 NEAR, TRUSTED = 0.5, 2.0
 
 
 @inline_jit
 def expert_forecasts(numbers, memory, weights, cells, moment, network, out):
-    """The forecasts of all experts at a lead of so many cells and its local time, `[EXPERT_COUNT]`; NaN for none."""
+    """Compute the forecasts of all experts at a horizon in cells and its local time, `[EXPERT_COUNT]`, NaN if there is
+    none.
+    """
     now, whole = np.int64(numbers[at.CELLS]), np.int64(np.rint(cells))
     season, latest = np.int64(numbers[at.SEASON]), numbers[at.LATEST]
     out[at.NETWORK], out[at.LAST] = network, latest
-    # No trend goes on for longer than it was seen: beyond the values by twice their range at most.
+    # A trend does not continue for longer than it was observed, and exceeds the values by at most twice their range.
     reach = (numbers[at.LARGEST] - numbers[at.LEAST]) * min(NEAR + TRUSTED * cells / now, TRUSTED)
     low, high = numbers[at.LEAST] - reach, numbers[at.LARGEST] + reach
     smoothed = smoothed_forecast(numbers, memory, weights, 0, cells, now + whole)

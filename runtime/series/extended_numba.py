@@ -1,19 +1,19 @@
-"""Features and paths that version 2 of the series network adds to those of version 1, and tokens of whole series.
+"""Features and paths that version 2 of the series network adds to version 1, and tokens of whole series.
 
-A path is a simple forecast at a lead h. Version 1 has the value a season of lag p before the lead, alone and moved to
-the stream's level, and the last value. With w the mean of a few cells now, and w_i the same i seasons ago, version 2
-adds
+A path is a simple forecast at a horizon h. Version 1 contains the value a season of lag p before the horizon, as it is
+and moved to the stream's level, and the last value. With w the mean of a few cells now, and w_i the same i seasons ago,
+version 2 adds
 
     average_p(h)  = mean over i of x(t + h - i p) + w - w_i                    up to CYCLES seasons, plus their drift
-    product_p(h)  = mean over i of x(t + h - i p) · w / w_i                    where all values are positive, and growth
-    line_n(h)     = the least-squares line through the last n cells            n of LINES
-    mean_n(h)     = the mean of the last n cells, and of all values            n of MEANS
+    product_p(h)  = mean over i of x(t + h - i p) · w / w_i                    if all values are positive, and growth
+    line_n(h)     = the least-squares line through the last n cells            n in LINES
+    mean_n(h)     = the mean of the last n cells, and of all values            n in MEANS
 
-Its features add the error at twice each lag, the level's move over a season, slopes and residuals of the lines, and the
-last moves in units of the mean move of one cell.
+Its features add the error at twice each lag, the move of the level over a season, slopes and residuals of the lines,
+and the last moves in units of the mean move per cell.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ from rfa.runtime.series.tokens_numba import (
 
 Array = np.ndarray
 SOURCES = (clipping_numba, tokens_numba)
-# The most cells of a mean at a season, and the fewest.
+# Largest and smallest number of cells of a mean at a season.
 WIDEST, NARROWEST = 64, 8
-# Lines extend for so many times their length, the drift of seasons for so many times the seasons seen.
+# Lines extend for this multiple of their length, and the drift of seasons for this multiple of the observed seasons.
 LINE_ENDS, DRIFT_ENDS = 8, 2
 LARGEST_RATIO = 5.0
 _LINES, _MEANS = np.array(LINES), np.array(MEANS)
-# What paths read of a token, for each lag: the mean now, drift, log growth, and the means of earlier seasons; then
-# level and slope of each line, and the means.
+# Numbers that paths read of a token, for each lag: the mean now, drift, log growth, and the means of earlier seasons.
+# Then level and slope of each line, and the means.
 NOW, DRIFT, GROWTH, THEN = range(4)
 OF_LAG = THEN + CYCLES
 SUMMARY = LAGS * OF_LAG + 2 * len(LINES) + len(MEANS)
@@ -77,7 +77,7 @@ SUMMARY = LAGS * OF_LAG + 2 * len(LINES) + len(MEANS)
 
 @inline_jit
 def _squash(x):
-    """asinh, in half the time of the library's."""
+    """Return asinh(x), in half the time of the library function."""
     size = abs(x)
     return np.float32(math.copysign(math.log(size + math.sqrt(size * size + 1)), x))
 
@@ -92,13 +92,15 @@ def _mean(ring, start, count):
 
 @inline_jit
 def _usable(counts):
-    """Cells of the ring that remain while a token is queried: the ring advances by less than a patch."""
+    """Return the number of cells of the ring that remain while a token is queried, because the ring advances by less
+    than a patch.
+    """
     return min(counts[CELLS], REACH - PATCH)
 
 
 @inline_jit
 def _cycles(p, usable):
-    """Cells of the means at seasons of lag p, and the number of seasons: one at least."""
+    """Return the number of cells of the means at seasons of lag p, and the number of seasons, at least one."""
     width = min(max(p, NARROWEST), WIDEST)
     if p + width > usable:
         return max(min(width, usable - p), 1), 1
@@ -124,7 +126,7 @@ def _seasons(numbers, counts, ring, lags, summary):
 
 @inline_jit
 def _line(ring, head, count, summary, offset):
-    """Write level and slope of the line through the last cells; returns the root mean square residual."""
+    """Write level and slope of the line through the last cells. Return the root mean square residual."""
     total, leaning = 0.0, 0.0
     middle = 0.5 * (count - 1)
     for k in range(count):
@@ -147,7 +149,9 @@ def _ratio(error, s, least):
 
 @inline_jit
 def write_extra_features(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row):
-    """Write a token's features behind the first `FEATURES`, and what its paths read to `summary` `[SUMMARY]`."""
+    """Write a token's features after the first `FEATURES`, and the numbers that its paths read to `summary`
+    `[SUMMARY]`.
+    """
     n, head, local = counts[CELLS], counts[HEAD], c - numbers[ORIGIN]
     for k in range(SUMMARY):
         summary[k] = 0.0
@@ -188,7 +192,7 @@ def write_extra_features(numbers, counts, ring, errors, since, seasons, lags, c,
 
 @inline_jit
 def _seasonal_forecasts(h, p, head, origin, usable, ring, summary, offset, is_positive):
-    """`average` and `product` at a lead, relative to the origin."""
+    """Return `average` and `product` at a horizon, relative to the origin."""
     count = _cycles(p, usable)[1]
     periods = (h + p - 1) // p
     at, beyond = head + periods * p - h, min(periods - 1, DRIFT_ENDS * count)
@@ -215,7 +219,7 @@ def _seasonal_forecasts(h, p, head, origin, usable, ring, summary, offset, is_po
 
 @inline_jit
 def write_extra_paths(lead, cells_since, numbers, counts, ring, lags, summary, c, s, out):
-    """Write the paths behind the first `PATHS` to `out`; see `tokens_numba.write_paths`."""
+    """Write the paths after the first `PATHS` to `out`. See `tokens_numba.write_paths`."""
     origin = numbers[ORIGIN]
     local, head = c - origin, counts[HEAD] + cells_since
     usable = min(counts[CELLS] - cells_since, REACH - PATCH)
@@ -254,7 +258,7 @@ class SeriesTokens(NamedTuple):
 
     @classmethod
     def allocate(cls, shape: tuple[int, ...], version: int = 1) -> SeriesTokens:
-        """For `shape` `[…, N, K]`: tokens N and leads K."""
+        """Allocate tokens for `shape` `[…, N, K]`, with N tokens and K horizons."""
         features, paths = (FEATURES, PATHS) if version == 1 else (ALL_FEATURES, ALL_PATHS)
         tokens = shape[:-1]
         return cls(
@@ -295,11 +299,12 @@ def describe(values: Array, ends: Array, leads: Array, out: SeriesTokens, season
     """Write the tokens of one whole series.
 
     Args:
-        values: `[L]` float64, NaN where empty; the first is not.
-        ends: `[N]` int64, after how many cells each token is made, increasing; none is made beyond the series.
-        leads: `[N, K]` int64, cells ahead, >= 1.
-        out: where they are written; its widths choose the version.
-        seasons: `[LAGS]` int64 cells of a season that the clock gives, in the band that it lies in; 0 for none.
+        values: `[L]` float64, NaN if empty. The first value must not be empty.
+        ends: Number of cells after which each token is created, `[N]` int64, increasing. Tokens beyond the series are
+            not created.
+        leads: Horizons in cells, `[N, K]` int64 >= 1.
+        out: Output. Its widths determine the version.
+        seasons: Cells of a season that the clock gives, in the band that contains it, `[LAGS]` int64; 0 for none.
     """
     work = (
         np.zeros(NUMBERS), np.zeros(COUNTS, np.int64), np.zeros(RING, np.float32), np.zeros(REACH, np.float32),

@@ -1,8 +1,8 @@
-"""The model of any series: a trained network that forecasts, and a robust filter.
+"""The model for any series: a trained network that forecasts, and a robust filter.
 
-Each column is a stream of the network (`rfa.model.series`). Its quantiles at the next row's cell are the prior of the
-filter (`update_numba.py`). Forecasts are the network's quantiles: the mean is the median, and the widths above and
-below it are each multiplied by the conformal factor of their horizon and level (`adaptive.py`).
+Each column is a stream of the network (`rfa.model.series`). Its quantiles at the cell of the next row are the prior of
+the filter (`update_numba.py`). Forecasts are the network's quantiles: the mean is the median, and the widths above and
+below it are multiplied by the conformal factor of their horizon and level (`adaptive.py`).
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from rfa.runtime.uncertainty.input import MOST_COVARIATES
 from rfa.runtime.uncertainty.interface import Piece, reply_rows
 
 Array = np.ndarray
-# The mixture of the network and simple experts, by name.
+# Name of the mixture of the network and simple experts.
 MIXTURE: Final = "default"
 MOST_COLUMNS: Final = 64
 CLOCK: Final = f"{PREFIX}clock"
-# Horizons whose errors are scored, in typical lags, and pending forecasts of each.
+# Horizons whose errors are scored, in typical lags, and pending forecasts of each horizon.
 HORIZONS: Final = (1.0, 1.0, 4.0, 16.0, 64.0, 256.0)
 MAX_PENDING: Final = 16
-# How fast intervals follow a stream's errors. The network knows their widths: on synthetic series held out for
-# validation, a quarter of the rate of other filters has a lower pinball loss, at the same coverage.
+# Rate at which intervals adapt to a stream's errors. The network already predicts their widths. On synthetic series
+# held out for validation, a quarter of the rate of other filters has a lower pinball loss at the same coverage.
 RATE: Final = 0.25
 CALIBRATED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
-# Of up to 90 kB each, for each number of columns.
+# Readouts of up to 90 kB each, for each number of columns.
 KEPT_READOUTS: Final = 16
 
 
 def calibration() -> dict[str, Any]:
-    """The calibration of a new stream: the network's own quantiles."""
+    """Return the calibration of a new stream: the network's own quantiles."""
     quantiles = [NormalDist().inv_cdf((1 + level) / 2) for level in CALIBRATED]
     horizons = list(HORIZONS[1:])
     document = auto.calibration()
@@ -77,13 +77,13 @@ class SeriesRuntime(FilterRuntime):
     """A trained network for some columns, ready to run.
 
     Args:
-        name, digest: of the bundle.
-        decoder: the network.
-        size: columns, at most MOST_COLUMNS.
-        buffers: that the network works in; None for its own.
-        device: where long pieces of a series are computed; None: on the CPU.
-        known: number of columns that are known ahead.
-        is_mixed: whether forecasts are those of the mixture of the network and simple experts.
+        name, digest: Name and digest of the bundle.
+        decoder: The network.
+        size: Number of columns, at most MOST_COLUMNS.
+        buffers: Buffers of the network. Default: its own.
+        device: Device that computes long pieces of a series. Default: the CPU.
+        covariates: Number of columns that are known ahead.
+        is_mixed: Whether forecasts are those of the mixture of the network and simple experts.
     """
 
     has_own_steps = True
@@ -103,19 +103,19 @@ class SeriesRuntime(FilterRuntime):
         self.covariates, regression = covariates, Regression(size, covariates) if covariates else None
         calibrations: dict[Mode, Calibration] = {"recurrent": Calibration(calibration())}
         self._set_up(calibrations, steps, horizons, regression, sides=2, readouts=KEPT_READOUTS)
-        # For other numbers of columns, as long as they are used.
+        # Models for other numbers of columns, as long as they are in use.
         self._sized: WeakValueDictionary[tuple[int, int], SeriesRuntime] = WeakValueDictionary(
             {(size, covariates): self}
         )
 
     @property
     def own_bytes(self) -> int:
-        """See `FilterRuntime`: a stream's state, which is large with many columns."""
+        """See `FilterRuntime`. This is a stream's state, which is large with many columns."""
         return self.state_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """See `FilterRuntime`: buffers, which the mixture shares with its network."""
+        """See `FilterRuntime`. These are the buffers, which the mixture shares with its network."""
         return 0 if self._is_mixed else MAX_BYTES
 
     def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
@@ -132,20 +132,22 @@ class SeriesRuntime(FilterRuntime):
         return piece.part(slice(max(1, int(np.searchsorted(work, most, side="right")))))
 
     def sized(self, size: int) -> SeriesRuntime:
-        """The same model for another number of columns.
+        """Return the same model for another number of columns.
 
         Raises:
-            InvalidInput: they are too many.
+            InvalidInput: There are too many columns.
         """
         if size > MOST_COLUMNS:
-            message = f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}: send some of them"
+            message = (
+                f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}; send fewer columns"
+            )
             raise InvalidInput(message, param="observations", code="too_large")
         return self._variant(size, self.covariates)
 
     def with_covariates(self, count: int) -> SeriesRuntime:
         """See `FilterRuntime`."""
         if count > MOST_COVARIATES:
-            message = f"at most {MOST_COVARIATES} columns that are known ahead are taken, not {count}"
+            message = f"at most {MOST_COVARIATES} columns that are known ahead are supported, not {count}"
             raise InvalidInput(message, param="known", code="too_large")
         return self._variant(self.observation_size, count)
 
@@ -159,21 +161,25 @@ class SeriesRuntime(FilterRuntime):
         return found
 
     def mixed(self) -> SeriesRuntime:
-        """The model whose forecasts are mixtures of the network's and those of simple experts, for one column."""
+        """Return the model for one column whose forecasts are mixtures of those of the network and of simple
+        experts.
+        """
         digest = hashlib.sha256(MIXED_MAGIC + self.digest.encode()).hexdigest()
         return SeriesRuntime(MIXTURE, digest, self.decoder, 1, self.buffers, self.device, is_mixed=True)
 
 
 def open_series(bundle: Bundle, device: SeriesDevice | None = None) -> SeriesRuntime:
-    """The model of a bundle of kind "series", for one column; its `compile_tasks` come before its first request."""
+    """Return the model of a bundle of kind "series" for one column. Its `compile_tasks` must run before the first
+    request.
+    """
     return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()), device=device)
 
 
 def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
-    """Compare the network to the bundle's golden outputs; returns the number of values.
+    """Compare the network with the bundle's golden outputs, and return the number of values.
 
     Raises:
-        BundleError: a value differs.
+        BundleError: A value differs.
     """
     return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
 
@@ -181,10 +187,13 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
 def compile_tasks(
     bundle: Bundle, model: SeriesRuntime, report: Callable[[int], None]
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Tasks that compile the network, and the task, after them and the scoring of observations, that compiles the rest.
+    """Return tasks that compile the network, and the task that compiles the rest, to run after them and the scoring
+    tasks.
 
     Args:
-        report: called with the number of golden values that the network reproduced, on its device too.
+        bundle: Bundle of the network.
+        model: The opened model.
+        report: Called with the number of golden values that the network reproduced, also on its device.
     """
     network: CompileTask = decoder_numba, lambda: report(hold_to_golden(bundle, model))
     return [network], [(row_kernels, partial(_compile_all, model))]

@@ -1,4 +1,4 @@
-"""What the mixture of forecasts stores of each stream, and the buffers that it works in; see `mixture_numba.py`."""
+"""State of a stream of the mixture of forecasts, and its work buffers. See `mixture_numba.py`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NUMBERS, MEMORY = "mixture.numbers", "mixture.memory"
 
 
 class StoredMixture(NamedTuple):
-    """What a pool stores, `[pool rows, P, …]`; without pool rows for a network by itself."""
+    """Arrays of a pool, `[pool rows, P, …]`, without pool rows for a network without mixture."""
 
     numbers: Array
     memory: Array
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], columns: int) -> StoredMixture:
-        """The arrays of a pool."""
+        """Return the arrays of a pool."""
         if NUMBERS in arrays:
             return cls(arrays[NUMBERS], arrays[MEMORY])
         return cls(np.empty((0, columns, at.NUMBERS)), np.empty((0, columns, at.MEMORY), np.float32))
@@ -35,17 +35,17 @@ class MixtureWork(NamedTuple):
     """The mixture of one stream, and buffers for one row.
 
     Attributes:
-        loaded: the stream's row in the pool, -1 for none, `[1]`.
-        numbers, memory: a copy of what the pool stores, until the row is accepted, `[P, …]`.
-        scratch: for the search of a season.
-        weights: of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
+        loaded: Row of the stream in the pool, or -1, `[1]`.
+        numbers, memory: Copy of the pool's values until the row is accepted, `[P, …]`.
+        scratch: Scratch for the search of a season.
+        weights: Weights of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
         expert_weights: `[LEAD_COUNT, EXPERT_COUNT]`.
-        forecasts: of the experts and behind them the mixture's median and mean, `[H, P, FORECASTS]`.
-        prior, half_widths, prior_forecasts: of the value that is scored: the network's quantiles and half widths, and
+        forecasts: Forecasts of the experts, followed by median and mean of the mixture, `[H, P, FORECASTS]`.
+        prior, half_widths, prior_forecasts: For the value that is scored, the network's quantiles and half-widths, and
             `[FORECASTS]`.
-        squares: nis of each column by the network, `[P]`; NaN where it was not asked.
-        tail: probability of the last value, if it is a count; see `count_tail_numba.py`, `[1]`.
-        column: the first requested lead near each of LEADS, -1 for none, `[LEAD_COUNT, P]`.
+        squares: nis of each column under the network, `[P]`, NaN if the network was not queried.
+        tail: Probability of the last value if it is a count, `[1]`. See `count_tail_numba.py`.
+        column: First requested horizon near each of LEADS, or -1, `[LEAD_COUNT, P]`.
     """
 
     loaded: Array
@@ -64,7 +64,7 @@ class MixtureWork(NamedTuple):
 
     @classmethod
     def allocate(cls, columns: int, horizon: int) -> MixtureWork:
-        """For streams of so many columns, one row after the other."""
+        """Allocate buffers for streams with this number of columns, used for one row after another."""
         return cls(
             np.full(1, -1), np.empty((columns, at.NUMBERS)), np.empty((columns, at.MEMORY), np.float32),
             np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),
@@ -75,7 +75,7 @@ class MixtureWork(NamedTuple):
 
 
 def mixture_fields(columns: int) -> dict[str, StateField]:
-    """Fields of the state of a stream, all zero before its first value."""
+    """Return the fields of the state of a stream, all zero before its first value."""
     return {
         NUMBERS: StateField((columns, at.NUMBERS), np.float64),
         MEMORY: StateField((columns, at.MEMORY), np.float32),

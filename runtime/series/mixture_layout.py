@@ -1,6 +1,7 @@
-"""The memory of the mixture of one column: where each number lies.
+"""Memory layout of the mixture of one column.
 
-`numbers` are float64; `memory` is float32: seasonal profiles, and forecasts relative to the value when they were made.
+`numbers` are float64. `memory` is float32 and contains seasonal profiles, and forecasts relative to the value at the
+time when they were made.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-# Leads that weights are learned for, in cells, and the forecasts of each that wait for their value: of experts as many
-# as the conformal intervals follow, of the members of exponential smoothing fewer, and of the first MEMBER_LEADS only.
+# Horizons in cells for which weights are learned, and the number of pending forecasts for each. For experts there are
+# as many as the conformal intervals follow, for the members of exponential smoothing fewer, and of the first
+# MEMBER_LEADS only.
 LEADS: Final = np.array([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 8192.0])
 LEAD_COUNT: Final = len(LEADS)
 EXPERT_PENDING: Final = np.array([1, 4, 16, 16, 16, 8, 8])
@@ -21,8 +23,8 @@ EXPERT_SLOTS, MEMBER_SLOTS = int(EXPERT_PENDING.sum()), int(MEMBER_PENDING.sum()
 FIRST_EXPERT_SLOT: Final = np.cumsum(EXPERT_PENDING) - EXPERT_PENDING
 FIRST_MEMBER_SLOT: Final = np.cumsum(MEMBER_PENDING) - MEMBER_PENDING
 
-# Experts, and their weights before the first value: the network first, then smoothing, simple ones as a reserve. Those
-# of the profile have no forecast before it was seen; weights are relative.
+# Experts, and their relative weights before the first value: the network first, then smoothing, with simple experts as
+# a reserve. Those of the profile have no forecast before it was observed.
 EXPERTS: Final = (
     "network", "smoothing", "log_smoothing", "seasonal_naive", "last_value", "drift", "profile", "moved_profile",
 )  # fmt: skip
@@ -30,8 +32,9 @@ NETWORK, SMOOTHING, SMOOTHING_OF_LOGS, SEASONAL, LAST, DRIFT, PROFILED, MOVED_PR
 EXPERT_COUNT: Final = len(EXPERTS)
 PRIOR: Final = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05, 0.05, 0.05])
 
-# Members of exponential smoothing: columns α, β, φ; no trend is β = 0. Each in FORMS (values and their logarithms) and
-# with PROFILES (no season, and the least weights of the last cycle in a seasonal profile).
+# Members of exponential smoothing, with columns α, β, φ, where β = 0 stands for no trend. Each member exists in FORMS
+# (values and their logarithms) and with PROFILES (no season, and the minimum weights of the last cycle in a seasonal
+# profile).
 GRID: Final = np.array(
     [
         (alpha, beta, damping)
@@ -40,70 +43,72 @@ GRID: Final = np.array(
     ]
 )
 SEASON_WEIGHTS: Final = np.array([0.0, 0.2, 0.5])
-# The damping of those that have one.
+# Damping of the members that have one.
 DAMPED: Final = float(GRID[:, 2].min())
 FORMS, PROFILES, SIZE = 2, len(SEASON_WEIGHTS), len(GRID)
 PER_FORM: Final = PROFILES * SIZE
 MEMBERS: Final = FORMS * PER_FORM
-# The longest season, and the last values that a season is searched in.
+# Longest season, and number of last values in which a season is searched.
 LONGEST, RING = 400, 1024
-# The most bins of a day in its profile, and of each weekday in that of the week; see `profile_numba.py`.
+# Maximum number of bins of a day in its profile, and of each weekday in that of the week. See `profile_numba.py`.
 DAY_BINS, SLOTS = 1440, 48
 
 
 class _Fields:
-    """Fields of an array, one behind the other."""
+    """Fields of an array, one after another."""
 
     def __init__(self) -> None:
         self.size = 0
 
     def next(self, count: int = 1) -> int:
-        """Index of the first of `count` numbers."""
+        """Return the index of the first of `count` numbers."""
         first, self.size = self.size, self.size + count
         return first
 
 
 _numbers = _Fields()
-# Cells and values so far; the first value and the last one, the least and the largest, without odd ones; the least and
-# the largest with them.
+# Number of cells and of values; the first, last, smallest and largest value, without outliers; the smallest and the
+# largest with them.
 CELLS, SEEN, FIRST, LATEST, LEAST, LARGEST = (_numbers.next() for _ in range(6))
 LEAST_OF_ALL, LARGEST_OF_ALL = (_numbers.next() for _ in range(2))
-# The season in cells (1 is none), the cell of the next search, and whether a search has found it.
+# Season in cells (1 for none), cell of the next search, and whether a search has found the season.
 SEASON, NEXT_SEARCH, IS_FOUND = (_numbers.next() for _ in range(3))
-# Whether all values were positive, and whole, whether the last one was odd, and how often the largest came.
+# Whether all values were positive and integers, whether the last one was an outlier, and how often the largest
+# occurred.
 IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES = (_numbers.next() for _ in range(4))
 # By form: the mean absolute change, and the number of changes.
 CHANGE, CHANGES = _numbers.next(FORMS), _numbers.next(FORMS)
-# By member: level and trend, and by lead the loss.
+# By member: level and trend; and the loss by horizon.
 LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.next(MEMBER_LEADS * MEMBERS)
-# By lead and expert.
+# By horizon and expert.
 REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_COUNT * EXPERT_COUNT)
-# By lead: mean absolute errors of mixture and network, the mean error of the mixture's mean, its mean square and
-# their number, and the number of all errors; then the last of the mean's errors and the mean product of two in a row.
+# By horizon: mean absolute errors of mixture and network, the mean error of the mixture's mean, its mean square and
+# their number, and the number of all errors; then the last of the mean's errors and the mean product of two successive
+# ones.
 MIXTURE_ERROR, NETWORK_ERROR = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
 OFFSET, SQUARED, OFFSET_COUNT, SCORED = (_numbers.next(LEAD_COUNT) for _ in range(4))
 OFFSET_BEFORE, PRODUCT = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
-# The largest of the last errors one row ahead, discounted.
+# Largest of the last errors one row ahead, discounted.
 RECENT = _numbers.next()
-# By slot: the cell that a forecast is for, 0 for none, and the value when it was made.
+# By slot: the cell that a forecast is for, or 0, and the value when it was made.
 EXPERT_DUE, EXPERT_BASE = _numbers.next(EXPERT_SLOTS), _numbers.next(EXPERT_SLOTS)
 MEMBER_DUE, MEMBER_BASE = _numbers.next(MEMBER_SLOTS), _numbers.next(FORMS * MEMBER_SLOTS)
 # The last values.
 VALUES = _numbers.next(RING)
-# How often each whole number came, large ones by their logarithm, and how many numbers there were.
+# How often each integer occurred, large ones in bins of their logarithm, and how many numbers there were.
 COUNT_BINS: Final = 64
 COUNT, COUNTED = _numbers.next(COUNT_BINS), _numbers.next()
-# Of the profile: its cycle in seconds, 0 for none, its bins, and local time when it began; its level, mean error and
-# number of errors; mean errors without weekdays and with them; the last bin, and the profile at the last value.
+# Profile: its cycle in seconds (0 for none), its bins, and local time when it began; its level, mean error and number
+# of errors; mean errors without and with weekdays; the last bin, and the profile at the last value.
 PROFILE_CYCLE, PROFILE_BINS, PROFILE_BEGAN = (_numbers.next() for _ in range(3))
 PROFILE_LEVEL, PROFILE_ERROR, PROFILE_ERRORS = (_numbers.next() for _ in range(3))
 DAY_ERROR, WEEK_ERROR, LAST_BIN, PROFILE_NOW = (_numbers.next() for _ in range(4))
 PROFILE_END = NUMBERS = _numbers.size
 
 _memory = _Fields()
-# Logarithms of the last values over the first, and seasonal profiles by form.
+# Logarithms of the last values relative to the first, and seasonal profiles by form.
 LOGS, PROFILE = _memory.next(RING), _memory.next(FORMS * (PROFILES - 1) * LONGEST)
-# Pending forecasts: of the experts and behind them the median and the mean of the mixture, and of the members.
+# Pending forecasts of the experts, followed by median and mean of the mixture, and of the members.
 MIXED, MIXED_MEAN = EXPERT_COUNT, EXPERT_COUNT + 1
 FORECASTS: Final = EXPERT_COUNT + 2
 EXPERT_FORECAST, MEMBER_FORECAST = _memory.next(EXPERT_SLOTS * FORECASTS), _memory.next(MEMBER_SLOTS * MEMBERS)

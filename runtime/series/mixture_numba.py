@@ -1,28 +1,28 @@
 """A mixture of forecasts of one column: the network, exponential smoothing, and simple experts.
 
-At each of LEADS the experts are weighed by Bernstein online aggregation (Wintenberger 2017, "Optimal learning with
-Bernstein online aggregation", theorem 3.3) with the linearised absolute loss. With forecasts f_k, weights w_k and the
-mixture m = Σ w_k f_k, after the value y has come
+At each horizon in LEADS, the experts are weighted by Bernstein online aggregation (Wintenberger 2017, "Optimal learning
+with Bernstein online aggregation", theorem 3.3) with the linearised absolute loss. With forecasts f_k, weights w_k and
+the mixture m = Σ w_k f_k, after the value y was observed,
 
-    l_k = sign(m − y) (f_k − m) / s, within ± LARGEST            s the mean absolute error of the mixture so far
+    l_k = sign(m − y) (f_k − m) / s, within ± LARGEST            s: mean absolute error of the mixture so far
     R_k ← R_k + l_k (1 + η_k l_k),   S_k ← S_k + l_k²
     η_k = min(FASTEST, c √(log(1 / π_k) / (1 + S_k)))
     w_k ∝ π_k η_k exp(−η_k R_k)
 
-The linearised loss bounds the regret against the best fixed *combination* of experts by O(√(T log K)), not only against
-the best expert. Nothing is discounted, so there is no memory to choose. An expert without a forecast counts as if it
-had forecast the mixture.
+The linearised loss bounds the regret against the best fixed *combination* of experts by O(√(T log K)), rather than only
+against the best expert. Nothing is discounted, so there is no memory to choose. An expert without a forecast counts as
+if it had forecast the mixture.
 
 The quantiles are the network's, moved to m, with distances multiplied by the ratio of the mean absolute errors of
-mixture and network at that lead. Where the largest of the last errors one row ahead, which count half as much with each
-row, is more than the width of the 90 % interval, both sides of it are as wide as that error.
+mixture and network at that horizon. If the largest of the last errors one row ahead, whose influence halves with each
+row, exceeds the width of the 90 % interval, both sides of the interval are as wide as that error.
 
-The mean is that of a distribution with these quantiles, plus its mean error at that lead but for what chance explains.
-No forecast is below zero where no value was, or above 1 or 100 where that was the largest value, twice; quantiles of
-whole numbers are whole; values that never moved are forecast exactly.
+The mean is that of a distribution with these quantiles, plus the part of its mean error at that horizon that chance
+does not explain. Forecasts are not below zero if no value was, and not above 1 or 100 if that was the largest value,
+twice. Quantiles of integers are integers. Values that never moved are forecast exactly.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -61,31 +61,32 @@ from rfa.runtime.series.smoothing_numba import (
 from rfa.runtime.series.update_numba import MEDIAN, normal_score, write_half_widths
 
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
-# Of the ratio of errors: the share that the last ones keep, and its bounds.
+# Ratio of errors: the share that the last ones retain, and its bounds.
 KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
-# Errors that the mean error of the forecasts' means is of, how many count as zero before there are others, and values
-# from which on errors count: the first ones say little about the mean.
+# Number of errors that the mean error of the forecasts' means covers, number of zeros before there are others, and
+# number of values from which on errors count, because the first ones are not representative of the mean.
 OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 # Shares of the probability on one side of the median around the ends of the calibrated intervals.
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
-# The fewest scored forecasts of a lead from which on its weights are trusted, and the largest error of a mean, in units
-# of the usual one.
+# Minimum number of scored forecasts of a horizon from which on its weights are used fully, and the largest error of a
+# mean, in units of the usual error.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
-# The share of the largest of the last errors that a row keeps, and the 90 % interval among the calibrated ones.
+# Share of the largest of the last errors that remains after a row, and index of the 90 % interval among the calibrated
+# intervals.
 KEPT_RECENT, NINETY = 0.5, 2
-# Weight of the mean loss at all leads among the losses of the members of exponential smoothing.
+# Weight of the mean loss over all horizons in the losses of the members of exponential smoothing.
 POOLED = 0.5
-# How near to a whole number a bound counts as one, of its size.
+# Distance from an integer, relative to its size, within which a bound counts as that integer.
 NEARLY_WHOLE = 1e-9
-# Values from which on those that did not move, and whole ones, count as such.
+# Number of values from which on values that did not move, and integers, count as such.
 STANDING_FROM, WHOLE_FROM = 8, 8
-# Values from which on forecasts are mixed; before, the guess from the moves so far stands.
+# Number of values from which on forecasts are mixed. Before, the guess from the moves so far is used.
 MIXED_FROM = 4
-# The farthest lead in cells, and that of one which waits for its value, over that of LEADS near it.
+# Farthest horizon in cells, and of a pending forecast relative to the entry of LEADS near it.
 FURTHEST, FARTHEST_SHARE = 1e6, 2.0
-# Cells of the longest gap and a row.
+# Number of cells of the longest gap and a row.
 MOST_CELLS = MOST_EMPTY + 1
-# Other modules that kernels of this one call.
+# Other modules whose functions the kernels of this module call.
 SOURCES = (
     clock_numba,
     count_tail_numba,
@@ -103,7 +104,7 @@ _FIRST = at.FIRST_EXPERT_SLOT
 
 @inline_jit
 def nearest_lead(cells):
-    """Index of the nearest of LEADS, in log time."""
+    """Return the index of the nearest entry of LEADS, in log time."""
     index = 0
     while index + 1 < at.LEAD_COUNT and cells * cells > at.LEADS[index] * at.LEADS[index + 1]:
         index += 1
@@ -112,7 +113,7 @@ def nearest_lead(cells):
 
 @inline_jit
 def _observe_cell(numbers, memory, value, unit, moment, work):
-    """Add a cell; the value is NaN where missing. Before the first value nothing happens."""
+    """Add a cell, whose value is NaN if missing. Before the first value, nothing happens."""
     is_seen = value == value
     if numbers[at.CELLS] == 0:
         if not is_seen:
@@ -167,7 +168,7 @@ def _rate(numbers, lead, k):
 
 @inline_jit
 def _score_experts(numbers, memory, cell, value):
-    """Score the experts' forecasts that were for this cell; a missing value ends them."""
+    """Score the experts' forecasts for this cell. A missing value ends them without a score."""
     for lead in range(at.LEAD_COUNT):
         for i in range(at.EXPERT_PENDING[lead]):
             slot = _FIRST[lead] + i
@@ -213,13 +214,17 @@ def _add_offset(numbers, lead, error):
 
 @inline_jit
 def _least_scored(lead):
-    """Scored forecasts of a lead that say something: those that wait at the same time overlap."""
+    """Return the number of scored forecasts of a horizon that are informative, because forecasts that are pending at
+    the same time overlap.
+    """
     return max(TRUSTED_FROM, np.float64(at.EXPERT_PENDING[lead]))
 
 
 @inline_jit
 def expert_weights(numbers, lead, out):
-    """Weights of the experts at a lead, `[EXPERT_COUNT]`, the network's nearly one at first; they add up to one."""
+    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`, which add up to one. At first, the network has
+    nearly one.
+    """
     most, total = -np.inf, 0.0
     for k in range(at.EXPERT_COUNT):
         rate = _rate(numbers, lead, k)
@@ -228,7 +233,7 @@ def expert_weights(numbers, lead, out):
     for k in range(at.EXPERT_COUNT):
         out[k] = np.exp(out[k] - most)
         total += out[k]
-    # Before forecasts of this lead were scored, the network alone knows how far series go.
+    # Before forecasts of this horizon were scored, only the network can predict how far series move.
     trust = min(numbers[at.SCORED + lead] / _least_scored(lead), 1.0)
     for k in range(at.EXPERT_COUNT):
         out[k] *= trust / total
@@ -237,7 +242,9 @@ def expert_weights(numbers, lead, out):
 
 @inline_jit
 def error_ratio(numbers, lead):
-    """The mean absolute error of the mixture over the network's at a lead, near 1 before there are many."""
+    """Return the mean absolute error of the mixture over that of the network at a horizon, close to 1 before there are
+    many errors.
+    """
     network = numbers[at.NETWORK_ERROR + lead]
     if not network > 0:
         return 1.0
@@ -248,7 +255,9 @@ def error_ratio(numbers, lead):
 
 @inline_jit
 def add_experts(numbers, memory, lead, cells, forecasts):
-    """Let the forecasts of a lead, in cells, of the experts and of the mixture behind them wait for their value."""
+    """Store the forecasts of the experts, and of the mixture after them, at a horizon in cells until their value is
+    observed.
+    """
     free = free_slot(numbers, at.EXPERT_DUE + _FIRST[lead], at.EXPERT_PENDING[lead], cells)
     if free < 0:
         return
@@ -261,13 +270,15 @@ def add_experts(numbers, memory, lead, cells, forecasts):
 
 @inline_jit
 def cells_of(lead, unit):
-    """A lead in cells, at least one."""
+    """Return a horizon in cells, at least one."""
     return min(max(lead / unit if unit > 0 else lead, 1.0), FURTHEST)
 
 
 @inline_jit
 def _repair(numbers, cells):
-    """Numbers may come from any bytes: no loop is longer than a gap, and no index beyond the arrays."""
+    """Repair numbers, which may come from arbitrary bytes, so that no loop is longer than a gap and all indices are
+    valid.
+    """
     if not cells - MOST_CELLS <= numbers[at.CELLS] <= cells:
         start(numbers)
         forget_profile(numbers)
@@ -277,7 +288,7 @@ def _repair(numbers, cells):
 
 @kernel_jit(*SOURCES)
 def observe_column(numbers, memory, cells, value, unit, moment, work):
-    """Add the cells of a column until there are `cells`: the last one has the value, those before it are empty.
+    """Add the cells of a column until there are `cells`. The last cell has the value, and those before it are empty.
 
     moment: local time of the value.
     """
@@ -292,7 +303,7 @@ def observe_column(numbers, memory, cells, value, unit, moment, work):
 
 @inline_jit
 def _mixed(weights, forecasts):
-    """The mixture of the forecasts that there are, which replaces the others."""
+    """Return the mixture of the existing forecasts, and replace missing forecasts by it."""
     mixed = total = 0.0
     for k in range(at.EXPERT_COUNT):
         if forecasts[k] == forecasts[k]:
@@ -307,13 +318,13 @@ def _mixed(weights, forecasts):
 
 @inline_jit
 def _mix_experts(numbers, lead, weights, half_widths, forecasts):
-    """Mix the experts' forecasts, and write median and mean of the mixture behind them.
+    """Mix the experts' forecasts, and write median and mean of the mixture after them.
 
     Args:
-        half_widths: of the network's intervals, `[2 levels]`.
+        half_widths: Half-widths of the network's intervals, `[2 levels]`.
 
     Returns:
-        the median, and the widths of the mixture's distribution below and above it over the network's.
+        The median, and the widths of the mixture's distribution below and above it relative to those of the network.
     """
     mixed, levels = _mixed(weights, forecasts), len(SHARES)
     ratio = error_ratio(numbers, lead)
@@ -329,14 +340,14 @@ def _mix_experts(numbers, lead, weights, half_widths, forecasts):
 
 @kernel_jit(*SOURCES)
 def score_value(numbers, memory, cells, moment, value, work):
-    """z² of a value by the mixture's forecast of it, before it is observed; NaN where there is none.
+    """Return z² of a value under the mixture's forecast of it, before it is observed, or NaN if there is none.
 
-    Scores do not depend on the leads that are asked for: weights and widths are those of one cell ahead, which are
-    learned here, also after a gap.
+    Scores do not depend on the requested horizons. Weights and widths are those of one cell ahead, which are learned
+    here, also after a gap.
 
     Args:
-        cells, moment: of the value, and its local time.
-        work: its prior has the network's quantiles for the value.
+        cells, moment: Cell of the value, and its local time.
+        work: Its prior contains the network's quantiles for the value.
     """
     _repair(numbers, cells)
     ahead, quantiles, forecasts = np.float64(cells - numbers[at.CELLS]), work.prior, work.prior_forecasts
@@ -350,7 +361,7 @@ def score_value(numbers, memory, cells, moment, value, work):
     mixed, _, _ = _mix_experts(numbers, 0, work.expert_weights[0], work.half_widths, forecasts)
     if ahead == 1:
         add_experts(numbers, memory, 0, 1, forecasts)
-    # Without the width of the last surprise, behind which a second one would hide.
+    # Exclude the width due to the last large error, which would hide a second one.
     z = normal_score(middle + (value - mixed) / error_ratio(numbers, 0), quantiles, 0.0, 1.0)
     return z * z
 
@@ -359,7 +370,7 @@ def score_value(numbers, memory, cells, moment, value, work):
 def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
     """Replace the network's forecasts of a column in `posterior` by those of the mixture.
 
-    moments: local time of the row and at the leads.
+    moments: local time of the row and at the horizons.
     """
     for lead in range(at.LEAD_COUNT):
         work.column[lead, a] = -1
@@ -379,7 +390,7 @@ def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
         half_widths, levels = posterior.half_widths[h, a], len(SHARES)
         mixed, below, above = _mix_experts(numbers, lead, work.expert_weights[lead], half_widths, work.forecasts[h, a])
         posterior.forecast_mean[h, a] = mixed
-        # Not by the square, which may be infinite.
+        # Do not multiply by the square, which may be infinite.
         posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         for k in range(levels):
@@ -389,11 +400,11 @@ def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
 
 @kernel_jit(*SOURCES)
 def write_weights(numbers, leads, unit, weights, a, work):
-    """Write the weights of the experts at each lead, `[H, P, EXPERT_COUNT]`, once `mix_column` has mixed them."""
+    """Write the weights of the experts at each horizon, `[H, P, EXPERT_COUNT]`, after `mix_column` has mixed them."""
     for h in range(len(leads)):
         lead, forecasts, total = nearest_lead(cells_of(leads[h], unit)), work.forecasts[h, a], 0.0
         for k in range(at.EXPERT_COUNT):
-            # An expert of the profile without a forecast has that of the mixture.
+            # An expert of the profile without a forecast has the forecast of the mixture.
             is_used = k < at.PROFILED or forecasts[k] != forecasts[at.MIXED]
             weights[h, a, k] = work.expert_weights[lead, k] if numbers[at.SEEN] >= MIXED_FROM and is_used else 0.0
             total += weights[h, a, k]
@@ -404,9 +415,10 @@ def write_weights(numbers, leads, unit, weights, a, work):
 
 @kernel_jit(*SOURCES)
 def remember_forecasts(numbers, memory, leads, unit, a, work):
-    """Let the forecasts that `mix_column` made wait for their values: of each of LEADS but the first the first near it.
+    """Store the forecasts of `mix_column` until their values are observed, for each of LEADS but the first the first
+    one near it.
 
-    Those of one cell ahead are made anew by `score_value`.
+    `score_value` makes the forecasts of one cell ahead again.
     """
     if numbers[at.SEEN] < MIXED_FROM:
         return
@@ -426,9 +438,12 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
 
 @inline_jit
 def _mean_error(numbers, lead, usual):
-    """The mean error of the means at a lead: the usual one, and of the difference what chance does not explain."""
+    """Return the mean error of the means at a horizon: the usual one, plus the part of the difference that chance does
+    not explain.
+    """
     away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
-    # Errors of forecasts that overlap may go together: by the correlation of two in a row, at first of full overlap.
+    # Errors of overlapping forecasts may be correlated, by the correlation of two successive ones, which initially is
+    # that of full overlap.
     overlapping = min(at.LEADS[lead], at.EXPERT_PENDING[lead])
     squared_mean = numbers[at.OFFSET + lead] ** 2
     covariance = numbers[at.PRODUCT + lead] - squared_mean
@@ -442,7 +457,7 @@ def _mean_error(numbers, lead, usual):
 
 @inline_jit
 def _upper_bound(numbers):
-    """The largest possible value of a share that has reached it more than once."""
+    """Return the largest possible value of a share that has reached it more than once."""
     largest = numbers[at.LARGEST_OF_ALL]
     is_share = numbers[at.LEAST_OF_ALL] >= 0 and (largest == 1 or largest == 100)
     return largest if is_share and numbers[at.TOUCHES] >= 2 else np.inf
@@ -451,12 +466,12 @@ def _upper_bound(numbers):
 @inline_jit
 def _quantile(x, low, high, is_whole):
     x = min(max(np.rint(x) if is_whole else x, low), high)
-    return abs(x) if x == 0 else x  # not -0.0
+    return abs(x) if x == 0 else x  # avoid -0.0
 
 
 @kernel_jit(*SOURCES)
 def finish_column(numbers, leads, unit, posterior, out, row, a, work):
-    """Bound the outputs of an accepted row by what the values of the column can be, and make its means of medians."""
+    """Limit the outputs of an accepted row to possible values of the column, and convert medians to means."""
     if numbers[at.SEEN] == 0:
         return
     least, largest = numbers[at.LEAST_OF_ALL], numbers[at.LARGEST_OF_ALL]
@@ -485,7 +500,8 @@ def finish_column(numbers, leads, unit, posterior, out, row, a, work):
         for level in range(out.bands.shape[2]):
             lower, upper = out.bands[row, h, level, a, 0], out.bands[row, h, level, a, 1]
             if is_whole:
-                # The whole numbers inside, which the interval is scored by; without any the one nearest to its middle.
+                # Use the integers inside, with which the interval is scored, or the integer nearest to its middle if
+                # there is none.
                 middle, near = np.rint(0.5 * (lower + upper)), NEARLY_WHOLE * max(abs(lower), abs(upper), 1.0)
                 lower, upper = np.ceil(lower - near), np.floor(upper + near)
                 if lower > upper:

@@ -1,10 +1,10 @@
-"""The season of a column's mixture, and the values that it leaves out.
+"""The season of a column's mixture, and the values that it ignores.
 
-The season is the clock's (a year of months, a day of hours, …) unless a search of the last values finds another. A
-single value far beyond all others is left out; of the first values, those far from the others.
+The season is that of the clock (a year of months, a day of hours, …) unless a search of the last values finds another
+one. A single value far beyond all others is ignored, as are the first values that are far from the others.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
 from rfa.runtime.series.profile_numba import forget_profile
 from rfa.runtime.series.smoothing_numba import replay
 
-# After so many values the first ones are left out if they are so many median deviations away.
+# After this number of values, first values at a distance of this number of median deviations are ignored.
 YOUNG, FAR = 16, 50.0
-# A value is odd from so many on, if it is so many mean changes away.
+# From this number of values on, a value at a distance of this number of mean changes is an outlier.
 ODD_FROM, ODD = 12, 20.0
-# Searches for a season: the first, the growth of the next, and the most cells between two.
+# Searches for a season: the first one, the growth factor to the next, and the minimum and maximum number of cells in
+# between.
 FIRST_SEARCH, SEARCH_GROWTH, SEARCH_LEAST, SEARCH_LONGEST = 24, 1.5, 3, 512
-# Seasons that differ by less than this share are the same. A clock's season is whole to within WHOLE.
+# Seasons whose relative difference is smaller than this are equal. The season of a clock is an integer to within WHOLE.
 SAME_SEASON, WHOLE = 0.02, 0.03
-# Other modules that functions of this one call.
+# Other modules whose functions this module calls.
 SOURCES = (auto_season_numba, profile_numba, *profile_numba.SOURCES)
 
 
 @inline_jit
 def clock_season(unit):
-    """The usual season of rows `unit` seconds apart, in cells; 1 for none."""
+    """Return the usual season of rows `unit` seconds apart, in cells, or 1 if there is none."""
     if unit < 60:
         return 1
     for cycle, shortest in ((DAY, 4.0), (HOUR, 4.0), (WEEK, 4.0), (YEAR, 3.0)):
@@ -49,7 +50,7 @@ def clock_season(unit):
 
 @inline_jit
 def _search_season(numbers, memory, unit, scratch):
-    """The season by the last values where a search finds one, else the clock's; begins again with a new one."""
+    """Set the season that a search of the last values finds, else that of the clock. Start again with a new season."""
     cells = np.int64(numbers[at.CELLS])
     count = at.RING if cells > at.RING else cells
     for k in range(count):
@@ -69,8 +70,8 @@ def _search_season(numbers, memory, unit, scratch):
 
 @inline_jit
 def set_season(numbers, memory, cell, unit, scratch):
-    """Set the season by the clock, and from FIRST_SEARCH cells on by a search where one is due."""
-    if cell < FIRST_SEARCH:  # the clock's
+    """Set the season of the clock and, from FIRST_SEARCH cells on, search for one when a search is due."""
+    if cell < FIRST_SEARCH:  # the season of the clock
         numbers[at.SEASON], numbers[at.NEXT_SEARCH] = clock_season(unit), FIRST_SEARCH
         return
     numbers[at.NEXT_SEARCH] = min(np.ceil(SEARCH_GROWTH * cell), cell + SEARCH_LONGEST)
@@ -79,7 +80,7 @@ def set_season(numbers, memory, cell, unit, scratch):
 
 @inline_jit
 def without_oddity(numbers, value):
-    """The value; NaN for one beyond all others that is also far from the last one. The next one is believed."""
+    """Return the value, or NaN if it is beyond all others and far from the last one. The next value is accepted."""
     is_beyond = value > numbers[at.LARGEST_OF_ALL] or value < numbers[at.LEAST_OF_ALL]
     is_far = abs(value - numbers[at.LATEST]) > ODD * numbers[at.CHANGE]
     is_odd = is_beyond and is_far and numbers[at.SEEN] >= ODD_FROM and numbers[at.WAS_ODD] == 0
@@ -99,7 +100,7 @@ def without_oddity(numbers, value):
 
 @inline_jit
 def _median(numbers, count):
-    """The lower median of the first numbers, which are sorted."""
+    """Return the lower median of the first numbers, which are sorted."""
     for k in range(1, count):
         number, i = numbers[k], k
         while i > 0 and numbers[i - 1] > number:
@@ -111,7 +112,7 @@ def _median(numbers, count):
 
 @inline_jit
 def leave_out_first(numbers, memory, scratch):
-    """Begin again if some of the first values were far from all others, with the median in their place."""
+    """Start again if some of the first values were far from all others, with the median in their place."""
     count = np.int64(numbers[at.CELLS])
     if count > at.RING:
         return
@@ -131,7 +132,7 @@ def leave_out_first(numbers, memory, scratch):
 
 @inline_jit
 def _begin_again(numbers, memory, count):
-    """Take the first cells for what the ring has of them now."""
+    """Process the first cells again with the values that the ring contains now."""
     first = numbers[at.VALUES + 1]
     numbers[at.FIRST] = numbers[at.LEAST] = numbers[at.LARGEST] = first
     numbers[at.LATEST] = numbers[at.VALUES + count % at.RING]

@@ -1,21 +1,21 @@
-"""The profile of a column over the local day and week, or over the year of daily rows, in constant memory.
+"""The profile of a column over the local day and week, or over the year for daily rows, in constant memory.
 
     p(u) = d(u) + q w(u)        forecasts at local time u: p(u) + ℓ, and the last value + p(u) − p(now)
 
-d has a bin for each row of a day, at most DAY_BINS, and w deviations of each weekday, at most SLOTS. Daily rows have a
-bin for each day of the year, and the mean of the bins near a day is its d. After a value y, with e = y − p − ℓ bounded
-by FAR s, and s the mean of |e|,
+d has a bin for each row of a day, at most DAY_BINS, and w has deviations of each weekday, at most SLOTS. Daily rows
+have a bin for each day of the year, and d is the mean of the bins near a day. After a value y, with e = y − p − ℓ
+bounded by FAR s, and s the mean of |e|,
 
     d ← d + max(GAIN, 1 / (n + 1)) e        n: cycles so far
-    w ← w + max(WEEK_GAIN, 1 / (weeks + 1)) (e + (q − 1) w) / (values a slot)
-    ℓ ← ℓ + e / N        N: the values of a week; 90 of daily rows. Means of |e| are of as many.
+    w ← w + max(WEEK_GAIN, 1 / (weeks + 1)) (e + (q − 1) w) / (values per slot)
+    ℓ ← ℓ + e / N        N: the number of values in a week; 90 for daily rows. Means of |e| cover as many.
 
-Where e is beyond FAR s, on the side on which it was at the last visit of the bin, d moves by the nearer of both: what
-recurs is learned the second time, and what comes once moves d little. With mean errors E_d without weekdays and E_w
-with them, q = E_d⁸ / (E_d⁸ + E_w⁸), and 0 in the first week.
+If e is beyond FAR s, on the side on which it was at the last visit of the bin, d moves by the nearer of both.
+Deviations that recur are therefore learned the second time, and unique ones change d only slightly. With mean errors
+E_d without weekdays and E_w with them, q = E_d⁸ / (E_d⁸ + E_w⁸), and 0 in the first week.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from rfa.runtime.series import leads as series_leads
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.leads import DAY, WEEK, YEAR
 
-# Other modules that functions of this one call.
+# Other modules whose functions this module calls.
 SOURCES = (series_leads,)
-# Times that are moments: smaller ones may count rows. 1971 to 9998.
+# Times that are moments, from 1971 to 9998, because smaller ones may be row counts.
 FIRST_MOMENT, LAST_MOMENT = 365 * DAY, 253_300_000_000.0
-# Bins of a day at least; how near to a day daily rows are; and bins around a day of the year that count, on each side.
+# Minimum number of bins of a day, maximum distance of the lag of daily rows from a day, and number of bins on each side
+# of a day of the year that are averaged.
 LEAST_BINS, DAILY, AROUND = 4, 0.1, 7
-# The change of the number of bins from which on the profile begins again.
+# Change of the number of bins from which on the profile starts again.
 UNLIKE_BINS = 0.25
 GAIN, WEEK_GAIN, FAR, SHARPNESS = 0.12, 0.25, 4.0, 8.0
-# Errors before they are bounded, and daily rows that ℓ is of.
+# Number of errors before they are bounded, and number of daily rows that ℓ covers.
 FAR_FROM, LEVEL_ROWS = 20.0, 90.0
-# No value has come to a bin.
+# Marks a bin without values.
 UNSEEN = np.float32(1e30)
-# Monday is day 0; 1970 began on a Thursday.
+# Monday is day 0, and 1970 began on a Thursday.
 FIRST_WEEKDAY = 3.0
 
 
 @inline_jit
 def _cycle(unit, moment):
-    """The cycle of rows `unit` seconds apart, day or year; 0 for none."""
+    """Return the cycle of rows `unit` seconds apart, day or year, or 0 if there is none."""
     if not (FIRST_MOMENT <= moment <= LAST_MOMENT and unit > 0):
         return 0.0
     if abs(unit - DAY) <= DAILY * DAY:
@@ -61,7 +62,7 @@ def _bins(cycle, unit):
 
 @inline_jit
 def _bin(numbers, moment):
-    """The bin of a local time; that of a day is centred at its time."""
+    """Return the bin of a local time. The bin of a day is centred at its time."""
     bins = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.DAY_BINS))
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.int64(np.rint(moment % DAY * bins / DAY)) % bins
@@ -70,7 +71,7 @@ def _bin(numbers, moment):
 
 @inline_jit
 def _slot(numbers, moment):
-    """Where the deviation of the weekday is in `memory`."""
+    """Return the index in `memory` of the deviation of the weekday."""
     weekday = np.int64(np.floor(moment / DAY) + FIRST_WEEKDAY) % 7
     slots = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.SLOTS)) if numbers[at.PROFILE_CYCLE] == DAY else 1
     return at.WEEK_PROFILE + weekday * at.SLOTS + np.int64(moment % DAY * slots / DAY) % slots
@@ -78,7 +79,7 @@ def _slot(numbers, moment):
 
 @inline_jit
 def _day_profile(numbers, memory, moment):
-    """d at a local time; NaN where no value has come."""
+    """Return d at a local time, or NaN without values."""
     k = _bin(numbers, moment)
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.float64(memory[at.DAY_PROFILE + k]) if memory[at.DAY_LAST + k] != UNSEEN else np.nan
@@ -92,7 +93,7 @@ def _day_profile(numbers, memory, moment):
 
 @inline_jit
 def _week_share(numbers, moment):
-    """q: how much of the deviations of weekdays counts."""
+    """Return q, the share of the deviations of weekdays that counts."""
     if moment - numbers[at.PROFILE_BEGAN] < WEEK or not numbers[at.DAY_ERROR] > 0:
         return 0.0
     return 1 / (1 + (numbers[at.WEEK_ERROR] / numbers[at.DAY_ERROR]) ** SHARPNESS)
@@ -105,7 +106,7 @@ def _level_rows(numbers):
 
 @inline_jit
 def expected(numbers, memory, moment):
-    """p at a local time, over the first value of the column; NaN where no value has come."""
+    """Return p at a local time, relative to the first value of the column, or NaN without values."""
     if numbers[at.PROFILE_CYCLE] == 0:
         return np.nan
     share = _week_share(numbers, moment)
@@ -114,7 +115,7 @@ def expected(numbers, memory, moment):
 
 @inline_jit
 def forget_profile(numbers):
-    """Leave the profile out until the next value."""
+    """Disable the profile until the next value."""
     numbers[at.PROFILE_CYCLE] = 0.0
     numbers[at.PROFILE_NOW] = UNSEEN
 
@@ -133,7 +134,7 @@ def _begin_profile(numbers, memory, moment, cycle, bins):
 
 @inline_jit
 def update_profile(numbers, memory, moment, unit, value, is_odd):
-    """Add a value at a local time; of several in the same bin, one after the other, the first."""
+    """Add a value at a local time. Of several successive values in the same bin, only the first is added."""
     cycle = _cycle(unit, moment)
     bins = _bins(cycle, unit)
     is_like = abs(bins - numbers[at.PROFILE_BINS]) <= UNLIKE_BINS * bins
@@ -145,7 +146,7 @@ def update_profile(numbers, memory, moment, unit, value, is_odd):
     value -= numbers[at.FIRST]
     if _bin(numbers, moment) != numbers[at.LAST_BIN]:
         numbers[at.LAST_BIN] = _bin(numbers, moment)
-        # What is odd may recur, but no bin begins with it.
+        # An outlier may recur, but a bin does not begin with one.
         if not is_odd or memory[at.DAY_LAST + _bin(numbers, moment)] != UNSEEN:
             _learn(numbers, memory, moment, value)
     if not is_odd:
@@ -161,7 +162,7 @@ def _learn(numbers, memory, moment, value):
     share, weekday = _week_share(numbers, moment), np.float64(memory[slot])
     day = _day_profile(numbers, memory, moment)
     level = numbers[at.PROFILE_LEVEL]
-    # Of the bin itself: d may be the mean of several.
+    # Use the value of the bin itself, because d may be the mean of several bins.
     own = value - level - share * weekday
     if memory[at.DAY_LAST + k] == UNSEEN:
         memory[at.DAY_PROFILE + k], memory[at.DAY_LAST + k] = np.float32(own), np.float32(0.0)

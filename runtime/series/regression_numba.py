@@ -4,18 +4,18 @@ Values and covariates are differenced by the same linear operator D, so that lev
 
     e = D y, z = D x, D v = v_t - mean of v at earlier rows      e = β z + D noise (Cochrane and Orcutt 1949)
 
-D is the one of OPERATORS with the least mean absolute residual so far: the rows before, or rows whole seasons before.
-β is a ridge regression of e on z over all rows. Each coefficient is then shrunk by the non-negative garrote (Breiman
-1995), which sets those of covariates that explain no more than chance to zero:
+D is the operator in OPERATORS with the smallest mean absolute residual so far. It uses the rows before, or rows whole
+seasons before. β is a ridge regression of e on z over all rows. Each coefficient is then shrunk by the non-negative
+garrote (Breiman 1995), which sets the coefficients of covariates that explain no more than chance to zero:
 
     β = (C + Λ)⁻¹ g        C = Σ (z - z̄)(z - z̄)ᵀ, g = Σ (z - z̄) (e - ē), Λ = diag(½ max z²)
     β_k ← β_k max(0, 1 - T / t_k²)                                       t_k² = β_k² / (s² [(C + Λ)⁻¹]_kk)
 
-The model then filters y - β (x - x₀) with the β before the row, x₀ being the first row's covariates, and
-β (x - x₀) is added to what it estimates and forecasts. Where x is missing, its mean takes its place.
+The model then filters y - β (x - x₀) with the β before the row, where x₀ are the covariates of the first row, and adds
+β (x - x₀) to its estimates and forecasts. If x is missing, its mean is used.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -26,25 +26,28 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
 
-# Rows that differences reach back.
+# Number of rows that differences reach back.
 RING: Final = 52
-# Operators: the distance of the earlier rows, and how many they are.
+# Operators: the distance between the earlier rows, and their number.
 OPERATORS: Final = np.array([[1, 1], [1, 8], [5, 4], [7, 4], [12, 3], [24, 2], [52, 1]])
 OPERATOR_COUNT: Final = len(OPERATORS)
-# T of the garrote, the share of the largest square that the ridge adds, and the share of mean residuals that is kept.
+# T of the garrote, the share of the largest square that the ridge adds, and the share of mean residuals that is
+# retained.
 CHANCE, RIDGE, KEPT = 4.0, 0.5, 0.98
-# A residual counts for at most so many mean ones. Rows before there is a coefficient, in addition to the covariates.
+# Limit on a residual in mean residuals, and number of rows before there is a coefficient, in addition to the
+# covariates.
 FURTHEST_OFF, FIRST_ROWS = 20.0, 8
-# Stored for a missing number: states are finite.
+# Stored for a missing number, because states are finite.
 MISSING: Final = 1e300
 LARGEST_EFFECT: Final = 1e12
 _TINY = 1e-300
 
-# Of a stream, `[SHARED + K (3 + RING)]`: rows, then of the covariates the first ones, means and their counts, the ring.
+# State of a stream, `[SHARED + K (3 + RING)]`: number of rows; then, of the covariates, the first ones, the means and
+# their counts, and the ring.
 ROWS, SHARED = 0, 1
-# Of a column, `[COLUMN + 5 K + K K]`: mean residual by operator, values and how many of them are whole, the least one,
-# pairs, their mean e and Σ (e - ē)², mean size of the residuals, the ring; then of the covariates mean z, g, β, the
-# shrunk β, the largest z², and C.
+# State of a column, `[COLUMN + 5 K + K K]`: mean residual by operator, number of values and of integers among them, the
+# smallest value, number of pairs, their mean e and Σ (e - ē)², mean size of the residuals, the ring; then, of the
+# covariates, mean z, g, β, the shrunk β, the largest z², and C.
 RESIDUALS = 0
 SEEN = RESIDUALS + OPERATOR_COUNT
 WHOLE, LEAST, PAIRS, MEAN, SQUARES, SIZE, VALUES = range(SEEN + 1, SEEN + 8)
@@ -52,18 +55,21 @@ COLUMN = VALUES + RING
 
 
 def shared_size(count: int) -> int:
-    """Numbers of a stream with so many covariates."""
+    """Return the size of the state of a stream with this number of covariates."""
     return SHARED + count * (3 + RING)
 
 
 def column_size(count: int) -> int:
-    """Numbers of a column."""
+    """Return the size of the state of a column."""
     return COLUMN + count * (5 + count)
 
 
 @inline_jit
 def _difference(ring, first, stride, row, value, operator):
-    """D of a value at a row, MISSING without earlier ones; `ring[first + stride * (row % RING)]` are those before."""
+    """Return D of a value at a row, or MISSING if there are no earlier values.
+
+    The earlier values are `ring[first + stride * (row % RING)]`.
+    """
     distance, most = OPERATORS[operator, 0], OPERATORS[operator, 1]
     total, count = 0.0, 0
     for j in range(1, most + 1):
@@ -78,7 +84,7 @@ def _difference(ring, first, stride, row, value, operator):
 
 @inline_jit
 def _factor(matrix, count):
-    """The Cholesky factor of a matrix, in place in its lower triangle."""
+    """Compute the Cholesky factor of a matrix in place, in its lower triangle."""
     for i in range(count):
         for j in range(i + 1):
             total = matrix[i, j]
@@ -92,7 +98,7 @@ def _factor(matrix, count):
 
 @inline_jit
 def _solve(factor, count, right, out):
-    """Solve with a Cholesky factor."""
+    """Solve a system with a Cholesky factor."""
     for i in range(count):
         total = right[i]
         for k in range(i):
@@ -107,13 +113,13 @@ def _solve(factor, count, right, out):
 
 @inline_jit
 def _fit(column, count, matrix, right, solved):
-    """Write β and the shrunk β."""
+    """Compute β and the shrunk β."""
     products, beta, shrunk = COLUMN + count, COLUMN + 2 * count, COLUMN + 3 * count
     largest, squares = COLUMN + 4 * count, COLUMN + 5 * count
     for i in range(count):
         for j in range(i + 1):
             matrix[i, j] = column[squares + i * count + j]
-        # A covariate that never differed from its past has no coefficient.
+        # A covariate that never differed from its past does not have a coefficient.
         matrix[i, i] += RIDGE * column[largest + i] if column[largest + i] > 0 else 1.0
     _factor(matrix, count)
     _solve(matrix, count, column[products : products + count], column[beta : beta + count])
@@ -132,7 +138,7 @@ def _fit(column, count, matrix, right, solved):
 
 @inline_jit
 def _learn(shared, column, count, x, value, z, matrix, right, solved):
-    """Add a value of a column; `x` may be missing, `value` is not."""
+    """Add a value of a column. `x` may be missing, but `value` must not be."""
     row = np.int64(shared[ROWS])
     first_ring, beta = SHARED + 3 * count, COLUMN + 2 * count
     best, least = -1, np.inf
@@ -167,7 +173,7 @@ def _learn(shared, column, count, x, value, z, matrix, right, solved):
     column[SQUARES] += off * (e - column[MEAN])
     means, products, largest, squares = COLUMN, COLUMN + count, COLUMN + 4 * count, COLUMN + 5 * count
     for i in range(count):
-        solved[i] = z[best, i] - column[means + i]  # before the mean moves
+        solved[i] = z[best, i] - column[means + i]  # before the mean changes
         column[means + i] += solved[i] / pairs
         column[products + i] += solved[i] * (e - column[MEAN])
         column[largest + i] = max(column[largest + i], z[best, i] * z[best, i])
@@ -179,7 +185,7 @@ def _learn(shared, column, count, x, value, z, matrix, right, solved):
 
 @inline_jit
 def _effect(shared, column, count, x):
-    """β (x - x₀), the mean in place of a missing x."""
+    """Return β (x - x₀), with the mean in place of a missing x."""
     total = 0.0
     for i in range(count):
         covariates = x[i] if x[i] == x[i] else shared[SHARED + count + i]
@@ -189,7 +195,9 @@ def _effect(shared, column, count, x):
 
 @inline_jit
 def _start(shared, x):
-    """x₀ of a stream, its first row's covariates, and each later one that is the first of its covariate."""
+    """Set x₀ of a stream from the covariates of its first row, and from later rows that have the first value of a
+    covariate.
+    """
     count = len(x)
     for i in range(count):
         if x[i] != x[i]:
@@ -203,16 +211,16 @@ def _start(shared, x):
 
 @kernel_jit(allocates=True)
 def regress_rows(shared, columns, inputs, values, count, seen, ahead, bounds):
-    """Take the rows of one stream through the regressions of its columns.
+    """Process the rows of one stream with the regressions of its columns.
 
     Args:
-        shared, columns: state of the stream, see `shared_size`, and of its columns, `[P, column_size]`.
-        inputs: covariates of each row and of its leads, NaN where missing, `[R, K (1 + H)]`.
+        shared, columns: State of the stream (see `shared_size`) and of its columns, `[P, column_size]`.
+        inputs: Covariates of each row and at its horizons, NaN where missing, `[R, K (1 + H)]`.
         values: `[R, P]`, NaN where missing.
         count: K.
-        seen: effect at each row, by what was learned before it, `[R, P]`.
-        ahead: effect at the leads, by what was learned with it, `[R, H, P]`.
-        bounds: the least possible value, and whether all values were whole, `[R, P, 2]`.
+        seen: Output. Effect at each row, from what was learned before it, `[R, P]`.
+        ahead: Output. Effect at the horizons, from what was learned up to the row, `[R, H, P]`.
+        bounds: Output. Smallest possible value, and whether all values were integers, `[R, P, 2]`.
     """
     z, matrix = np.zeros((OPERATOR_COUNT, count)), np.zeros((count, count))
     right, solved, x = np.zeros(count), np.zeros(count), np.zeros(count)

@@ -1,4 +1,4 @@
-"""Buffers that rows of the series network are processed in, and the handles by which compiled code reads them."""
+"""Buffers in which rows of the series network are processed, and the handles with which compiled code reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray
 
 
 class Shape(NamedTuple):
-    """Sizes of buffers; `max_rows` of a stream."""
+    """Sizes of buffers. `max_rows` is the number of rows per stream."""
 
     columns: int
     streams: int
@@ -33,12 +33,12 @@ class Shape(NamedTuple):
 
 
 class TokenBuffers(NamedTuple):
-    """For the tokens of some streams.
+    """Buffers for the tokens of some streams.
 
     Attributes:
-        begins: rows of the batch where each stream stood before these tokens.
-        is_committed: streams whose rows are all valid.
-        states: of the tokens, and behind them of the columns' tokens before.
+        begins: Row of the batch where each stream was before these tokens.
+        is_committed: Whether all rows of a stream are valid.
+        states: States of the tokens, followed by those of the columns' previous tokens.
     """
 
     begins: Array
@@ -56,7 +56,7 @@ class TokenBuffers(NamedTuple):
 
     @classmethod
     def allocate(cls, decoder: SeriesDecoder, shape: Shape) -> TokenBuffers:
-        """For the largest number of tokens and queries of so many rows."""
+        """Allocate buffers for the maximum number of tokens and queries of this number of rows."""
         columns, streams, max_rows, horizon = shape
         slots = decoder.initial_means.shape
         tokens, queries = streams * columns * (max_rows + 1), streams * columns * max_rows * (3 + 2 * horizon)
@@ -77,7 +77,7 @@ class TokenBuffers(NamedTuple):
 
 
 class RowBuffers(NamedTuple):
-    """For the filter's outputs of one row, and the quantiles of one of its forecasts."""
+    """Buffers for the filter's outputs of one row, and for the quantiles of one of its forecasts."""
 
     out: Observed
     posterior: FilterOutput
@@ -87,7 +87,7 @@ class RowBuffers(NamedTuple):
 
     @classmethod
     def allocate(cls, columns: int, streams: StreamStates, readout: Readout) -> RowBuffers:
-        """For rows of streams of a pool."""
+        """Allocate buffers for rows of streams in a pool."""
         out = observed(columns, columns)
         np.fill_diagonal(out.transition, 1.0)
         posterior = allocate_posterior(out, len(readout.horizon), 2 * len(ENDS))
@@ -97,7 +97,7 @@ class RowBuffers(NamedTuple):
 
 
 class PoolArrays(NamedTuple):
-    """What a pool stores of its streams: the network's part, that of scoring, and that of the mixture."""
+    """Arrays of a pool for its streams: those of the network, of the scoring, and of the mixture."""
 
     stored: StoredStreams
     scored: StreamStates
@@ -105,7 +105,7 @@ class PoolArrays(NamedTuple):
 
 
 class RequestOptions(NamedTuple):
-    """The part of a `Scorer` that depends on the request."""
+    """Part of a `Scorer` that depends on the request."""
 
     horizons: Horizons
     tables: Tables
@@ -120,8 +120,8 @@ class Buffers(NamedTuple):
 
 
 class KernelHandles(NamedTuple):
-    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`, which change independently;
-    and the entries of the kernels that others call.
+    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`, which change independently, and
+    the entries of the kernels that other kernels call.
     """
 
     weights: Handle

@@ -1,4 +1,6 @@
-"""The compiled series network as golden outputs run it: one stream, token by token, and some leads of each."""
+"""The compiled series network as a session for golden outputs: one stream, token by token, with some horizons of
+each.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ class _Output(NamedTuple):
 
 
 class SeriesSession:
-    """See `rfa.runtime.bundle.golden.Session`."""
+    """Session of the series network. See `rfa.runtime.bundle.golden.Session`."""
 
     def __init__(self, decoder: SeriesDecoder) -> None:
         self._decoder = decoder
 
     def get_outputs(self) -> list[_Output]:
-        """Names of the outputs of `run`."""
+        """Return the names of the outputs of `run`."""
         return [_Output(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Quantiles of (y - c) / s, `[N, K, Q]`.
+        """Return quantiles of (y - c) / s, `[N, K, Q]`.
 
         Args:
-            inputs: `tokens` `[N, FEATURES]`, `lags` `[N]` cells after the last whole patch, and `asked`
-                `[N, K, QUERY_FEATURES]`; a lag of a patch completes one.
+            inputs: `tokens` `[N, FEATURES]`, `lags` `[N]` (cells after the last complete patch) and `asked`
+                `[N, K, QUERY_FEATURES]`. A lag of PATCH completes a patch.
         """
         decoder, tokens, lags, asked = self._decoder, inputs["tokens"], inputs["lags"], inputs["asked"]
         means, precisions = decoder.initial_means[None].copy(), decoder.initial_precisions[None].copy()

@@ -3,19 +3,19 @@
 Each member is a damped linear trend (Gardner and McKenzie 1985) of the deseasonalised values: level ℓ, trend b and
 parameters (α, β, φ).
 
-    e = y − p − (ℓ + φ b)        p the seasonal profile at this cell; 0 in a member without a season
+    e = y − p − (ℓ + φ b)        p: seasonal profile at this cell; 0 in a member without a season
     ℓ ← ℓ + φ b + α e            α at least 1 / (n + 1), so that the first values set the level
     b ← φ b + α β e
-    forecast at lead h = ℓ + (φ + … + φ^h) b + p at cell t + h
+    forecast at horizon h = ℓ + (φ + … + φ^h) b + p at cell t + h
 
 The profile is a running classical decomposition: the value half a season ago minus the mean of the season around it,
-averaged over cycles with at least weight γ. It depends on no member, so one profile serves all members with that γ.
-At each lead a member's weight is exp(−rate × loss); the loss is its discounted absolute error over the mean absolute
-change, plus half of its mean over the leads. The second form of each member smooths the logarithms of the values: its
-season and trend are factors.
+averaged over cycles with a weight of at least γ. It does not depend on members, so all members with the same γ share a
+profile. At each horizon, the weight of a member is exp(−rate × loss). The loss is its discounted absolute error
+relative to the mean absolute change, plus half of its mean over the horizons. The second form of each member smooths
+the logarithms of the values, so its season and trend are factors.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rfa.runtime.series import mixture_layout as at
 
 ALPHA, BETA, DAMPING = at.GRID.T.copy()
 DISCOUNT, RATE, LARGEST_LOSS = 0.99, 0.5, 20.0
-# An error counts for at most so many mean changes, once there were so many values.
+# Limit on an error in mean changes, and number of values from which on it applies.
 FURTHEST_OFF, OFF_FROM = 20.0, 12
-# The largest logarithm of a forecast.
+# Largest logarithm of a forecast.
 LARGEST_LOG = 700.0
 _FIRST = at.FIRST_MEMBER_SLOT
 
 
 @inline_jit
 def start(numbers):
-    """Make the mixture of a column empty, in place."""
+    """Reset the mixture of a column to its initial state, in place."""
     for k in range(len(numbers)):
         numbers[k] = 0.0
     numbers[at.SEASON] = 1.0
@@ -45,7 +45,7 @@ def start(numbers):
 
 @inline_jit
 def _value_in(numbers, memory, form, cell):
-    """The value of one of the last cells, in a form."""
+    """Return one of the last values, in a form."""
     if form == 0:
         return numbers[at.VALUES + cell % at.RING]
     return np.float64(memory[at.LOGS + cell % at.RING])
@@ -53,7 +53,7 @@ def _value_in(numbers, memory, form, cell):
 
 @inline_jit
 def profile_at(memory, form, profile, season, cell):
-    """A seasonal profile at a cell; 0 for the first one, which is none."""
+    """Return a seasonal profile at a cell. The first profile is 0."""
     if profile == 0 or season < 2:
         return 0.0
     start = at.PROFILE + (form * (at.PROFILES - 1) + profile - 1) * at.LONGEST
@@ -62,13 +62,13 @@ def profile_at(memory, form, profile, season, cell):
 
 @inline_jit
 def forms_of(numbers):
-    """How many forms apply: logarithms only while all values are positive."""
+    """Return the number of forms that apply. Logarithms require that all values are positive."""
     return 2 if numbers[at.IS_POSITIVE] > 0 else 1
 
 
 @inline_jit
 def update_members(numbers, memory, form, cell, value, seen):
-    """Condition the members of a form on a value, NaN where missing; `seen` values came before it."""
+    """Update the members of a form with a value, NaN if missing, which `seen` values preceded."""
     is_seen, season = value == value, np.int64(numbers[at.SEASON])
     first = 1.0 / (seen + 1)
     bound = np.inf
@@ -88,7 +88,9 @@ def update_members(numbers, memory, form, cell, value, seen):
 
 @inline_jit
 def update_profiles(numbers, memory, form, cell, begin):
-    """Update the seasonal profiles by the value half a season before `cell`; values from cell `begin` on are known."""
+    """Update the seasonal profiles with the value half a season before `cell`. Values from cell `begin` on are
+    available.
+    """
     season = np.int64(numbers[at.SEASON])
     if season < 2 or cell - begin < season:
         return
@@ -98,7 +100,7 @@ def update_profiles(numbers, memory, form, cell, begin):
     if season % 2 == 0:  # half of each end, so that the window is centred
         total += 0.5 * (_value_in(numbers, memory, form, cell - season) - _value_in(numbers, memory, form, cell))
     deviation = _value_in(numbers, memory, form, centre) - total / season
-    cycle = (cell - begin) // season  # how many values of this phase came before, and this one
+    cycle = (cell - begin) // season  # number of values of this phase, including this one
     for s in range(1, at.PROFILES):
         entry = at.PROFILE + (form * (at.PROFILES - 1) + s - 1) * at.LONGEST + centre % season
         before = np.float64(memory[entry])
@@ -107,7 +109,7 @@ def update_profiles(numbers, memory, form, cell, begin):
 
 @inline_jit
 def replay(numbers, memory):
-    """Begin members and profiles again with the season that was found, by the last values."""
+    """Compute members and profiles again from the last values, with the season that was found."""
     cells = np.int64(numbers[at.CELLS])
     begin = cells - at.RING + 1 if cells > at.RING else 1
     for k in range(at.PROFILE, at.EXPERT_FORECAST):
@@ -129,10 +131,10 @@ def replay(numbers, memory):
 
 @inline_jit
 def member_weights(numbers, lead, pooled, out):
-    """Weights of all members at a lead, `[MEMBERS]`; of each form they add up to about one.
+    """Compute the weights of all members at a horizon, `[MEMBERS]`. Those of each form add up to about one.
 
     Args:
-        pooled: weight of the mean loss at all leads; 0 where nothing may depend on the leads that are asked for.
+        pooled: Weight of the mean loss over all horizons. 0 if the result must not depend on the requested horizons.
     """
     lead = min(lead, at.MEMBER_LEADS - 1)
     for form in range(at.FORMS):
@@ -149,7 +151,9 @@ def member_weights(numbers, lead, pooled, out):
 
 @inline_jit
 def has_arrived(numbers, due, cell):
-    """Whether a forecast that waits at index `due` is for this cell; one whose cell has come waits no longer."""
+    """Return whether the pending forecast at index `due` is for this cell. A forecast whose cell has come is no longer
+    pending.
+    """
     arrives = numbers[due]
     if arrives == 0 or arrives > cell:
         return False
@@ -159,10 +163,10 @@ def has_arrived(numbers, due, cell):
 
 @inline_jit
 def free_slot(numbers, due, count, cells):
-    """The slot, of `count` whose cells begin at index `due`, in which a forecast `cells` ahead now waits.
+    """Reserve a slot, of `count` slots whose cells begin at index `due`, for a forecast `cells` ahead.
 
     Returns:
-        -1 if the forecasts of this cell are not scored: those that are begin evenly apart.
+        The slot, or -1 if the forecasts made at this cell are not scored. The scored ones are evenly spaced.
     """
     now = np.int64(numbers[at.CELLS])
     stride = -(-cells // count)
@@ -175,7 +179,7 @@ def free_slot(numbers, due, count, cells):
 
 @inline_jit
 def score_members(numbers, memory, cell, value, log_value):
-    """Add the errors of the members' forecasts that were for this cell; a missing value ends them."""
+    """Add the errors of the members' forecasts for this cell. A missing value ends them without an error."""
     for lead in range(at.MEMBER_LEADS):
         for k in range(at.MEMBER_PENDING[lead]):
             slot = _FIRST[lead] + k
@@ -194,7 +198,7 @@ def score_members(numbers, memory, cell, value, log_value):
 
 @inline_jit
 def add_members(numbers, memory, lead, cells, base, log_base):
-    """Let the members' forecasts of a lead, in `cells`, wait for their value."""
+    """Store the members' forecasts at a horizon in `cells` until their value is observed."""
     free = free_slot(numbers, at.MEMBER_DUE + _FIRST[lead], at.MEMBER_PENDING[lead], cells)
     if free < 0:
         return
@@ -212,13 +216,15 @@ def add_members(numbers, memory, lead, cells, base, log_base):
 
 @inline_jit
 def _reach(damping, lead):
-    """φ + … + φ^h."""
+    """Return φ + … + φ^h."""
     return lead if damping == 1.0 else damping * (1 - damping**lead) / (1 - damping)
 
 
 @inline_jit
 def smoothed_forecast(numbers, memory, weights, form, lead, cell):
-    """The members' mean forecast of a form, by `weights`, `lead` cells ahead, which need not be whole, at `cell`."""
+    """Return the mean forecast of a form's members with `weights`, `lead` cells ahead (not necessarily an integer), at
+    `cell`.
+    """
     season, damped, total, mean = np.int64(numbers[at.SEASON]), _reach(at.DAMPED, lead), 0.0, 0.0
     for s in range(at.PROFILES):
         shift = profile_at(memory, form, s, season, cell)

@@ -1,4 +1,4 @@
-"""Arrays of the series network's streams: what a pool stores between calls, and what one call works in.
+"""Arrays of the series network's streams: what a pool stores between calls, and the work arrays of a call.
 
 Shapes: P columns, S streams of a call, T tokens, Q queries, R rows.
 """
@@ -15,23 +15,23 @@ from rfa.runtime.series.config import FEATURES, LAGS, REACH
 from rfa.runtime.series.tokens_numba import CELLS, COUNTS, FILL, MASK, NUMBERS, RING, SEEN
 
 Array = np.ndarray
-# Numbers of a column behind those of its tokens: centre and scale of the last token; how forecasts move with an
-# innovation, sums of products and of squares; mean and variance of the filtered row; and the number of innovations,
-# the sum of their sizes and of their forecast deviations, discounted.
+# Numbers of a column after those of its tokens: centre and scale of the last token; the moves of forecasts with an
+# innovation, as sums of products and of squares; mean and variance of the filtered row; and the number of innovations,
+# and the sums of their sizes and of their forecast deviations, discounted.
 CENTRE, UNIT, MOVED, SQUARED, FILTERED, VARIANCE, MISSES, MISSED, FORESEEN = range(NUMBERS, NUMBERS + 9)
 STORED_NUMBERS = NUMBERS + 9
-# Stored counts: those of tokens but for where the ring begins, and the cells up to the last token.
+# Stored counts: those of tokens without the beginning of the ring, and the cells up to the last token.
 TOKEN_CELLS = COUNTS
 STORED_COUNTS = (CELLS, SEEN, FILL, MASK, TOKEN_CELLS)
 
 
 class StoredStreams(NamedTuple):
-    """What a pool stores, `[pool rows, P, …]`; clock `[pool rows, CLOCK]`.
+    """Arrays of a pool, `[pool rows, P, …]`. clock is `[pool rows, CLOCK]`.
 
     Attributes:
-        seen: bits of the first REACH cells.
-        hidden: the network's state of the last token.
-        means, precisions: memory slots after the last whole patch.
+        seen: Bits of the first REACH cells.
+        hidden: State of the network after the last token.
+        means, precisions: Memory slots after the last complete patch.
     """
 
     clock: Array
@@ -62,7 +62,7 @@ class StreamWork(NamedTuple):
 
     @classmethod
     def allocate(cls, streams: int, columns: int) -> StreamWork:
-        """Uninitialised."""
+        """Allocate uninitialised arrays."""
         wide = (streams, columns)
         return cls(
             np.empty((streams, CLOCK)), np.empty((*wide, STORED_NUMBERS)), np.empty((*wide, COUNTS + 1), np.int64),
@@ -76,9 +76,9 @@ class TokenArrays(NamedTuple):
     """Tokens, `[T, …]`.
 
     Attributes:
-        ends: cells up to each.
-        lags: cells since the last whole patch.
-        is_whole: whether it completes a patch.
+        ends: Number of cells up to each token.
+        lags: Number of cells since the last complete patch.
+        is_whole: Whether the token completes a patch.
     """
 
     features: Array
@@ -90,7 +90,7 @@ class TokenArrays(NamedTuple):
 
     @classmethod
     def allocate(cls, count: int) -> TokenArrays:
-        """Uninitialised."""
+        """Allocate uninitialised arrays."""
         return cls(
             np.empty((count, FEATURES), np.float32), np.empty(count, np.int64), np.empty(count, np.int64),
             np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_),
@@ -98,11 +98,11 @@ class TokenArrays(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Leads that the network's head predicts, `[Q, …]`.
+    """Horizons that the network's head predicts, `[Q, …]`.
 
     Attributes:
-        features: what the head reads.
-        source: the token that is asked, or -1 - (stream · P + column) for the column's token before this call.
+        features: Inputs of the head.
+        source: Token that is queried, or -1 - (stream · P + column) for the column's token before this call.
     """
 
     features: Array
@@ -110,23 +110,27 @@ class Queries(NamedTuple):
 
     @classmethod
     def allocate(cls, count: int, width: int) -> Queries:
-        """Zeros for `count` queries of `width` features."""
+        """Allocate `count` queries of `width` features, which are zeros."""
         return cls(np.zeros((count, width), np.float32), np.empty(count, np.int64))
 
 
 class RowArrays(NamedTuple):
-    """Rows, `[R, …]`, and the first of their queries, -1 for none.
+    """Rows, `[R, …]`, and the index of the first of their queries, or -1.
 
     Attributes:
-        batch_row: row of the batch.
-        is_read_only: whether it leaves the stream as it is.
-        unit: the stream's typical lag, 0 before there is one.
-        previous_query: of the token before, for this cell; the next query is for the cell after it, `[R, P]`.
-        own_query: of the row's own token, for the next cell, `[R, P]`.
-        horizon_queries: `[R, P, H, 2]`, the same twice where a lead is whole; share `[R, P, H]`: weight of the second.
-        scales: centre and scale of the token before and of its own, `[R, P, 4]`.
-        leads: by the local clock, `[R, H]`; moments: local time of the row and at its leads, `[R, 1 + H]`.
-        seen: values before it, `[R, P]`. noise: a bound on the variance of their noise. cells: with the row's own.
+        batch_row: Row of the batch.
+        is_read_only: Whether the row leaves the stream unchanged.
+        unit: Typical lag of the stream, 0 before there is one.
+        previous_query: Query of the previous token for this cell, `[R, P]`. The next query is for the cell after it.
+        own_query: Query of the row's own token for the next cell, `[R, P]`.
+        horizon_queries: `[R, P, H, 2]`, twice the same if a horizon is an integer.
+        share: Weight of the second query, `[R, P, H]`.
+        scales: Centre and scale of the previous token and of the row's own token, `[R, P, 4]`.
+        leads: Horizons on the local clock, `[R, H]`.
+        moments: Local time of the row and at its horizons, `[R, 1 + H]`.
+        seen: Number of values before the row, `[R, P]`.
+        noise: Bound on the variance of their noise.
+        cells: Number of cells, including that of the row.
     """
 
     batch_row: Array
@@ -146,7 +150,7 @@ class RowArrays(NamedTuple):
 
     @classmethod
     def allocate(cls, count: int, columns: int, horizon: int) -> RowArrays:
-        """Uninitialised."""
+        """Allocate uninitialised arrays."""
         wide = (count, columns)
         return cls(
             np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.bool_), np.empty(count),
@@ -157,10 +161,11 @@ class RowArrays(NamedTuple):
 
 
 def stored_shapes(columns: int, width: int, slots: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Shape and dtype of what a stream stores, by the names of `StoredStreams`.
+    """Return shape and dtype of what a stream stores, by the names of `StoredStreams`.
 
     Args:
-        width: of the network's states. slots: `[L, H, S, 4D]`.
+        width: Width of the network's states.
+        slots: `[L, H, S, 4D]`.
     """
     return {
         "clock": ((CLOCK,), np.float64),
@@ -178,5 +183,5 @@ def stored_shapes(columns: int, width: int, slots: tuple[int, ...]) -> dict[str,
 
 
 def stored_streams(arrays: Mapping[str, Array], prefix: str) -> StoredStreams:
-    """The arrays of a pool whose names begin with `prefix`."""
+    """Return the arrays of a pool whose names begin with `prefix`."""
     return StoredStreams(*(arrays[f"{prefix}{name}"] for name in StoredStreams._fields))

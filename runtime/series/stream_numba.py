@@ -1,15 +1,15 @@
-"""The tokens and queries of rows of the series network's streams.
+"""Tokens and queries of the rows of the series network's streams.
 
-Every row gets a cell of the stream's clock (`clock_numba.py`); the cells between two rows are empty. Each row makes a
-token. The network reads it from the memory slots as they were after the last whole patch, and only a token that
-completes a patch changes them. So the rows of a patch do not depend on each other, and the network computes them at
-once.
+Every row gets a cell of the stream's clock (`clock_numba.py`), and the cells between two rows are empty. Each row
+creates a token. The network reads it from the memory slots after the last complete patch, and only a token that
+completes a patch changes them. The rows of a patch therefore do not depend on each other, and the network computes them
+at once.
 
-A row without values at the time of the row before is read-only: it passes no cell, and its leads are asked of the token
-that there is.
+A row without values at the time of the previous row is read-only: it adds no cell, and its horizons are queries of the
+existing token.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from rfa.runtime.series.tokens_numba import (
 from rfa.runtime.uncertainty import alarms, copy_arrays, step_outputs
 from rfa.runtime.uncertainty.copy_arrays import copy3
 
-# Modules of what kernels of this one call and take, beside it.
+# Other modules whose functions and arguments the kernels of this module use.
 SOURCES = (
     alarms, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, step_outputs, stream_arrays,
     tokens_numba, views,
@@ -58,7 +58,7 @@ LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 _STORED = np.array(STORED_COUNTS)
 NO_SEASONS = np.zeros(LAGS, np.int64)
-# Leads are bounded, in cells; one this near to a whole number of cells counts as whole.
+# Maximum horizon in cells, and the distance from an integer within which a horizon counts as that integer.
 FURTHEST = 1e9
 NEAR_WHOLE = 0.25
 LARGEST_VALUE = 1e140
@@ -96,7 +96,7 @@ def load(stored, pool_row, work, stream):
 
 @inline_jit
 def store(work, stream, stored, pool_row):
-    """The inverse of `load`."""
+    """Write a stream to the pool."""
     for k in range(CLOCK):
         stored.clock[pool_row, k] = work.clock[stream, k]
     for a in range(stored.numbers.shape[1]):
@@ -128,7 +128,7 @@ def _observe_cell(work, stream, a, x):
 
 @inline_jit
 def _make_token(work, stream, a, tokens, token):
-    """Make a column's token; returns whether it completes a patch."""
+    """Create a column's token. Return whether it completes a patch."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
     lags, offsets = work.lags[stream, a], work.offsets[stream, a]
     c, s, fill = write_token(
@@ -146,7 +146,7 @@ def _make_token(work, stream, a, tokens, token):
 
 @inline_jit
 def _add_query(work, stream, a, lead, queries, query, source):
-    """Query the column's last token for a lead; returns the index behind the query."""
+    """Query the column's last token for a horizon. Return the index after the query."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
     row = queries.features[query]
     write_paths(
@@ -164,10 +164,10 @@ def _add_query(work, stream, a, lead, queries, query, source):
 
 @inline_jit
 def _make_tokens(work, stream, columns, only_whole, tokens, token, last_token):
-    """Make the tokens of all columns that have values, or only of those that complete a patch.
+    """Create the tokens of all columns that have values, or only those that complete a patch.
 
     Returns:
-        the index behind them, and whether one completes a patch.
+        The index after them, and whether one of them completes a patch.
     """
     is_whole = False
     for a in range(columns):
@@ -199,7 +199,7 @@ def _query_previous(work, stream, columns, queries, query, rows, row, last_token
 
 @inline_jit
 def _query_own(work, stream, columns, unit, queries, query, rows, row, last_token):
-    """Query the row's own token for the next cell and for the leads."""
+    """Query the row's own token for the next cell and for the horizons."""
     leads = rows.leads[row]
     for a in range(columns):
         rows.own_query[row, a], rows.cells[row, a] = -1, work.counts[stream, a, CELLS]
@@ -243,7 +243,7 @@ def _begin_row(work, stream, batch_row, rows, row):
 
 @inline_jit
 def _write_leads(spec, now, unit, rows, row):
-    """Write the leads of a row by the local clock, and local time there."""
+    """Write the horizons of a row on the local clock, and local time at them."""
     rows.moments[row, 0] = now + utc_offset(spec.utc_offsets, now)
     for h in range(len(spec.horizon)):
         at = now + spec.horizon[h]
@@ -256,21 +256,21 @@ def next_tokens(
     stored, pool_rows, times, values, spec, cursors, ends, passed, max_rows, work, tokens, queries, rows, last_token,
     saved_clock,
 ):  # fmt: skip
-    """The next tokens of some streams, of each up to the first that completes a patch of a column.
+    """Create the next tokens of some streams, of each up to the first token that completes a patch of a column.
 
     Args:
-        stored: of the pool, read only; `commit` writes what `work` holds.
-        pool_rows, times, values: of the rows of a batch, `[N]`, `[N, P]`; NaN where missing.
-        spec: `OutputSpec`, of which leads and offsets from UTC are read.
-        cursors, ends: the rows of each stream in the batch that are still to come, `[S]`; cursors move on.
-        passed: empty cells before the next row that have been made, `[S]`; 0 at first.
-        max_rows: of a stream in this call.
-        work, tokens, queries, rows: outputs.
-        last_token: `[S, P]` the last token of each column, -1 for none; an output.
-        saved_clock: buffer, `[CLOCK]`.
+        stored: Arrays of the pool, read only. `commit` writes the content of `work`.
+        pool_rows, times, values: Rows of a batch, `[N]`, `[N]` and `[N, P]`, NaN where missing.
+        spec: `OutputSpec`, of which horizons and offsets from UTC are used.
+        cursors, ends: Remaining rows of each stream in the batch, `[S]`. Cursors are advanced.
+        passed: Number of empty cells before the next row that were already created, `[S]`, 0 at first.
+        max_rows: Maximum number of rows of a stream in this call.
+        work, tokens, queries, rows: Outputs.
+        last_token: Output. Last token of each column, or -1, `[S, P]`.
+        saved_clock: Buffer, `[CLOCK]`.
 
     Returns:
-        the number of tokens, queries and rows.
+        The number of tokens, queries and rows.
     """
     token = query = row = 0
     columns = values.shape[1]
@@ -321,7 +321,7 @@ def next_tokens(
 
 @kernel_jit(*SOURCES)
 def gather_slots(stored, pool_rows, tokens, count, means, precisions):
-    """The memory slots of the streams of tokens into `[T, L, H, S, 4D]` and `[T, L, H, S]`."""
+    """Copy the memory slots of the streams of tokens to `[T, L, H, S, 4D]` and `[T, L, H, S]`."""
     for token in range(count):
         stream, a = tokens.stream[token], tokens.column[token]
         for layer in range(means.shape[1]):
@@ -331,7 +331,7 @@ def gather_slots(stored, pool_rows, tokens, count, means, precisions):
 
 @kernel_jit(*SOURCES)
 def commit(stored, pool_rows, is_committed, work, tokens, count, last_token, states, means, precisions):
-    """Write streams to the pool: their cells, the states of the last tokens, and the slots after whole patches."""
+    """Write streams to the pool: their cells, the states of the last tokens, and the slots after complete patches."""
     for stream in range(len(pool_rows)):
         if is_committed[stream]:
             store(work, stream, stored, pool_rows[stream])

@@ -1,24 +1,25 @@
 """Running sums of a stream, and the tokens that the series network reads.
 
-A stream is a sequence of cells of one nominal step; a cell holds a value or is empty. For every lag k < `REACH` one
-pass keeps the discounted mean error of the forecast "as k cells ago",
+A stream is a sequence of cells of one nominal step. A cell contains a value or is empty. For every lag k < `REACH`, one
+pass maintains the discounted mean error of the forecast "as k cells ago",
 
-    E_k ← g E_k + min(|x_t - x_{t-k}|, cap)          e_k = E_k / Σ g^i over the pairs seen          g = 1 - 1 / REACH
+    E_k ← g E_k + min(|x_t - x_{t-k}|, cap)          e_k = E_k / Σ g^i over the observed pairs          g = 1 - 1 /
+    REACH
 
 the discounted mean and variance of the values, and the last `REACH` cells. An empty cell is filled from its best lag.
 Values far outside the recent range are clipped (`clipping_numba.py`). The scale s is the mean of e_1 … e_32, the centre
-c the mean of the values in the last 8 cells. In each of four bands of lags the one with the least e_k is chosen. Its
-seasonal path, and that of persistence (x at t), are
+c the mean of the values in the last 8 cells. In each of four bands of lags, the lag with the smallest e_k is chosen.
+Its seasonal path, and that of persistence (x at t), are
 
     path_j(h) = x at t + h - ceil(h / p_j) p_j
 
-A token is `FEATURES` numbers about a stream at one of its cells, asinh((x - c) / s) or logs of ratios. They do not
-depend on the stream's unit and level, except for the one that says where zero is. It is bounded to
+A token consists of `FEATURES` numbers about a stream at one of its cells, asinh((x - c) / s) or logs of ratios. They do
+not depend on the stream's unit and level, except for the number that represents zero. It is bounded to
 sinh(`FARTHEST_ZERO`) scales, because few training series are further from zero. Training and the compiled stream both
-call this code, so their tokens are equal bit for bit.
+call this code, so their tokens have the same bits.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rfa.runtime.series.config import AHEAD, BANDS, BLOCK_LENGTHS, BLOCKS, DIFFE
 CENTRED = 8
 _BANDS, _BLOCK_LENGTHS = np.array(BANDS), np.array(BLOCK_LENGTHS)
 KEEP = 1 - 1 / REACH
-# The most scales that a move counts for, once this many values were seen.
+# Limit on a move in scales, and number of values from which on it applies.
 CAP, CAPPED_FROM = 20.0, 32
 # Numbers of a stream.
 (
@@ -42,31 +43,33 @@ CAP, CAPPED_FROM = 20.0, 32
     LEAST, CLIP,
 ) = range(16)  # fmt: skip
 NUMBERS = CLIP + CLIP_STATE
-# Cells are float32 relative to the origin, which moves when two values in a row are so many scales away from it.
+# Cells are float32 relative to the origin, which moves when two successive values are this number of scales away from
+# it.
 FAR = 1024.0
-# The most cells with which a stream restarts.
+# Maximum number of cells with which a stream restarts.
 RESTART_CELLS = 62
 # After asinh: 200 scales. One in 170 tokens of synthetic series is further from zero.
 FARTHEST_ZERO = 6.0
-# A scale below this share of the value is rounding; then it is the second share.
+# A scale below the first share of the value is a rounding error and is replaced by the second share.
 RESOLUTION, STILL = 1e-14, 1e-9
-# The mean error before there are pairs.
+# Mean error before there are pairs.
 UNKNOWN = 1e150
-# Counts of a stream: cells, values seen, index of the newest cell in the ring, the lag that fills empty cells, and bits
-# of the last cells, set where there was a value; the newest is the lowest.
+# Counts of a stream: number of cells, number of values, index of the newest cell in the ring, the lag that fills empty
+# cells, and bits of the last cells, set for cells with a value. The newest cell is the lowest bit.
 CELLS, SEEN, HEAD, FILL, MASK = range(5)
 COUNTS = 5
 RING = 2 * REACH
 NORMALISERS = ((1 - KEEP ** np.arange(8 * REACH)) / (1 - KEEP)).astype(np.float32)
-# Errors are multiplied by it: one plus the standard error of so many pairs.
+# Errors are multiplied by this factor, one plus the standard error for this number of pairs.
 PENALTIES = 1 + 1 / np.sqrt(np.maximum(np.arange(8 * REACH), 1))
-# Factor of the error of a season given by the clock, against the best lag of its band, and its fewest pairs.
+# Factor on the error of a season given by the clock, compared with the best lag of its band, and its minimum number of
+# pairs.
 SEASON_SHARE, SEASON_PAIRS = 0.8, 2
 
 
 @inline_jit
 def reset_stream(numbers, counts, ring, errors, since):
-    """Make a stream empty, in place."""
+    """Reset a stream, in place."""
     for i in range(NUMBERS):
         numbers[i] = 0.0
     for i in range(COUNTS):
@@ -80,16 +83,17 @@ def reset_stream(numbers, counts, ring, errors, since):
 
 @inline_jit
 def _pairs(counts, since, lag):
-    """Pairs of values seen at a lag, as an index of `NORMALISERS`."""
+    """Return the number of pairs of values at a lag, as an index of `NORMALISERS`."""
     return min(counts[SEEN] - since[lag], len(NORMALISERS) - 1)
 
 
 @inline_jit
 def observe(x, numbers, counts, ring, errors, since):
-    """Add a cell, in place; x is NaN where it is empty. The first cell of a stream must not be."""
+    """Add a cell, in place. x is NaN if the cell is empty. The first cell of a stream must not be empty."""
     if x == x:
         x = clip_value(x, counts[SEEN], numbers, CLIP)
-    # Once, or again for the clipped first values. One loop, because each call site of `_observe` is compiled anew.
+    # Once, or again for the clipped first values. There is one loop, because each call site of `_observe` is compiled
+    # separately.
     left, value, offset, was_seen = np.int64(1), x, 0, np.int64(0)
     while left > 0:
         _observe(value, numbers, counts, ring, errors, since)
@@ -111,9 +115,9 @@ def observe(x, numbers, counts, ring, errors, since):
 
 @inline_jit
 def _restart(numbers, counts, errors, since):
-    """Make a stream empty but for its clip state; returns which cells had a value, bits, the first one lowest."""
+    """Reset a stream except for its clip state. Return bits of the cells that had a value, the first one lowest."""
     cells, was_seen = counts[CELLS], np.int64(1)
-    for k in range(cells - 1):  # the last one was
+    for k in range(cells - 1):  # the last cell had a value
         was_seen = (was_seen << 1) | (1 if since[cells - 1 - k] > since[cells - 2 - k] else 0)
     for i in range(CLIP):
         numbers[i] = 0.0
@@ -145,8 +149,8 @@ def _observe(x, numbers, counts, ring, errors, since):
         cap = np.float32(np.inf)
         if counts[SEEN] > CAPPED_FROM and numbers[SCALE] > 0:
             cap = np.float32(CAP * numbers[SCALE])
-        # The newest cell is still the one before: lag k is at head + k - 1. Views whose indices cannot be negative are
-        # what the compiler vectorises.
+        # The newest cell is still the previous one, so lag k is at head + k - 1. The compiler vectorises views whose
+        # indices cannot be negative.
         most = min(n, REACH - 1)
         before, means = ring[head : head + most], errors[1 : most + 1]
         for k in range(most):
@@ -199,7 +203,7 @@ def _move_origin(x, numbers, counts, ring):
 
 @inline_jit
 def centre(numbers, counts, ring):
-    """The mean of the values in the last cells, else the last value."""
+    """Return the mean of the values in the last cells, or the last value if these are empty."""
     total, found = 0.0, 0
     for i in range(min(CENTRED, counts[CELLS])):
         if (counts[MASK] >> i) & 1:
@@ -210,7 +214,7 @@ def centre(numbers, counts, ring):
 
 @inline_jit
 def unit(numbers):
-    """The scale, never zero: a small share of the value where it is below rounding."""
+    """Return the scale, which is never zero: if it is below rounding, it is a small share of the value."""
     usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
     scale = numbers[SCALE] if numbers[SCALE] > RESOLUTION * usual else STILL * usual
     return max(scale, 1e-300)
@@ -218,8 +222,11 @@ def unit(numbers):
 
 @inline_jit
 def choose_lags(numbers, counts, errors, since, seasons, lags):
-    """Write the best lag of each band to `lags`, 0 where none has enough pairs; returns the best of all, persistence
-    included. A lag of `seasons` `[LAGS]`, 0 for none, is chosen from two pairs on unless another is a fifth better."""
+    """Write the best lag of each band to `lags`, 0 if none has enough pairs. Return the best lag of all, including
+    persistence.
+
+    A lag in `seasons` `[LAGS]`, 0 for none, is chosen from two pairs on unless another lag is better by a fifth.
+    """
     n = counts[CELLS]
     best_of_all = 1
     least_of_all = np.inf
@@ -256,8 +263,11 @@ def choose_lags(numbers, counts, errors, since, seasons, lags):
 
 @inline_jit
 def noise_bound(numbers):
-    """A bound on the noise variance of a value. However the stream moves, noise adds twice its variance to differences
-    and six times its variance to second differences; mean sizes are those of normal numbers."""
+    """Return a bound on the noise variance of a value.
+
+    However the stream moves, noise adds twice its variance to differences and six times its variance to second
+    differences. Mean sizes are converted as those of normal numbers.
+    """
     bound = numbers[LEAST] * numbers[LEAST] / 2
     if numbers[BENDS] > 0:
         bent = numbers[BENT] / numbers[BENDS]
@@ -272,7 +282,7 @@ def _squashed(x, c, s):
 
 @inline_jit
 def _zero(numbers, c, s):
-    """Where zero is; bounded unless the unit is a share of the level."""
+    """Return the position of zero, which is bounded unless the unit is a share of the level."""
     if s > numbers[SCALE]:
         return _squashed(0.0, c, s)
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))
@@ -280,11 +290,11 @@ def _zero(numbers, c, s):
 
 @inline_jit
 def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
-    """Write the token of a stream's newest cell to `row`, the lags of its paths to `lags` and its present distance
+    """Write the token of a stream's newest cell to `row`, the lags of its paths to `lags`, and its present distance
     above them to `offsets`, `[LAGS]` each.
 
     Returns:
-        centre, scale, and the lag that fills empty cells.
+        Centre, scale, and the lag that fills empty cells.
     """
     c, s = centre(numbers, counts, ring), unit(numbers)
     n, head, origin = counts[CELLS], counts[HEAD], numbers[ORIGIN]
@@ -358,13 +368,13 @@ def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, ro
 
 @inline_jit
 def _cells_back(h, p):
-    """Cells between the newest one and the cell that the path of lag p repeats at lead h."""
+    """Return the number of cells between the newest cell and the cell that the path of lag p repeats at horizon h."""
     return ((h + p - 1) // p) * p - h
 
 
 @inline_jit
 def remember_patch(numbers, counts, c, s, fill):
-    """Store what later tokens are compared to, in place."""
+    """Store the values that later tokens are compared with, in place."""
     numbers[EARLIER_CENTRE] = c
     numbers[EARLIER_SCALE] = s
     counts[FILL] = fill
@@ -372,8 +382,11 @@ def remember_patch(numbers, counts, c, s, fill):
 
 @inline_jit
 def write_paths(lead, cells_since, counts, ring, lags, offsets, c, s, origin, out):
-    """Write the seasonal paths of a token at a lead, the same moved to the stream's level, and the last value: the
-    first PATHS of `out`. `cells_since`: cells that the ring has advanced since the token, less than a patch."""
+    """Write the first PATHS of `out`: the seasonal paths of a token at a horizon, the same paths moved to the stream's
+    level, and the last value.
+
+    `cells_since` is the number of cells that the ring has advanced since the token, less than a patch.
+    """
     local = c - origin
     head = counts[HEAD] + cells_since
     for band in range(LAGS):

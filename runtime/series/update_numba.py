@@ -1,28 +1,29 @@
-"""The robust filter of one column: the network's forecast of a row is the prior, the row's value updates it.
+"""The robust filter of one column: the network's forecast of a row is the prior, and the row's value updates it.
 
 With m and σ the middle and the width of the forecast,
 
-    e = y - m        z = Φ⁻¹(F(y)), F the quantiles' distribution        nis = z²        w = min(1, (ν + 1) / (ν + z²))
+    e = y - m        z = Φ⁻¹(F(y)), F: distribution of the quantiles         nis = z²        w = min(1, (ν + 1) / (ν +
+    z²))
     P⁻ = k c σ²      R = (1 - k) c σ²      mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
 
-k is the stream's own gain: by how much of an innovation its forecasts move, Σ (moved · e) / Σ e² over the rows so far,
-and at least the share that noise does not explain,
+k is the stream's own gain: the share of an innovation by which its forecasts move, Σ (moved · e) / Σ e² over the rows
+so far, and at least the share that noise does not explain,
 
-    k >= 1 - V / S        V: a bound on the noise variance, `tokens_numba.py`; S: (π / 2) (mean |e|)²
+    k >= 1 - V / S        V: bound on the noise variance (`tokens_numba.py`); S: (π / 2) (mean |e|)²
 
-because a forecast that is off without knowing it moves too little. c is S over the mean forecast variance.
+because a forecast that is wrong without knowing it moves too little. c is S over the mean forecast variance.
 
-The network is not asked about a stream's second to fourth value: the last value is the forecast, with Student's t of
-the moves so far. Before there is a move, the deviation is a guess from the size of the value. It is not scored and not
+The network is not queried for a stream's second to fourth value. The last value is the forecast, with Student's t of
+the moves so far. Before there is a move, the deviation is a guess from the size of the value. It is neither scored nor
 learned from, so no later row depends on the level of a stream.
 
-The first `YOUNG` rows have w = 1: so few values do not tell an outlier from a move. There the variance allows for both,
-with K for the chance of a move and w by the z² of a normal, e² / (P⁻ + R):
+The first `YOUNG` rows have w = 1, because so few values cannot separate an outlier from a move. For them, the variance
+allows for both, with K as the probability of a move and w from the z² of a normal distribution, e² / (P⁻ + R):
 
     P ← w P + (1 - w) max(P, K (1 - K) e²)
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from rfa.runtime.series.stream_arrays import FILTERED, FORESEEN, MISSED, MISSES,
 from rfa.runtime.series.tokens_numba import CAP, KEEP, RESOLUTION
 
 _NORMAL = NormalDist()
-# Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals: for the first, between two.
+# Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals; for the first interval,
+# between two quantiles.
 SCORES = np.array([_NORMAL.inv_cdf(level) for level in QUANTILES])
 _TENTH, _NINTH = QUANTILES.index(0.1), QUANTILES.index(0.9)
 ENDS = np.array(
@@ -48,26 +50,28 @@ ENDS = np.array(
 )
 _WIDTH = SCORES[_NINTH] - SCORES[_TENTH]
 NU: Final = 4.0
-# Values before the network is asked, and rows before outliers weigh less.
+# Number of values before the network is queried, and of rows before outliers are weighted.
 UNASKED, YOUNG = 4, 20
-# The gain before a stream has shown its own, as of so many innovations; its decay.
+# Gain before a stream has shown its own, the number of innovations that it counts as, and its decay.
 FIRST_GAIN, FIRST_INNOVATIONS, KEPT_GAIN = 0.5, 4.0, 0.995
-# The most that the noise bound makes of the gain: with a gain of 1 no outlier would weigh less.
+# Upper limit on the gain from the noise bound. With a gain of 1, outliers would not be weighted.
 MOST_BY_NOISE = 0.9
-# Bounds of the mean size of an innovation over its forecast deviation: .8 where both are normal and right.
+# Bounds on the mean size of an innovation over its forecast deviation, which is 0.8 if both are normal and correct.
 LEAST_MISS, LARGEST_MISS = 0.4, 3.2
-# Deviations that a move and an innovation count for in the gain, and that an innovation counts for at most.
+# Limits, in deviations, on a move and an innovation in the gain, and on an innovation.
 BOUND, FURTHEST_OFF = 4.0, 1e3
-# Of the value: the guessed deviation before there is a move, and the least of all.
+# As shares of the value: the guessed deviation before there is a move; and the smallest deviation.
 FIRST_GUESS, TINY = 0.25, 1e-150
-# Values before which a forecast is only a guess.
+# Number of values before which a forecast is only a guess.
 GUESSED = 2
 UNKNOWN_VARIANCE = 1e12
 
 
 @inline_jit
 def normal_score(y, quantiles, centre, scale):
-    """The normal score of y by the quantiles' distribution, linear between them and extended beyond them."""
+    """Return the normal score of y under the distribution of the quantiles, which is linear between them and extended
+    beyond them.
+    """
     last = len(SCORES) - 1
     low, at_low = 0, centre + scale * quantiles[0]
     at_high = centre + scale * quantiles[1]
@@ -81,13 +85,13 @@ def normal_score(y, quantiles, centre, scale):
 
 @inline_jit
 def _least_deviation(y):
-    """The least deviation of numbers of this size."""
+    """Return the smallest deviation of numbers of this size."""
     return RESOLUTION * abs(y) + TINY
 
 
 @inline_jit
 def _least_gain(numbers, noise):
-    """The share of the innovations that noise of this variance does not explain."""
+    """Return the share of the innovations that noise of this variance does not explain."""
     if numbers[MISSES] < YOUNG:
         return 0.0
     missed = numbers[MISSED] / numbers[MISSES]
@@ -97,7 +101,7 @@ def _least_gain(numbers, noise):
 
 @inline_jit
 def _variance_ratio(numbers):
-    """The variance of the innovations over its forecast."""
+    """Return the variance of the innovations over its forecast."""
     if numbers[MISSES] < YOUNG or not numbers[FORESEEN] > 0:
         return 1.0
     return 0.5 * np.pi * min(max(numbers[MISSED] / numbers[FORESEEN], LEAST_MISS), LARGEST_MISS) ** 2
@@ -105,17 +109,17 @@ def _variance_ratio(numbers):
 
 @inline_jit
 def _weight(square):
-    """Robust weight of an innovation, by Student's t; see docs/MATH.md."""
+    """Return the robust weight of an innovation under Student's t. See docs/MATH.md."""
     return min(1.0, (NU + 1) / (NU + square))
 
 
 @inline_jit
 def _start_column(numbers, value, is_seen, out, inverse_dof, a):
-    """The first value of a column, or none before it."""
+    """Process the first value of a column, or a missing value before it."""
     out.innovation[a] = 0.0
     deviation = FIRST_GUESS * abs(value) + _least_deviation(value) if is_seen else np.sqrt(UNKNOWN_VARIANCE)
     mean = value if is_seen else 0.0
-    # Smoothing, too, knows nothing before a stream's first value.
+    # Smoothing does not have information before a stream's first value either.
     out.mean[a], out.predicted_mean[a], out.predicted_covariance[a, a] = mean, 0.0, UNKNOWN_VARIANCE
     out.covariance[a, a] = out.innovation_covariance[a, a] = deviation * deviation
     inverse_dof[0, a] = inverse_dof[1, a] = 1.0
@@ -124,7 +128,7 @@ def _start_column(numbers, value, is_seen, out, inverse_dof, a):
 
 @inline_jit
 def _update_gain(numbers, moved, innovation, deviation):
-    """Add an innovation, and the move of the next forecast by it, to the sums of the gain."""
+    """Add an innovation, and the resulting move of the next forecast, to the sums of the gain."""
     moved, off = moved / deviation, innovation / deviation
     moved, off = min(max(moved, -BOUND), BOUND), min(max(off, -BOUND), BOUND)
     numbers[MOVED] = KEPT_GAIN * numbers[MOVED] + moved * off
@@ -136,7 +140,7 @@ def _update_gain(numbers, moved, innovation, deviation):
 
 @inline_jit
 def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof, a):
-    """Update a column by a value, NaN where missing; returns nis, weight, log-determinant and whether it is scored."""
+    """Update a column with a value, NaN if missing. Return nis, weight, log-determinant and whether it is scored."""
     is_seen, query = not np.isnan(value), rows.previous_query[row, a]
     c, s = rows.scales[row, a, 0], rows.scales[row, a, 1]
     seen = rows.seen[row, a]
@@ -150,7 +154,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
         width = s * (np.float64(quantiles[query, _NINTH]) - quantiles[query, _TENTH])
         deviation = max(width / _WIDTH, _least_deviation(middle))
     else:
-        # Student's t of the moves so far: none of one value, of two or three their mean size.
+        # Student's t of the moves so far: none for one value, and their mean size for two or three.
         inverse_dof[0, a] = inverse_dof[1, a] = 1.0 / max(seen - 1, 1)
         deviation = FIRST_GUESS * abs(c) if seen < GUESSED else 1.25 * s
         deviation = max(deviation, _least_deviation(middle)) * widening(1.0, inverse_dof[0, a])
@@ -183,7 +187,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
             now = rows.scales[row, a, 2] + rows.scales[row, a, 3] * quantiles[rows.own_query[row, a], MEDIAN]
             _update_gain(numbers, now - (c + s * quantiles[query + 1, MEDIAN]), innovation, deviation)
     out.mean[a], out.covariance[a, a] = mean, variance
-    # At least as uncertain as the row before: smoothing takes the stream for a random walk.
+    # At least as uncertain as the previous row, because smoothing treats the stream as a random walk.
     out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, variance, numbers[VARIANCE])
     numbers[FILTERED], numbers[VARIANCE] = mean, variance
     log_det = np.log(total * stretching(square, inverse_dof[0, a]))
@@ -192,7 +196,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
 
 @inline_jit
 def repeat_column(numbers, rows, row, out, inverse_dof, a):
-    """The filtered state as it is; returns what `update_column` does."""
+    """Write the filtered state unchanged. The return values are those of `update_column`."""
     out.innovation[a] = 0.0
     out.mean[a], variance = numbers[FILTERED], max(numbers[VARIANCE], 0.0)
     if rows.own_query[row, a] < 0:
@@ -205,7 +209,7 @@ def repeat_column(numbers, rows, row, out, inverse_dof, a):
 
 @inline_jit
 def write_half_widths(forecast, half_widths):
-    """Write the half widths of the calibrated intervals of quantiles, `[2 levels]`, those below the median first."""
+    """Write the half-widths of the calibrated intervals of quantiles, `[2 levels]`, those below the median first."""
     middle, last, levels = forecast[MEDIAN], len(SCORES) - 1, len(ENDS)
     least = _least_deviation(middle)
     for level in range(levels):
@@ -217,7 +221,7 @@ def write_half_widths(forecast, half_widths):
 
 @inline_jit
 def write_forecasts(rows, row, quantiles, leads, unit, posterior, forecast, a):
-    """Write mean, variance and half widths of a column at the leads; `forecast` is a buffer for quantiles."""
+    """Write mean, variance and half-widths of a column at the horizons. `forecast` is a buffer for quantiles."""
     levels, last = len(ENDS), len(SCORES) - 1
     if rows.own_query[row, a] < 0:
         for h in range(len(leads)):
@@ -247,6 +251,6 @@ def write_forecasts(rows, row, quantiles, leads, unit, posterior, forecast, a):
             forecast[q] = c + s * ((1 - share) * quantiles[first, q] + share * quantiles[second, q])
         middle = forecast[MEDIAN]
         write_half_widths(forecast, half_widths)
-        # The variance of a normal with the same middle 80 %.
+        # Use the variance of a normal distribution with the same middle 80 %.
         deviation = (half_widths[1] + half_widths[levels + 1]) / _WIDTH
         posterior.forecast_mean[h, a], posterior.forecast_covariance[h, a, a] = middle, deviation * deviation
