@@ -1,9 +1,9 @@
 """The model `auto`: a bank of local filters for any numbers, applied to each column separately (see `auto_numba`).
 
-It needs neither training nor a bundle. Its intervals start from the normal distribution and adapt to the errors of the
-stream at each horizon by conformal factors (adaptive.py).
+It requires neither training nor a bundle. Its intervals start from the normal distribution and adapt to the errors of
+the stream at each horizon by conformal factors (adaptive.py).
 
-`auto-joint` has the same outputs for each column, but scores rows by the learned correlation of the columns
+`auto-joint` has the same outputs for each column, but scores rows with the learned correlation of the columns
 (`rfa.runtime.filters.correlation`).
 """
 
@@ -51,7 +51,7 @@ Array = np.ndarray
 NAME: Final = "auto"
 JOINT_NAME: Final = "auto-joint"
 NAMES: Final = (NAME, JOINT_NAME)
-# Retired models, and the models that answer in their place for one version.
+# Retired models, and the models that replace them for one version.
 RETIRED: Final[Mapping[str, str]] = {"metrics": NAME}
 MOST_COLUMNS: Final = 64
 STATE, MEMORY, LEARNED = "auto.state", "auto.memory", "auto.correlation"
@@ -151,8 +151,8 @@ class AutoSteps:
 
     Args:
         size: Number of columns.
-        leads: Horizons of forecasts used for adaptation.
-        is_joint: Score rows by the correlation of their columns.
+        leads: Horizons of the forecasts that are used for adaptation.
+        is_joint: Whether to score rows with the correlation of their columns.
     """
 
     runtime = "compiled"
@@ -206,14 +206,14 @@ class AutoRuntime(FilterRuntime):
     def __init__(self, size: int = 1, name: str = NAME) -> None:
         self.passes = PassesRange(1, 1)
         self._describe(name, NAME, np.eye(size), np.zeros(size))
-        # The first horizon twice: errors after a long lag are separate from those after a typical lag.
+        # The first horizon occurs twice, because errors after a long lag are separate from those after a typical lag.
         horizons = Horizons.of(np.concatenate((LEADS[:1], LEADS)), in_steps=True)
         steps = AutoSteps(size, horizons, is_joint=name == JOINT_NAME)
         self._set_up({"recurrent": Calibration(calibration())}, steps, horizons)
 
     @property
     def own_bytes(self) -> int:
-        """A slot of the pool, which is large for many columns. See `FilterRuntime`."""
+        """Memory of a slot of the pool, which is large for many columns. See `FilterRuntime`."""
         return self.state_bytes
 
     @staticmethod
@@ -225,7 +225,7 @@ class AutoRuntime(FilterRuntime):
             InvalidInput: There are too many columns.
         """
         if size > MOST_COLUMNS:
-            message = f"model {name!r} supports up to {MOST_COLUMNS} columns, got {size}: send fewer"
+            message = f"model {name!r} supports up to {MOST_COLUMNS} columns, got {size}; send fewer columns"
             raise InvalidInput(message, param="observations", code="too_large")
         return AutoRuntime(size, name)
 

@@ -1,7 +1,7 @@
 """Filters with a compiled step: linear systems of any size, in float64.
 
 One call processes many observations, of live streams or of one recorded series, from the pool to the outputs. Results
-of a stream do not depend on the other streams in a call. Compiling takes half a minute, once per machine and version.
+of a stream do not depend on the other streams in a call. Compilation takes half a minute, once per machine and version.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -95,7 +95,7 @@ def _filter_rows(observe, system, score, scorer, inputs, outputs, trace, buffers
             copy1(after, trace.state[row])
 
 
-# Two functions, because numba caches by name, and the functions that a kernel calls must be global.
+# These are two functions, because numba caches by name, and the functions that a kernel calls must be global.
 
 
 def _filter_capped(system, score, scorer, inputs, outputs, trace, buffers):
@@ -118,7 +118,7 @@ class CompiledSteps:
 
     Args:
         leads: Horizons of the forecasts that adapt.
-        passes: Range of passes for requests.
+        passes: Range of passes that requests may choose.
         kept: Number of sets of horizons whose F and Q are cached.
 
     Attributes:
@@ -152,7 +152,7 @@ class CompiledSteps:
         self._numbers = self._places["noise_counts" if learns else "jump_evidence"].stop
         self.initial: Mapping[str, Array] = {STATE: self.joined(_prior(config))}
         self.fields: Mapping[str, StateField] = {STATE: StateField((self._numbers,), np.float64)}
-        # Not on a method: its cache would hold `self`, which then waits for the garbage collector.
+        # The cache is not on a method, because it would hold `self`, which then waits for the garbage collector.
         self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, system))
 
     @classmethod
@@ -168,7 +168,7 @@ class CompiledSteps:
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the state from its parts, as a field."""
+        """Return a state as a field from its parts."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:
@@ -181,7 +181,7 @@ class CompiledSteps:
         disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the parts of a state: the inverse of `adopt`."""
+        """Return the parts of a state, the inverse of `adopt`."""
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:

@@ -1,7 +1,7 @@
-"""Deep filters on their ONNX graphs, float32: one observation of each of many streams per call.
+"""Deep filters on their ONNX graphs in float32, with one observation of each of many streams per call.
 
-Rows are padded to a few counts, multiples of the vector width. The loops of the graphs then have no scalar tail, and
-the results of a row do not depend on the other rows.
+Rows are padded to a few counts, which are multiples of the vector width. The loops of the graphs then have no scalar
+tail, and the results of a row do not depend on the other rows.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -28,14 +28,14 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 
-# Multiples of every vector width of the graphs' loops.
+# These are multiples of the vector widths of all loops in the graphs.
 ROW_COUNTS = (16, 32, 64, 128, 256)
-# From this horizon on rows are forecast one by one, without padding, because each fills the vectors.
+# From this horizon on, rows are forecast one by one and without padding, because each fills the vectors.
 LONG_HORIZON = 16
 # Log of the smallest float32, for the likelihood of an extreme outlier, which underflows to 0 in the graph.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
-# Squares of accepted numbers may exceed float32. Then the observation counts as this many times noisier, with the first
-# factor that gives finite results. The last two are for a noise that exceeds float32 itself.
+# Squares of accepted numbers may exceed float32. The noise of the observation is then multiplied by the first of these
+# factors that gives finite results. The last two are for a noise that exceeds float32 itself.
 NOISE_RETRIES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _MOMENTS = ("mean", "covariance", "innovation", "innovation_covariance")
@@ -122,7 +122,7 @@ class GraphSteps:
         disable_compilation(_score_kernel())
 
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[StepOutputs, Traced]:
-        """Process one observation of one stream, by attention over those before it."""
+        """Process one observation of one stream by attention over the earlier observations."""
         call = self._call(pool, batch, readout, traced=True)
         self._step_rows(call, [0], memory)
         return call.out, call.trace
@@ -134,7 +134,7 @@ class GraphSteps:
         return _Call(pool, batch, readout, out, trace)
 
     def _step_rows(self, call: _Call, rows: list[int], memory: Any) -> list[int]:
-        """Process one observation of each stream. Return the rows that are not finite with any noise."""
+        """Process one observation of each stream. Return the rows whose results are not finite with any noise."""
         for factor in (1.0, *NOISE_RETRIES):
             if not rows:
                 break
@@ -144,7 +144,7 @@ class GraphSteps:
 
     def _try_rows(self, call: _Call, rows: Array, factor: float, memory: Any) -> None:
         count = len(rows)
-        with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are checked below
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite and are checked below
             inputs = self._inputs(call, rows, factor, count if memory else self.sizes.padded(count))
         names = [*_SCALARS, *_MOMENTS, *(f"next.{name}" for name in self._names)]
         if len(call.trace.state):
@@ -155,7 +155,7 @@ class GraphSteps:
             names += [f"row.{name}" for name in self.cache_shapes]
             found = self._attend.run(names, inputs | memory.inputs(float(call.batch.times[0])))
         outputs = dict(zip(names, found, strict=True))
-        with np.errstate(all="ignore"):  # non-finite rows are marked, and not stored
+        with np.errstate(all="ignore"):  # rows that are not finite are marked and not stored
             self._score_rows(call, rows, outputs)
         good = call.out.is_good[rows]
         slots = call.batch.slots[rows][good]
@@ -227,7 +227,7 @@ class GraphSteps:
 
 
 def _order_in_stream(slots: Array) -> Array:
-    """Return the index of each observation within its stream. Those of a stream are adjacent."""
+    """Return the index of each observation within its stream, whose observations must be adjacent."""
     is_first = np.diff(slots, prepend=-1) != 0
     begin = np.flatnonzero(is_first)[np.cumsum(is_first) - 1] if len(slots) else slots
     return np.arange(len(slots)) - begin

@@ -1,6 +1,6 @@
 """Rows of the series network in compiled loops: tokens, the network, the robust filter, and the scored outputs."""
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rfa.runtime.uncertainty.step_outputs import Observation, Scorer
 from rfa.runtime.views import members, packed
 
 OUTLIERS = (0.02, 10.0)
-# Other modules that kernels of this one call.
+# Other modules whose functions the kernels of this module call.
 SOURCES = (
     adaptive, calibration, config, decoder_numba, filter_observed, filter_steps, handles, mixture_numba, row_buffers,
     stored_mixture, stream_numba, update_numba, *mixture_numba.SOURCES, *scoring.SOURCES, *decoder_numba.SOURCES,
@@ -45,11 +45,12 @@ SOURCES = (
 
 @callee(*SOURCES)
 def score_rows(arguments, score, count):
-    """Write the outputs of rows; those of a stream after an invalid one are invalid too.
+    """Write the outputs of rows. After an invalid row, all later rows of its stream are invalid too.
 
     Args:
-        arguments: packed; see `process_rows`.
-        score: of `scoring_entry`.
+        arguments: Packed arguments. See `process_rows`.
+        score: Entry from `scoring_entry`.
+        count: Number of rows.
     """
     parts: Any = members(arguments)
     out, work, rows, quantiles, forecast, scorer, batch, outputs, trace, posterior, mixture, mixture_work = parts
@@ -103,7 +104,7 @@ def score_rows(arguments, score, count):
 
 @inline_jit
 def _mix(mixture, work, rows, row, quantiles, pool_row, values, posterior, weights):
-    """Replace the network's forecasts by those of the mixture, which `work` then holds, and write its weights."""
+    """Replace the network's forecasts by those of the mixture, which is loaded into `work`, and write its weights."""
     if work.loaded[0] != pool_row:
         work.loaded[0] = pool_row
         copy2(mixture.numbers[pool_row], work.numbers)
@@ -144,7 +145,7 @@ def _finish(mixture, work, rows, row, posterior, outputs):
 
 @inline_jit
 def reset_workspace(workspace, mixture):
-    """A reused workspace must not take a stream of an earlier call for one of this."""
+    """Mark a reused workspace as empty, so that it is not used for a stream of an earlier call."""
     for k in range(len(workspace.loaded)):
         workspace.loaded[k] = -1
     mixture.loaded[0] = -1
@@ -152,7 +153,7 @@ def reset_workspace(workspace, mixture):
 
 @inline_jit
 def _find_streams_left(cursors, ends, buffers):
-    """Whether a stream has rows left; those that have are to be committed."""
+    """Return whether any stream has rows left. Streams that have rows left are marked to be committed."""
     is_left = False
     for stream in range(len(cursors)):
         buffers.begins[stream] = cursors[stream]
@@ -163,7 +164,7 @@ def _find_streams_left(cursors, ends, buffers):
 
 @inline_jit
 def _gather_states(hidden, pool_rows, tokens, query_count, buffers):
-    """Put the states of the columns' tokens before this call behind those of its tokens; returns the number of all."""
+    """Append the states of the columns' tokens before this call to those of its tokens. Return the total number."""
     columns = hidden.shape[1]
     for stream in range(len(pool_rows)):
         for a in range(columns):
@@ -177,20 +178,20 @@ def _gather_states(hidden, pool_rows, tokens, query_count, buffers):
 
 @kernel_jit(*SOURCES)
 def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed, max_rows, with_outputs):
-    """Take the rows of some streams through the network, a patch at a time.
+    """Process the rows of some streams with the network, one patch at a time.
 
     Args:
-        handle: of `KernelHandles`.
-        batch: pool rows, times, values and noise of all rows, `filter_steps.Batch`.
-        outputs, trace: where the outputs are written.
-        pool_rows, cursors, ends: of each stream, its row in the pool and its rows of the batch that are still to come,
-            `[S]`; cursors move on.
-        passed: see `next_tokens`.
-        max_rows: of a stream at a time.
-        with_outputs: whether outputs are written.
+        handle: Handle of `KernelHandles`.
+        batch: Pool rows, times, values and noise of all rows (`filter_steps.Batch`).
+        outputs, trace: Outputs.
+        pool_rows, cursors, ends: For each stream, its row in the pool and its remaining rows in the batch, `[S]`.
+            Cursors are advanced.
+        passed: See `next_tokens`.
+        max_rows: Maximum number of rows of a stream at a time.
+        with_outputs: Whether to write outputs.
 
     Returns:
-        0, 0; or, where a row is invalid, the number of tokens and rows of its patch, which is not committed.
+        (0, 0), or the number of tokens and rows of the patch with an invalid row, which is not committed.
     """
     handles: Any = opened(handle)
     pool, options = opened(handles.pool), opened(handles.options)

@@ -1,11 +1,11 @@
-"""Score an observation once the filter has processed it, and update its stream.
+"""Score an observation after the filter has processed it, and update its stream.
 
-The filter gives mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. Here they become
-calibrated: an anomaly score, a confidence, intervals. A row's numbers depend on its stream alone, whatever else is in
-the batch. A row with a number that is not finite leaves its stream unchanged.
+The filter provides mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. From these, the
+calibrated outputs are computed: an anomaly score, a confidence, and intervals. The results of a row depend on its
+stream only, whatever else is in the batch. A row with a result that is not finite leaves its stream unchanged.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,call-arg"
 
 from __future__ import annotations
@@ -71,20 +71,21 @@ _PARTS = (
     learned_tail, lengths, mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
 )  # fmt: skip
 _OBSERVATION = Observation(0, 0.0, np.empty(0))
-# Modules that a kernel which scores is made of.
+# Modules with the functions of a kernel that scores.
 SOURCES = (*_PARTS, sys.modules[__name__])
 
 
 @inline_jit
 def _horizon_unit(horizons, step):
-    """The length of one step of the horizons, if they count steps, in time units."""
+    """Return the length of one step of the horizons in time units, if they count steps, else 1."""
     return step / horizons.step if horizons.in_steps and step > 0 else 1.0
 
 
 @inline_jit
 def _write_state(scorer, observation, posterior, out, row):
-    """Mean, std, innovation and intervals of the state; how many components were seen, and a sum that is not finite if
-    one of them is not."""
+    """Write mean, std, innovation and intervals of the state. Return the number of observed components, and a sum that
+    is not finite if a result is not.
+    """
     spec, value, work = scorer.spec, observation.value, scorer.work
     is_begun = scorer.streams.counts[observation.stream] > 0
     seen, total = 0, 0.0
@@ -108,7 +109,7 @@ def _write_state(scorer, observation, posterior, out, row):
 
 @inline_jit
 def _write_alarm(scorer, lag, step, observation, innovation, position, out, row):
-    """Whether an observation is an alarm, by which rule and of which incident; and its counts."""
+    """Write whether an observation is an alarm, its rule and its incident, and update the counts."""
     rule, work, sums = scorer.spec.alarm, scorer.work, out.tally[row]
     expected, usual = min(rule.rate + rule.per_time * lag, 1.0), min(rule.rate + rule.per_time * step, 1.0)
     raised = decide_alarm(rule, work.tails, work.least, expected, usual, observation.value, innovation, work.tail)
@@ -124,7 +125,7 @@ def _write_alarm(scorer, lag, step, observation, innovation, position, out, row)
 
 @inline_jit
 def _check_forecasts(scorer, observation, lag, unit, posterior, sums):
-    """Score the forecasts that were for this observation; returns how many pending ones end."""
+    """Score the forecasts for this observation. Return the number of pending forecasts that end."""
     work, stream = scorer.work, observation.stream
     if work.loaded[0] != stream:
         load_shift(scorer.streams.conformal, stream, work)
@@ -140,7 +141,7 @@ def _check_forecasts(scorer, observation, lag, unit, posterior, sums):
 
 @inline_jit
 def _update_stream(scorer, observation, step, novelty, tail_columns):
-    """Commit what `work` has of the stream, but for its forecasts."""
+    """Store the stream in `work`, except for its forecasts."""
     streams, work, stream = scorer.streams, scorer.work, observation.stream
     for k in range(baseline.COLUMNS):
         streams.baseline[stream, k] = work.baseline[k]
@@ -150,7 +151,7 @@ def _update_stream(scorer, observation, step, novelty, tail_columns):
     streams.counts[stream] += 1
 
 
-# Called by address: it takes longer to compile than the rest of most kernels.
+# Called by its address, because it takes longer to compile than the rest of most kernels.
 @callee(*_PARTS)
 def _score(arguments, observation, is_finite, row):
     parts: Any = members(arguments)
@@ -207,7 +208,7 @@ def _score(arguments, observation, is_finite, row):
 
 
 def scoring_entry(scorer: Scorer, posterior: FilterOutput, out: StepOutputs) -> Entry:
-    """The entry for `score_observation`; only the types of the arguments matter."""
+    """Return the entry for `score_observation`. Only the types of the arguments matter."""
     return _score.entry((scorer, posterior, out), _OBSERVATION, True, 0)
 
 
@@ -216,11 +217,11 @@ def score_observation(entry, scorer, observation, posterior, is_finite, out, row
     """Write the outputs of an observation, and update its stream if all of them are finite.
 
     Args:
-        entry: of `scoring_entry`.
-        is_finite: whether the filter's own state is.
-        out, row: `StepOutputs`, and where in it.
+        entry: Entry from `scoring_entry`.
+        is_finite: Whether the filter's own state is finite.
+        out, row: `StepOutputs`, and the row to write.
 
     Returns:
-        whether the stream was updated.
+        Whether the stream was updated.
     """
     return call(entry, (packed((scorer, posterior, out)), observation, is_finite, row))
