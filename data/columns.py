@@ -228,7 +228,11 @@ def leave_out_counters(
             "of the calendar",
             lambda _, values: _is_calendar(values[rows], times[rows]) and _is_calendar(values, times),
         )
-        _leave_out(found, "times", lambda _, values: _are_times(values, times))
+        _leave_out(
+            found,
+            "times",
+            lambda _, values: _are_times(values[rows], times[rows]) and _are_times(values, times),
+        )
 
 
 def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:

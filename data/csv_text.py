@@ -121,7 +121,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     rewritten = (rewrite(text) for rewrite in REWRITERS)
     if (changed := next(filter(None, rewritten), None)) is not None:
         text, encoded = changed, None
-    if text.count(";\t") >= text.count("\n") and all(";\t" in line[0] for line in _preview(text)):
+    if all(";\t" in line[0] for line in _preview(text)) and text.count(";\t") >= text.count("\n"):
         text, encoded = text.replace(";\t", ";"), None
     lines = _preview(text)
     ends = [line.end() for line in lines if END_OF_PROPERTIES.fullmatch(line[0].strip())]

@@ -15,6 +15,8 @@ from rfa.data.table import MISSING, NO_TIME
 SEPARATORS: Final = "\t;|,"
 # Larger text is treated as one table.
 MOST_CHARACTERS: Final = 2**26
+# Larger text is not searched for headers among its rows.
+MOST_SEARCHED: Final = 2**22
 # If a table has this many times the rows of another one, it is chosen without asking.
 LONGER: Final = 2
 BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
@@ -46,7 +48,7 @@ class Block:
 
 def find_tables(text: str) -> list[Block]:
     """Return the tables of text that blank lines or other headers separate, or [] if there are fewer than two."""
-    if len(text) > MOST_CHARACTERS or not (HAS_BLANK.search(text) or WORDY.search(text, text.find("\n") + 1)):
+    if len(text) > MOST_CHARACTERS or not (HAS_BLANK.search(text) or _has_words(text)):
         return []
     found: list[Block] = []
     lines: list[str] = []
@@ -70,6 +72,11 @@ def find_tables(text: str) -> list[Block]:
         if (same := joined.setdefault(table.lines[0], table)) is not table:
             same.lines.extend(table.lines[1:])
     return list(joined.values()) if len(joined) > 1 else []
+
+
+def _has_words(text: str) -> bool:
+    """Whether a line below the first, of text that is not large, has no digits."""
+    return len(text) <= MOST_SEARCHED and WORDY.search(text, text.find("\n") + 1) is not None
 
 
 def _is_inner_header(line: str, above: Sequence[str], below: str) -> bool:

@@ -16,15 +16,18 @@ ZONE: Final = re.compile(r"\b(?:CES?T|[ECMP][SD]T|BST|MES?Z)\b ?")
 COUNT: Final = re.compile(r"\(\d+ rows?\)")
 FEWEST_BLOCKS: Final = 3
 MOST_CHARACTERS: Final = 2**26
+# Characters that tell whether there are such tables.
+HEAD: Final = 20_000
 TIME: Final = "time"
 
 
 def find_timed_blocks(text: str) -> list[Block]:
     """Return the tables, each with the time in a first column, or [] for other text."""
-    lines = [line.strip() for line in text.splitlines()] if len(text) <= MOST_CHARACTERS else []
-    marks = [k for k, line in enumerate(lines[:200]) if _time(line)]
-    if len(marks) < FEWEST_BLOCKS or (len(lines) > 1 and 2 * len(marks) > min(len(lines), 200)):
+    first = [line.strip() for line in text[:HEAD].splitlines()]
+    marks = sum(bool(_time(line)) for line in first)
+    if not FEWEST_BLOCKS <= marks <= len(first) / 2 or len(text) > MOST_CHARACTERS:
         return []
+    lines = [line.strip() for line in text.splitlines()]
     tables: dict[str, list[str]] = {}
     time, header = "", ""
     for line in lines:
