@@ -89,11 +89,6 @@ def main(kills: int, folder: Path) -> None:
 
 def compare(url: str, folder: Path, died: int) -> None:
     """Print how the rows of the killed watches differ from those of one that was not."""
-    last = Running(config_for(url), folder / "state")
-    end = max([START, *(cursor for cursor in last.watch.cursors.values())]) + 3 * STEP
-    last.now = end
-    last.step(1)
-    found: dict[tuple[str, float], Any] = {}
     lines = (folder / "rows").read_bytes().split(b"\n")
     # Only a line that a kill cut short is none of JSON; the same row comes again.
     rows, cut = [], 0
@@ -102,6 +97,12 @@ def compare(url: str, folder: Path, died: int) -> None:
             rows.append(json.loads(line))
         except ValueError:
             cut += bool(line)
+    last = Running(config_for(url), folder / "state")
+    # The last watch may have written rows that it did not confirm.
+    end = max([START, *(cursor for cursor in last.watch.cursors.values()), *(row["t"] for row in rows)]) + 3 * STEP
+    last.now = end
+    last.step(1)
+    found: dict[tuple[str, float], Any] = {}
     different = 0
     for row in [*rows, *last.rows]:
         key = row["labels"]["host"], row["t"]
