@@ -50,8 +50,8 @@ def check_clock(
     if not is_dated and back > MOST_FALLING:
         value = next((name for name in others if numeric_sample(columns[name]) is not None), clock)
         raise ValueError(
-            f"column {clock!r} is called like a time, and falls in {back:.0%} of the rows: give --time {clock!r} if it "
-            f"is one, or the values with --column {value!r}"
+            f"column {clock!r} is named like a time, but decreases in {back:.0%} of the rows; give --time {clock!r} "
+            f"if it is the time, or choose the values with --column {value!r}"
         )
     labels = [name for name in others if _may_label(columns[name])]
     if labels and back > MOST_BACK and repeated > 0:
@@ -73,7 +73,7 @@ def _are_pairs(times: np.ndarray, columns: Sequence[Any]) -> bool:
 
 def _ask(problem: str, label: str, clock: str) -> str:
     by = f"--by {label!r} if it labels several series, or " if label else ""
-    return f"{problem}: give {by}--time {clock!r} if the rows are one series"
+    return f"{problem}; give {by}--time {clock!r} if the rows are one series"
 
 
 def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: int) -> None:
@@ -91,8 +91,8 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
             odd = ordered[at] if at + 1 < len(steps) - at else ordered[at + 1]
             row = int(np.flatnonzero(times == odd)[0])
             raise ValueError(
-                f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years from all "
-                f"others; give --time {clock!r} if it is right, or correct the cell"
+                f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years from "
+                f"all others; give --time {clock!r} if it is right, or correct the cell"
             )
 
 

@@ -91,7 +91,7 @@ def get_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, IsADirectoryError):
-        raise ValueError(f"unknown time zone {name!r}: give one such as Europe/Berlin or UTC") from None
+        raise ValueError(f"unknown time zone {name!r}; use a name such as Europe/Berlin or UTC") from None
 
 
 def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
@@ -139,7 +139,7 @@ def read_clock(
         _check_no_missing(column, name, rows)
         return _numbers(column, name, rows, zone, time_format)
     if not pa.types.is_string(column.type):
-        raise ValueError(f"column {name!r} is {column.type}: neither numbers nor dates")
+        raise ValueError(f"column {name!r} has type {column.type}, which is neither numbers nor dates")
     if time_format is None and (stamps := cast_iso(column)) is not None and not stamps.null_count:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     cells = _plain_text(column)
@@ -170,7 +170,9 @@ def read_clock(
         except pa.ArrowInvalid:
             pass
     if time_format is not None:
-        raise ValueError(f"column {name!r}: {cells[0].as_py()!r} is no number, as --time-format {time_format!r} needs")
+        raise ValueError(
+            f"column {name!r}: {cells[0].as_py()!r} is not a number, as required by --time-format {time_format!r}"
+        )
     if (since := _elapsed(cells, name, rows)) is not None:
         return since
     if (stamps := parse_iso(cells)) is not None:
@@ -220,7 +222,7 @@ def _note(time_format: str, zone: str) -> str:
 def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
     if column.null_count:
         row = rows[int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))]
-        raise ValueError(f"row {row}, column {name!r}: time is missing ({column.null_count} such cells)")
+        raise ValueError(f"row {row}, column {name!r}: the time is missing ({column.null_count} such cells)")
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:

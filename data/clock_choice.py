@@ -216,17 +216,18 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
         ):
             unknown = next((cell for cell in cells if not _is_date(cell)), cells[0])
             raise ValueError(
-                f"column {name!r}: {unknown!r} may be a time in an unknown form: give --time {name!r} --time-format "
-                f"'%d.%m.%Y %H:%M', as it is written, or {choose}"
+                f"column {name!r}: {unknown!r} may be a time in an unknown format; give --time {name!r} "
+                f"--time-format and its format, such as '%d.%m.%Y %H:%M', or {choose}"
             )
         if len(columns) > 1 and _may_be_clock(column):
             given = " or ".join([f"--time {name!r}", *(f"--time-format {form!r}" for form in forms)])
-            raise ValueError(f"column {name!r} rises and may be the time: give {given}, or {choose}")
+            raise ValueError(f"column {name!r} increases and may be the time; give {given}, or {choose}")
     named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
     if len(named) > 2 and 2 * len(named) >= len(columns):
         raise ValueError(
-            f"the names of the columns are numbers or times, such as {named[0]!r}: if each row is a series, give "
-            f"--by {next(iter(columns))!r}; if the file has no header, choose value columns with --column {named[0]!r}"
+            f"the names of the columns are numbers or times, such as {named[0]!r}; if each row is a series, give "
+            f"--by {next(iter(columns))!r}; if the file has no header, choose value columns with --column "
+            f"{named[0]!r}"
         )
 
 

@@ -177,4 +177,4 @@ def check_finite(numbers: Any, name: str, rows: np.ndarray) -> None:
         ValueError: If a time is infinite. The message names its row.
     """
     if not np.isfinite(numbers).all():
-        raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: not finite")
+        raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: the time is not finite")

@@ -115,7 +115,7 @@ def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -
         cells = sample(table.columns[name]).to_pylist() if pa.types.is_string(table.columns[name].type) else []
         if len(cells) >= LEAST_ROWS and all(map(MEASURED.match, cells)) and 2 * len({*cells}) > len(cells):
             raise ValueError(
-                f"column {name!r}: {cells[0]!r} begins with a number and is not read: write the number alone, or "
+                f"column {name!r}: {cells[0]!r} begins with a number but cannot be read; write only the number, or "
                 f"choose other columns with --column {next(iter(read))!r}"
             )
 
@@ -214,7 +214,7 @@ def leave_out_counters(
     only = next(iter(found.values.items())) if len(found.values) == 1 else None
     if only is not None and (counts(*only) or (len(only[1]) >= LEAST_ROWS and is_row(only[1]) and found.has_others)):
         name = only[0]
-        raise ValueError(f"the only column of numbers, {name!r}, counts the rows: choose value columns with --column")
+        raise ValueError(f"the only column of numbers, {name!r}, counts the rows; choose value columns with --column")
     _leave_out(found, "counts of rows or times", counts_or_numbers)
     if len(groups) > 1:
         order, ends = np.concatenate([*groups]), np.cumsum([len(rows) for rows in groups])[:-1]
@@ -337,8 +337,8 @@ def _refusal(table: Table, name: str) -> str:
     cells = table.columns[name]
     there = pc.is_valid(cells).to_numpy(zero_copy_only=False) if len(cells) else np.empty(0, bool)
     if not there.any():
-        return f"column {name!r} holds no numbers"
+        return f"column {name!r} has no numbers"
     row = int(np.argmax(there))
     cell = re.sub(r"\s+", " ", str(cells[row].as_py()))[:40]
     place = f"such as {cell!r} in row {table.first_row + row}"
-    return f"column {name!r} holds no numbers, {place}; choose others with --column"
+    return f"column {name!r} has no numbers, {place}; choose others with --column"

@@ -76,10 +76,10 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
                 return content.decode(encoding), (), None
             except UnicodeDecodeError:
                 raise ValueError(
-                    f"the file starts like {encoding} but is not valid {encoding}: save it as UTF-8"
+                    f"the file starts like {encoding} but is not valid {encoding}; save it as UTF-8"
                 ) from None
     if b"\0" in content[:4096]:
-        raise ValueError("this is not text, Parquet or Arrow: save it as CSV")
+        raise ValueError("this is not text, Parquet or Arrow; save it as CSV")
     try:
         return content.decode(), (), content
     except UnicodeDecodeError:
@@ -147,7 +147,7 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     header, names, start, more = _header(lines[above:], separator, title_rows)
     notes += more
     if NOT_SPACE.search(text, start) is None:
-        raise ValueError("the file has a header and no rows")
+        raise ValueError("the file has a header but no rows")
     if (width := _common_width(lines[above:], separator, len(names))) < len(names):
         cut = [separator.join(_quoted(cell, separator) for cell in _cells(line[0], separator)[:width])
                for line in lines[above : above + 2]]  # fmt: skip
@@ -308,7 +308,7 @@ def _arrow_columns(
             row = ragged[0]
             place = f"row {before + row.number}" if row.number else "a row"
             raise ValueError(
-                f"{place} has {row.actual_columns} cells, the header has {row.expected_columns}: {row.text[:60]!r}"
+                f"{place} has {row.actual_columns} cells, but the header has {row.expected_columns}: {row.text[:60]!r}"
             ) from None
         raise ValueError(f"the file cannot be read as CSV: {error}") from None
     return dict(zip(names, table.columns, strict=True))

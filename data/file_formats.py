@@ -69,7 +69,9 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
     if is_workbook(content):
         return read_workbook(content, sheet)
     if sheet is not None and not (is_plain_text(content) and has_tables(decode_text(content)[0])):
-        raise ValueError(f"--sheet {sheet!r} is for workbooks, ZIP archives and text with several tables")
+        raise ValueError(
+            f"--sheet {sheet!r} is only supported for workbooks, ZIP archives and text with several tables"
+        )
     if content.startswith(DATABASE):
         from rfa.data.sqlite import read_database
 
@@ -79,7 +81,7 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
 
         return read_duckdb(content, query)
     if query is not None:
-        raise ValueError("--query is for SQLite and DuckDB databases, and this file is neither")
+        raise ValueError("--query is only supported for SQLite and DuckDB databases, which this file is not")
     try:
         found = _read_arrow(content)
     except (pa.ArrowException, OSError) as error:
@@ -91,7 +93,7 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
 
         return read_optional(content)
     if content.startswith(PDF):
-        raise ValueError("PDF files are not read: save the table as CSV or Parquet")
+        raise ValueError("PDF files are not supported; save the table as CSV or Parquet")
     if is_xml(content):
         return read_xml(content)
     return read_json(content) if is_json(content) else _read_csv(content, sheet)
@@ -136,7 +138,7 @@ def _decompress(content: bytes, sheet: str | None) -> tuple[bytes, str | None]:
         else:
             break
     if len(content) >= MAX_BYTES:
-        raise ValueError("the file has 2 GiB or more, the limit: split it")
+        raise ValueError("the file has 2 GiB or more, which is the limit; split it")
     return content, sheet
 
 
@@ -167,10 +169,10 @@ def may_be_table(name: str) -> bool:
 
 def _refuse_tables(names: list[str], chosen: str | None) -> str:
     if not names:
-        return "this ZIP archive has no table: unpack it and give a file"
+        return "this ZIP archive has no table; unpack it and give a file"
     listed = ", ".join(map(repr, names[:MOST_LISTED])) + (" and more" if len(names) > MOST_LISTED else "")
-    wrong = "" if chosen is None else f", and --sheet {chosen!r} is none or several of them"
-    return f"this ZIP archive has the tables {listed}{wrong}: choose one with --sheet {names[0]!r}"
+    wrong = "" if chosen is None else f", and --sheet {chosen!r} does not match exactly one of them"
+    return f"this ZIP archive has the tables {listed}{wrong}; choose one with --sheet {names[0]!r}"
 
 
 def _read_archive(content: bytes, chosen: str | None) -> bytes:

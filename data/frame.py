@@ -166,11 +166,11 @@ def _read_rows(
     covariates.
     """
     if not len(table):
-        raise ValueError("the table has no rows: it needs at least one")
+        raise ValueError("the table has no rows, but at least one is needed")
     named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
     _check_columns(table, named)
     for name in set(options.columns) & set(options.known):
-        raise ValueError(f"column {name!r} is given by --column and by --known: give it by one of them")
+        raise ValueError(f"column {name!r} is given with both --column and --known; remove it from one of them")
     is_chosen = bool(options.columns or options.time or options.known)
     by = options.by or ([] if is_chosen else wide_keys(table))
     if by and not options.by:
@@ -342,7 +342,7 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
         at = int(np.argmax(steps < 0)) + 1
         row = first_row + int(rows[at])
         if strict:
-            raise ValueError(f"row {row}: times decrease; without --strict rows are sorted")
+            raise ValueError(f"row {row}: times decrease; without --strict, rows are sorted")
         backwards = int((steps < 0).sum())
         notes.append(
             "rows were in reverse order"

@@ -40,7 +40,7 @@ def read_json(content: bytes) -> Table:
         ValueError: If the text is damaged, too large, or has no rows.
     """
     if len(content) > MOST_BYTES:
-        raise ValueError("JSON may have 256 MiB at most: split it, or save it as CSV or Parquet")
+        raise ValueError("JSON may have at most 256 MiB; split it, or save it as CSV or Parquet")
     content = content.removeprefix(b"\xef\xbb\xbf")
     document = _parse(content)
     try:
@@ -51,7 +51,7 @@ def read_json(content: bytes) -> Table:
             'array of objects such as [{"time": …, "value": …}], or CSV'
         ) from None
     if found is None:
-        raise ValueError('this JSON has no rows: give an array of objects such as [{"time": …, "value": …}], or CSV')
+        raise ValueError('this JSON has no rows; give an array of objects such as [{"time": …, "value": …}], or CSV')
     return found
 
 
@@ -122,7 +122,7 @@ def _read_list(document: list[Any]) -> Table | None:
         )
         rows = document[1:] if has_header else document
         if any(len(row) != len(names) for row in rows):
-            raise ValueError(f"rows differ in length: the first has {len(names)} values")
+            raise ValueError(f"rows differ in length; the first has {len(names)} values")
         return table_of_columns({str(name): [row[k] for row in rows] for k, name in enumerate(names)})
     return None if any(isinstance(row, list | Mapping) for row in document) else table_of_columns({"value": document})
 

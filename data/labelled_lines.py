@@ -35,7 +35,7 @@ def read_labelled(text: str) -> Rows | None:
     if not first or sum(map(_is_labelled, first)) < LABELLED_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("lines of labelled cells may have 256 MiB at most: split the file, or save it as CSV")
+        raise ValueError("lines of labelled cells may have at most 256 MiB; split the file, or save it as CSV")
     rows: list[dict[str, str]] = []
     lines = [line for line in text.splitlines() if line.strip()]
     labelled = [line for line in lines if _is_labelled(line)]
@@ -64,7 +64,7 @@ def read_access_log(text: str) -> Rows | None:
     if not first or sum(ACCESS.match(line) is not None for line in first) < LABELLED_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("an access log may have 256 MiB at most: split the file, or save it as CSV")
+        raise ValueError("an access log may have at most 256 MiB; split the file, or save it as CSV")
     rows = [cells.groups() for line in text.splitlines() if (cells := ACCESS.match(line)) is not None]
     found = Rows(note="lines of an access log")
     found.add({}, **{name: [row[k] for row in rows] for k, name in enumerate(ACCESS_NAMES)})
@@ -81,7 +81,7 @@ def read_records(text: str) -> Rows | None:
     if RECORD.match(text) is None:
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("records of one line a cell may have 256 MiB at most: split the file, or save it as CSV")
+        raise ValueError("records with one line per cell may have at most 256 MiB; split the file, or save it as CSV")
     rows: list[dict[str, str]] = []
     for record in RECORD.split(text)[1:]:
         cells = (RECORD_CELL.fullmatch(line) for line in record.splitlines())

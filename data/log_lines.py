@@ -48,7 +48,7 @@ def read_log(text: str) -> Rows | None:
     if not first or sum(map(is_log_line, first)) < LOG_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("a log may have 256 MiB at most: split the file")
+        raise ValueError("a log may have at most 256 MiB; split the file")
     times, numbers, templates = _parsed(text)
     step = _step(times)
     rows = ((times - times.min()) // step).astype(int)

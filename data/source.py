@@ -47,7 +47,7 @@ def expand_sources(sources: Sequence[str]) -> list[str]:
             files = sorted(str(path) for path in Path(source).iterdir() if path.is_file() and may_be_table(path.name))
             if not files:
                 endings = " or ".join(TABLES[:2])
-                raise ValueError(f"folder {source!r} has no tables, such as files that end in {endings}")
+                raise ValueError(f"directory {source!r} has no tables, such as files that end in {endings}")
         elif not is_url(source) and re.search(r"[*?\[]", source) and not Path(source).exists():
             # Path.glob does not accept absolute patterns.
             files = sorted(path for path in glob(source, recursive=True) if Path(path).is_file())  # noqa: PTH207
@@ -55,7 +55,7 @@ def expand_sources(sources: Sequence[str]) -> list[str]:
                 raise ValueError(f"no file matches {source!r}")
         found += files
     if len(found) > MOST_FILES:
-        raise ValueError(f"{len(found):,} files: the limit is {MOST_FILES:,}; give a part of them")
+        raise ValueError(f"{len(found):,} files exceed the limit of {MOST_FILES:,}; select fewer")
     return found
 
 
@@ -72,7 +72,7 @@ def read_source(source: str | Path) -> bytes:
     else:
         content = _read(Path(source))
     if len(content) >= MAX_BYTES:
-        raise ValueError(f"{display_name(source)} has 2 GiB or more, the limit: split it")
+        raise ValueError(f"{display_name(source)} has 2 GiB or more, which is the limit; split it")
     return content
 
 
@@ -80,7 +80,7 @@ def _read(path: Path) -> bytes:
     if not path.exists():
         raise ValueError(f"file {str(path)!r} does not exist")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: give a file, or its files to `rfa forecast {path}`")
+        raise ValueError(f"{path} is a directory; give a file, or its files to `rfa forecast {path}`")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -93,12 +93,14 @@ def _fetch(url: str) -> bytes:
     try:
         import fsspec
     except ModuleNotFoundError:
-        raise ValueError(f"reading {url} needs fsspec: pip install 'rfa-server[remote]', or give a file") from None
+        raise ValueError(
+            f"reading {url} needs fsspec; install it with pip install 'rfa-server[remote]', or give a file"
+        ) from None
     try:
         with fsspec.open(url, "rb") as file:
             return read_limited(file)
     except FileNotFoundError:
-        raise ValueError(f"{url} does not exist, or cannot be reached") from None
+        raise ValueError(f"{url} does not exist or cannot be reached") from None
     except Exception as error:  # every store has its own errors, including missing packages
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{url} cannot be read: {reason}") from None

@@ -53,7 +53,7 @@ def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
     if others:
         choices = " or ".join(f"--time-format {word!r}" for word in others)
         raise ValueError(
-            f"column {clock!r}: numbers from {least:.10g} to {most:.10g} may be dates: give {choices}, or {usual}"
+            f"column {clock!r}: numbers from {least:.10g} to {most:.10g} may be dates; give {choices}, or {usual}"
         )
 
 
@@ -68,8 +68,8 @@ def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
     if named and numeric_sample(table[named[0]]) is not None and (len(named) == 1 or numbers != sorted(numbers)):
         header = ",".join(f"column{k}" for k in range(1, len(table) + 1))
         raise ValueError(
-            f"the name of column {named[0]!r} is a number: if the file has no header, add one such as {header!r} as "
-            f"its first line; else choose columns with --column {named[0]!r}"
+            f"the name of column {named[0]!r} is a number; if the file has no header, add one such as {header!r} as "
+            f"its first line, otherwise choose columns with --column {named[0]!r}"
         )
 
 
@@ -87,7 +87,9 @@ def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
         is_determined = len({*zip(keys, column.to_pylist(), strict=True)}) == len({*keys})
         if 1 < len(found) <= len(column) // 2 and not is_determined:
             shown = " and ".join(repr(str(cell)) for cell in found[:2])
-            raise ValueError(f"column {name!r} has {shown}: values of several units are no series; give --by {name!r}")
+            raise ValueError(
+                f"column {name!r} has {shown}; values with several units do not form a series; give --by {name!r}"
+            )
 
 
 def check_labels(columns: Mapping[str, Any], clock: str) -> None:
@@ -109,8 +111,8 @@ def check_labels(columns: Mapping[str, Any], clock: str) -> None:
         ):
             shown = " and ".join(repr(str(cell)) for cell in list(counts)[:2])
             raise ValueError(
-                f"column {name!r} alternates between {shown}: give --by {name!r} if it labels several series, or "
-                f"--time {clock!r} if the rows are one"
+                f"column {name!r} alternates between {shown}; give --by {name!r} if it labels several series, or "
+                f"--time {clock!r} if the rows are one series"
             )
 
 
@@ -132,8 +134,8 @@ def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
         if cells and all(cell in available_timezones() and ("/" in cell or cell == "UTC") for cell in cells):
             if len(cells) > 1:
                 raise ValueError(
-                    f"column {name!r} has several zones, {cells[0]!r} and {cells[1]!r}: write the times in UTC, or "
-                    f"give --by {name!r} and --tz {cells[0]!r} if all are local to that zone"
+                    f"column {name!r} has several time zones, such as {cells[0]!r} and {cells[1]!r}; write the times "
+                    f"in UTC, or give --by {name!r} and --tz {cells[0]!r} if all are local to that time zone"
                 )
             return cells[0], f"in column {name!r}"
     return None

@@ -129,7 +129,7 @@ def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str
     if sheet is None and len(sizes) > 1 and sorted(sizes)[-2] * LONGER > sizes[longest]:
         listed = " or ".join(f"--sheet '{name}' ({table.lines[0].strip()[:40]!r})"
                              for name, table in list(zip(names, tables, strict=True))[:MOST_LISTED])  # fmt: skip
-        raise ValueError(f"the file has {len(tables)} tables: choose one with {listed}")
+        raise ValueError(f"the file has {len(tables)} tables; choose one with {listed}")
     chosen = longest if sheet is None else names.index(sheet)
     more = f", {names[chosen]!r} of {len(tables)}; --sheet chooses others" if len(tables) > 1 else ""
     return tables[chosen], f"the table from line {tables[chosen].first + 1} on is read{more}"

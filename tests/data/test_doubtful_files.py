@@ -46,7 +46,7 @@ def test_decimal_years_are_asked_for() -> None:
         (["time", "y"], [PAIRS, VALUES], "50% of the rows repeat a time", {"time": "time"}),
         (["time", "unit", "y"], [TIMES, UNITS, VALUES], "give --by 'unit'", {"by": ["unit"]}),
         (["a", "20.5"], [["b", "c"] * (ROWS // 2), VALUES], "if the file has no header", {"columns": ["20.5"]}),
-        (["x", "n"], [VALUES, [3 * k + k % 2 for k in range(ROWS)]], "'n' rises", {"columns": ["x"]}),
+        (["x", "n"], [VALUES, [3 * k + k % 2 for k in range(ROWS)]], "'n' increases", {"columns": ["x"]}),
         (["run", "y"], [[f"r{k}/{k * k}" for k in range(ROWS)], VALUES], "may be a time", {"columns": ["y"]}),
     ],
 )
@@ -61,7 +61,7 @@ def test_other_doubts_name_an_option_that_works(
 
 def test_two_zones_in_a_column_are_asked_for() -> None:
     content = table(["time", "timezone", "y"], TIMES, ["Europe/Berlin", "Asia/Tokyo"] * (ROWS // 2), VALUES)
-    with pytest.raises(ValueError, match="several zones"):
+    with pytest.raises(ValueError, match="several time zones"):
         read_frame(read_table(content))
 
 

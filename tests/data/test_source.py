@@ -50,7 +50,7 @@ def test_what_cannot_be_had_is_said_in_a_line(web: str, monkeypatch: pytest.Monk
     refused = {
         f"{web}/nowhere.csv": "nowhere.csv does not exist",
         "memory://nowhere.csv": "does not exist",
-        "http://127.0.0.1:9/closed.csv": "closed.csv does not exist, or cannot be reached",
+        "http://127.0.0.1:9/closed.csv": "closed.csv does not exist or cannot be reached",
         "sss://bucket/x.csv": "sss://bucket/x.csv cannot be read: Protocol not known: sss",
         "hdfs://host/x.csv": "hdfs://host/x.csv cannot be read: ",
     }
@@ -59,7 +59,7 @@ def test_what_cannot_be_had_is_said_in_a_line(web: str, monkeypatch: pytest.Monk
             load_table(url)
         assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ValueError, match=r"needs fsspec: pip install 'rfa-server\[remote\]'"):
+    with pytest.raises(ValueError, match=r"needs fsspec; install it with pip install 'rfa-server\[remote\]'"):
         load_table(f"{web}/iso_z.csv")
     monkeypatch.setitem(sys.modules, "python_calamine", None)
     with pytest.raises(ValueError, match=r"needs python-calamine; install it with pip install python-calamine"):

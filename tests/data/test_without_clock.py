@@ -15,7 +15,7 @@ from tests.data.kind import DAYS, HOURS, VALUES, seconds, table
 RISING = [round(3.5 + k * k / 7, 3) for k in range(len(VALUES))]
 REFUSED = {
     "times of day": (table(["a", "b"], VALUES, [f"about {t:%H:%M}" for t in HOURS]), "may be a time"),
-    "a first column that rises": (table(["a", "b"], RISING, VALUES), "rises and may be the time"),
+    "a first column that rises": (table(["a", "b"], RISING, VALUES), "increases and may be the time"),
     "numbers as names": (
         table(["x", "2.5", "3.75", "7.5"], ["a", "b", "c"] * 10, VALUES, VALUES[::-1], [v + 1 for v in VALUES]),
         "are numbers or times"),

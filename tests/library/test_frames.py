@@ -437,7 +437,7 @@ def test_numbers_between_texts_are_read_as_in_a_file() -> None:
 def test_a_clock_that_ends_before_the_forecast_is_refused() -> None:
     frame = pd.DataFrame({"y": np.arange(5.0)}, index=pd.date_range("2262-04-06", periods=5, freq="D", unit="ns"))
     assert len(rfa.forecast(frame, 1, model="auto")) == 1
-    with pytest.raises(ValueError, match="end in 2262: give them in microseconds"):
+    with pytest.raises(ValueError, match="end in 2262; use microseconds"):
         rfa.forecast(frame, 10, model="auto")
     frame.index = frame.index.as_unit("us")
     assert rfa.forecast(frame, 10, model="auto").index[-1] == pd.Timestamp("2262-04-20")
@@ -473,7 +473,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which the result would add; rename it"),
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
         (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) it"),
-        (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': time is missing"),
+        (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': the time is missing"),
         (
             lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}),
             {},

@@ -46,7 +46,7 @@ def test_a_list_of_files_is_filtered_and_searched_for_alarms(folder: Path) -> No
 
 def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(folder: Path) -> None:
     (folder / "c.csv").write_text("time,y\n")
-    with pytest.warns(UserWarning, match=r"left out: file 'c.csv': the file has a header and no rows") as caught:
+    with pytest.warns(UserWarning, match=r"left out: file 'c.csv': the file has a header but no rows") as caught:
         found: Any = library.forecast(str(folder / "*.csv"), 1, model="auto")
     assert len(found) == 2 and any(warning.filename == __file__ for warning in caught)
     with pytest.raises(ValueError, match=r"file 'c.csv'"):
@@ -64,7 +64,7 @@ def test_results_are_arrow_tables_without_pandas(folder: Path, monkeypatch: pyte
 def test_inspect_shows_each_file(folder: Path) -> None:
     (folder / "c.csv").write_text("time,y\n")
     code, out, _ = rfa("inspect", folder)
-    assert code == 0 and out.count("file     ") == 3 and "failed   the file has a header and no rows" in out
+    assert code == 0 and out.count("file     ") == 3 and "failed   the file has a header but no rows" in out
     code, out, _ = rfa("inspect", folder / "*.csv", "--json")
     files = json.loads(out)["files"]
     assert [len(document.get("series", [])) for document in files.values()] == [1, 1, 0]
