@@ -1,9 +1,9 @@
-"""Texts → tokens: a byte-level BPE trained on the training split, and memory-mapped token files.
+"""Converts texts to tokens, with a byte-level BPE trained on the training split, and memory-mapped token files.
 
 A corpus is a directory with `train`, `valid` and `test`, each a directory of files or files of that name
-(`train.jsonl`, `train-00000-of-00004.parquet`; `validation` is `valid`). One file, or a directory of files
-without these names, is a training split, the last twentieth of whose tokens validates. Kinds of files: `documents.py`;
-files of whole numbers are sequences of events (`sequences.py`).
+(`train.jsonl`, `train-00000-of-00004.parquet`; `validation` is `valid`). One file, or a directory of files without
+these names, is a training split, whose last twentieth of tokens is used for validation. `documents.py` lists the kinds
+of files. Files of whole numbers are sequences of events (`sequences.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rfa.training.sequences import END_OF_TEXT, are_sequences, event_tokenizer, 
 SPLITS = ("train", "valid", "test")
 # Other names of a split.
 NAMES = {"valid": ("valid", "validation")}
-# Share of the tokens that validate if a corpus has one split, as 1 / HELD_OUT.
+# Share of the tokens that are used for validation if a corpus has one split, as 1 / HELD_OUT.
 HELD_OUT = 20
-# Pieces of text encoded at a time.
+# Number of pieces of text that are encoded at a time.
 PIECES = 64
 
 
@@ -48,7 +48,7 @@ def split_files(data: Path, split: str) -> list[Path]:
 
 
 def has_one_split(data: Path) -> bool:
-    """Return whether a corpus is one file, or a folder whose files have no names of splits."""
+    """Return whether a corpus is one file, or a directory whose files are not named after splits."""
     return data.is_file() or (data.is_dir() and not any(_named_files(data, split) for split in SPLITS))
 
 
@@ -72,7 +72,7 @@ def _readable(paths: Iterator[Path]) -> list[Path]:
 def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> Tokenizer:
     """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
 
-    For sequences its size is that of their numbers, not `vocab_size`.
+    For sequences, the numbers in the files determine the size instead of `vocab_size`.
     """
     if are_sequences(files):
         return event_tokenizer(files)
@@ -95,15 +95,16 @@ def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> T
 
 
 def encode_files(tokenizer: Tokenizer, files: list[Path], field: str = FIELD) -> np.ndarray:
-    """Return token ids of all files as uint16 (uint32 for large vocabularies), each document followed by end-of-text.
+    """Return the token ids of all files as uint16 (uint32 for large vocabularies), with an end-of-text token after each
+    document.
 
-    Sequences begin with end-of-text, and each is followed by it.
+    Sequences begin with end-of-text, and each sequence is followed by one.
     """
     return np.concatenate([tokens for tokens, _ in _encoded(tokenizer, files, field)])
 
 
 def _encoded(tokenizer: Tokenizer, files: list[Path], field: str) -> Iterator[tuple[np.ndarray, int]]:
-    """Return the tokens of files in parts, with the bytes of their texts."""
+    """Yield the tokens of files in parts, each with the number of bytes of its text."""
     kind = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     end = tokenizer.token_to_id(END_OF_TEXT)
     if are_sequences(files):
@@ -144,12 +145,14 @@ class Corpus:
     bytes_per_token: dict[str, float]
 
     def tokens(self, split: str) -> np.ndarray:
-        """Return the memory-mapped ids of one split."""
+        """Return the memory-mapped token ids of one split."""
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
 def prepare_corpus(folder: Path, directory: Path, vocab_size: int, field: str = FIELD) -> Corpus:
-    """Train the tokenizer and tokenise training and validation splits into `directory`. Matching files are reused."""
+    """Train the tokenizer, and tokenise the training and validation splits into `directory`. Existing files that match
+    are reused.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in trained_splits(folder)}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
@@ -171,7 +174,7 @@ def prepare_corpus(folder: Path, directory: Path, vocab_size: int, field: str = 
 
 
 def _write_tokens(path: Path, tokenizer: Tokenizer, files: list[Path], field: str) -> float:
-    """Write the tokens of files part by part. Return bytes of text per token."""
+    """Write the tokens of files part by part. Return the number of text bytes per token."""
     body, count, size = path.with_suffix(".part"), 0, 0
     with body.open("wb") as stream:
         for tokens, text_bytes in _encoded(tokenizer, files, field):
@@ -197,16 +200,16 @@ def _hold_out(directory: Path) -> None:
 
 
 class Blocks:
-    """Shuffled windows of `context` tokens, with an offset and an order for each epoch from (seed, epoch).
+    """Shuffled windows of `context` tokens. Seed and epoch determine the offset and the order of each epoch.
 
-    The order depends only on the step, so a resumed run reads the same windows.
+    The windows of a step depend only on the step, so a resumed run reads the same windows.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
             raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
-        # One window less than fits, because of the offset.
+        # One window fewer than fit, because of the offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
         self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
 
@@ -219,7 +222,7 @@ class Blocks:
             self._epoch = epoch
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets `[batch, context]` int64 of a step."""
+        """Return the inputs and targets of a step, `[batch, context]` int64."""
         rows = []
         for i in range(step * self._batch, (step + 1) * self._batch):
             epoch, index = divmod(i, self._per_epoch)
