@@ -1,6 +1,6 @@
-"""Alarms on 66 labelled series: incidents found, and alarms elsewhere.
+"""Alarms on labelled series: incidents found, and alarms elsewhere.
 
-    python -m rfa.benchmarks.oncall
+    python -m rfa.benchmarks.oncall [--set second]
 
 `rfa.detect` runs with its default model and is asked for an alarm a day.
 """
@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tqdm import tqdm
 
 import rfa
 from rfa.benchmarks.command import finish, parser
+from rfa.benchmarks.oncall import second
 from rfa.benchmarks.oncall.incidents import INCIDENTS, NUMBERS
 from rfa.benchmarks.oncall.judge import judge_clean, judge_incident, judge_job
 from rfa.benchmarks.oncall.ordinary import CLEAN, JOBS, ZONES, clock_change, with_job
@@ -29,12 +31,21 @@ VERDICTS = ("found", "late", "missed")
 JUDGES = {"job": judge_job, "clean": judge_clean, "clock": judge_clean}
 
 
-def every_series() -> Iterator[Series]:
-    """All series."""
-    yield from (make(number) for number in NUMBERS for make in INCIDENTS)
-    yield from (with_job(name) for name in JOBS)
-    yield from (make() for make in CLEAN)
-    yield from (clock_change(zone) for zone in ZONES)
+def second_set() -> list[Callable[[], Series]]:
+    """The series of `second.py`."""
+    incidents = (partial(second.incident, kind, k) for k in NUMBERS for kind in (*second.KINDS, *second.SLOW))
+    jobs, clean = (partial(second.with_job, name) for name in second.JOBS), (partial(second.clean, k) for k in NUMBERS)
+    return [*incidents, *jobs, *clean]
+
+
+def first_set() -> list[Callable[[], Series]]:
+    """The series of `incidents.py` and `ordinary.py`."""
+    incidents = (partial(make, number) for number in NUMBERS for make in INCIDENTS)
+    jobs, clocks = (partial(with_job, name) for name in JOBS), (partial(clock_change, zone) for zone in ZONES)
+    return [*incidents, *jobs, *CLEAN, *clocks]
+
+
+SETS = {"first": first_set, "second": second_set}
 
 
 def alarms_of(series: Series) -> Array:
@@ -47,11 +58,11 @@ def alarms_of(series: Series) -> Array:
     return times
 
 
-def measure() -> dict[str, Any]:
-    """Results of all series by kind, and their sums."""
+def measure(name: str) -> dict[str, Any]:
+    """Results of a set by kind, and their sums."""
     kinds: dict[str, dict[str, Any]] = {}
-    count = len(INCIDENTS) * len(NUMBERS) + len(JOBS) + len(CLEAN) + len(ZONES)
-    for series in tqdm(every_series(), total=count, unit="series", disable=None):
+    for make in tqdm(SETS[name](), unit="series", disable=None):
+        series = make()
         judge = JUDGES.get(series.kind, judge_incident)
         kinds.setdefault(series.kind, {})[series.name] = judge(series, alarms_of(series))
     return summarise(kinds)
@@ -82,8 +93,11 @@ def _summarise_kind(of: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and write the file."""
-    given = parser(__doc__, "oncall").parse_args()
-    finish("oncall", given.out, {**origin(COMMAND), **measure()})
+    options = parser(__doc__, "oncall")
+    options.add_argument("--set", choices=list(SETS), default="first")
+    given = options.parse_args()
+    name, command = ("oncall", COMMAND) if given.set == "first" else ("oncall_second", f"{COMMAND} --set second")
+    finish(name, given.out.with_stem(given.out.stem.replace("oncall", name)), {**origin(command), **measure(given.set)})
 
 
 if __name__ == "__main__":

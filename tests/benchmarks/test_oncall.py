@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from rfa.benchmarks.oncall import second
 from rfa.benchmarks.oncall.__main__ import summarise
 from rfa.benchmarks.oncall.incidents import INCIDENTS
 from rfa.benchmarks.oncall.judge import judge_clean, judge_incident, judge_job
@@ -38,6 +39,22 @@ def test_a_series_has_its_incident_and_is_repeatable(make: Callable[[int], Serie
     check_rows(series)
     assert series.begin is not None and series.end is not None
     assert series.times[0] + 3 * DAY < series.begin <= series.end <= series.times[-1]
+
+
+@pytest.mark.parametrize("kind", [*second.KINDS, *second.SLOW])
+def test_a_series_of_the_second_set_has_its_incident_and_is_repeatable(kind: str) -> None:
+    series, again = second.incident(kind, 1), second.incident(kind, 1)
+    assert np.array_equal(series.values, again.values, equal_nan=True)
+    check_rows(series)
+    assert series.begin is not None and series.end is not None
+    assert series.times[0] + 3 * DAY < series.begin <= series.end <= series.times[-1]
+
+
+@pytest.mark.parametrize("name", second.JOBS)
+def test_a_job_of_the_second_set_occurs(name: str) -> None:
+    series = second.with_job(name)
+    check_rows(series)
+    assert len(series.occurrences) >= 3 and second.clean(1).begin is None
 
 
 @pytest.mark.parametrize("name", JOBS)
