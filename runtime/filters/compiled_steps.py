@@ -127,7 +127,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x07"
+    magic = b"RFAC\x08"
     rows = 256
 
     def __init__(

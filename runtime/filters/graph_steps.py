@@ -82,7 +82,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x0c"
+    magic = b"RFAF\x0d"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Horizons) -> None:

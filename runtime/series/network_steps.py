@@ -39,9 +39,9 @@ from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
-MAGIC: Final = b"RFAS\x04"
+MAGIC: Final = b"RFAS\x05"
 # The first bytes of states with a mixture.
-MIXED_MAGIC: Final = b"RFAM\x05"
+MIXED_MAGIC: Final = b"RFAM\x06"
 PREFIX: Final = "series."
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
 # Rows of a piece: about 20 ms compiled. With the network on a device it has four times as many.

@@ -19,6 +19,7 @@ from rfa.runtime.handles import opened
 from rfa.runtime.kernel_calls import call, callee
 from rfa.runtime.series import config, decoder_numba, mixture_numba, row_buffers, stream_numba, update_numba
 from rfa.runtime.series import mixture as stored_mixture
+from rfa.runtime.series.mixture_layout import MIXED
 from rfa.runtime.series.mixture_numba import (
     finish_column,
     mix_column,
@@ -118,7 +119,8 @@ def _mix(mixture, work, rows, row, quantiles, pool_row, values, posterior, weigh
                 quantile = quantiles[rows.previous_query[row, a], q]
                 work.prior[q] = rows.scales[row, a, 0] + rows.scales[row, a, 1] * quantile
             mixed = score_value(numbers, memory, rows.cells[row, a], moments[0], values[a], work)
-            square = square if np.isnan(mixed) else mixed
+            if not np.isnan(mixed):
+                square, posterior.innovation[a] = mixed, values[a] - work.prior_forecasts[MIXED]
         nis += 0.0 if np.isnan(square) else square
         observe_column(numbers, memory, rows.cells[row, a], values[a], unit, moments[0], work)
         mix_column(numbers, memory, leads, moments, unit, posterior, a, work)

@@ -19,7 +19,7 @@ from rfa.runtime.uncertainty import learned_tail, lengths, recurrence, stretch
 from rfa.runtime.uncertainty.lengths import BIN, COUNT, LONGEST, TWO, add_length, least_tail, length_tail
 from rfa.runtime.uncertainty.mute import is_muted_between
 from rfa.runtime.uncertainty.recurrence import add_episode, comes_again, recurring_share
-from rfa.runtime.uncertainty.stretch import SIZE, stretch_tail
+from rfa.runtime.uncertainty.stretch import SIZE, is_usual, learn_size, least_stretch_tail, note_alarm, stretch_tail
 
 Array = np.ndarray[Any, Any]
 
@@ -45,6 +45,8 @@ UNUSUAL, ENDS_AFTER = 0.05, 10
 RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
 # Deviations below so many typical ones are not looked up.
 ORDINARY_SIZE = 2.0
+# The least tail probability of a deviation towards what such times of a day bring.
+USUAL = 0.25
 # Rows from which a standstill can be told, and the largest share of repeated values.
 FEWEST, OFTEN = 100, 0.5
 # A repeated value is a standstill, and says nothing of the noise, if chance repeats a value so often in so few runs.
@@ -62,7 +64,8 @@ class AlarmState(NamedTuple):
         incident: `[S, 2]`.
         last: `[S, P, LAST_NUMBERS]`.
         lengths: of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
-        stretch, tail: `[S, P, stretch.NUMBERS]` and `[S, P, learned_tail.COLUMNS]`.
+        stretch, profile, tails: `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and
+            `[S, P, stretch.SCORES, learned_tail.COLUMNS]`.
         begins, episodes: `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
     """
 
@@ -70,7 +73,8 @@ class AlarmState(NamedTuple):
     last: Array
     lengths: Array
     stretch: Array
-    tail: Array
+    profile: Array
+    tails: Array
     begins: Array
     episodes: Array
 
@@ -81,10 +85,10 @@ FIELDS = tuple(f"alarm.{name}" for name in AlarmState._fields)
 def alarm_fields(size: int) -> dict[str, StateField]:
     """State fields of a stream of `size` components."""
     shapes = (
-        (2,), (size, LAST_NUMBERS), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, learned_tail.COLUMNS),
-        (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
+        (2,), (size, LAST_NUMBERS), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, stretch.CELLS),
+        (size, stretch.SCORES, learned_tail.COLUMNS), (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
     )  # fmt: skip
-    short = (FIELDS[-3], FIELDS[-1])
+    short = ("alarm.profile", "alarm.tails", "alarm.episodes")
     return {
         name: StateField(shape, np.float32 if name in short else np.float64)
         for name, shape in zip(FIELDS, shapes, strict=True)
@@ -123,7 +127,7 @@ def variance_share(state, stream, posterior, is_scored):
 
 @inline_jit
 def _is_large(numbers, deviation):
-    """Whether a deviation is large for its column, whose typical one is known from `stretch_tail`."""
+    """Whether a deviation is large for its column, whose typical one is known from `learn_size`."""
     return abs(deviation) * np.sqrt(2 / np.pi) > ORDINARY_SIZE * numbers[SIZE]
 
 
@@ -144,6 +148,11 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
                 state.begins[observation.stream, a], state.episodes[observation.stream, a], local_time,
                 posterior.innovation[a], step, last[RECURRED], last[PERIOD],
             )  # fmt: skip
+            if share == 0 and is_usual(
+                state.stretch[observation.stream, a], state.profile[observation.stream, a], observation.value[a],
+                local_time, posterior.innovation[a], step,
+            ):  # fmt: skip
+                share = USUAL
             least, large = min(least, share), large + 1
     return least if large > 0 else 0.0
 
@@ -244,11 +253,13 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
             continue
         size = abs(_deviation(last, posterior, a))
         own = _own_deviation(posterior, a)
-        if not is_explained and not is_still:
-            tail = state.tail[stream, a]
-            stretched = stretch_tail(state.stretch[stream, a], tail, _deviation(last, posterior, a))
-            _take(work, STRETCH, a, stretched, 0.0 if tail[learned_tail.SEEN] >= learned_tail.FIRST else np.inf)
-        elif is_explained and work.periods[a] > 0:
+        if not is_still:
+            numbers, tails = state.stretch[stream, a], state.tails[stream, a]
+            stretched = stretch_tail(numbers, state.profile[stream, a], tails, value[a], local_time, step)
+            _take(work, STRETCH, a, 1.0 if is_explained else stretched, least_stretch_tail(numbers, tails[0]))
+            if not is_explained:
+                learn_size(numbers, _deviation(last, posterior, a))
+        if is_explained and work.periods[a] > 0:
             last[RECURRED], last[PERIOD] = local_time, work.periods[a]
         begins, episodes, deviation = state.begins[stream, a], state.episodes[stream, a], posterior.innovation[a]
         if p <= rare and size >= HALF * largest and deviation != 0:
@@ -263,6 +274,12 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
             last[HELD] = KEPT * last[HELD] if KEPT * last[HELD] > own else 0.0
     for k in range(RULES):
         work.tails[k], work.least[k] = min(work.tails[k] * columns, 1.0), work.least[k] * columns
+
+
+@inline_jit
+def note_stretch(state, stream, work):
+    """Remember the stretch of a row that is an alarm."""
+    note_alarm(state.stretch[stream, work.components[STRETCH]], work.tails[STRETCH])
 
 
 @inline_jit

@@ -58,6 +58,7 @@ from rfa.runtime.uncertainty.rules import (
     UNUSUAL,
     VALUE,
     explained_share,
+    note_stretch,
     stands_still,
     update_incident,
     update_rules,
@@ -118,6 +119,7 @@ def _write_alarm(scorer, lag, step, observation, innovation, position, out, row)
     sums[ASKED], sums[EXPECTED], sums[ALARMS] = 1, expected, 1 if is_alarm else 0
     out.alarm[row] = sums[ALARMS]
     if is_alarm:
+        note_stretch(scorer.streams.alarms, observation.stream, work)
         shown = raised if raised < RULES else VALUE
         out.raised[row, RAISED_BY], out.raised[row, FIRST_ALARM] = raised, first
         out.raised[row, PROBABILITY], out.raised[row, COMPONENT] = work.tails[shown], work.components[shown]

@@ -15,10 +15,12 @@ from rfa.runtime.uncertainty.alarms import Alarm, alarm
 from rfa.runtime.uncertainty.lengths import COUNT
 from rfa.runtime.uncertainty.mute import Mute
 from rfa.runtime.uncertainty.rules import GAP, STANDSTILL, STRETCH, AlarmState
+from rfa.runtime.uncertainty.stretch import FIRST_SIZE, LARGEST_SIZE
 from tests.runtime.uncertainty.rules_reference import Lengths, Recurrence, Stretch
 
 Array = np.ndarray
 MINUTE, DAY = 60.0, 86_400.0
+MONDAY = 1_767_571_200.0
 ROWS_OF_DAY = 144
 
 
@@ -83,17 +85,19 @@ def noise(rows: int, seed: int = 3) -> Array:
 
 def test_they_are_those_of_plain_python() -> None:
     """Times with gaps, rounded values that repeat, and deviations that recur each day."""
-    rng, rows = np.random.default_rng(5), 12 * ROWS_OF_DAY
-    times = 600.0 * np.arange(rows) + 1200.0 * np.cumsum(rng.random(rows) < 0.01)
+    rng, rows = np.random.default_rng(5), 20 * ROWS_OF_DAY
+    times = MONDAY + 600.0 * np.arange(rows) + 1200.0 * np.cumsum(rng.random(rows) < 0.01)
     values, deviations = np.round(rng.normal(size=rows)), rng.standard_normal(rows)
     deviations[np.isclose(times % DAY, 3600.0, atol=900)] += 9.0
     p = np.where(np.abs(deviations) > 1.5, 1e-3, 0.5)
     found = run(times, values, deviations, p, 600.0)
-    recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(), 0
-    any_still = False
+    recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(600.0), 0
+    any_still, size, deviating = False, 0.0, 0
     for t in range(rows):
-        is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * stretch.size
+        is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size
         share = recurrence.share(times[t], deviations[t]) if is_large else 0.0
+        if is_large and not share and stretch.is_usual(values[t], times[t], deviations[t]):
+            share = rules.USUAL
         assert found.explained[t] == share
         is_still = False
         if t and values[t] == values[t - 1]:
@@ -112,12 +116,17 @@ def test_they_are_those_of_plain_python() -> None:
             probability = gaps.tail(gap)
             gaps.longest = max(gaps.longest, gap)
             assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
-            if not share and not is_still:
-                assert found.tails[t, STRETCH] == pytest.approx(stretch.probability(deviations[t]), rel=1e-4)
+            if not is_still:
+                tail = min(1.0, stretch.probability(values[t], times[t]))
+                assert found.tails[t, STRETCH] == pytest.approx(1.0 if share else tail, rel=1e-2)
+            if not is_still and not share:
+                largest = LARGEST_SIZE * size * np.sqrt(np.pi / 2) if size else FIRST_SIZE
+                size += (min(abs(deviations[t]), largest) - size) / (deviating + 1)
+                deviating += 1
         change = values[t] - values[t - 1]
         if t and p[t] <= 4 * 600 / DAY:
             recurrence.add(times[t], deviations[t])
-        elif t and abs(change) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * stretch.size:
+        elif t and abs(change) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size:
             recurrence.add_again(times[t], change)
     assert any_still and (found.explained > 0).any() and (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
 
@@ -208,6 +217,29 @@ def test_a_stuck_sensor_a_stretch_and_the_largest_value_by_far_are_alarms() -> N
     assert found[4_000] == 0 and STANDSTILL in found[5_001:5_006]
     stretched = np.flatnonzero(raised(values, alarm(1e-3, rules=["stretch"])) == STRETCH)
     assert ((stretched >= 3_000) & (stretched < 3_060)).any() and len(stretched) < 100
+
+
+@pytest.mark.parametrize("change", ["weekday as weekend", "job that does not run", "lower level"])
+def test_a_change_that_the_forecast_follows_is_an_alarm_soon(change: str) -> None:
+    """Of ten-minute rows, in the third week."""
+    times = MONDAY + 600.0 * np.arange(18 * ROWS_OF_DAY)
+    hours, is_weekend = times % DAY / 3600, (times // DAY + 3) % 7 >= 5
+    office = np.where((hours >= 8) & (hours < 18), 100.0, 0.0)
+    values, day = 2 * noise(len(times)), 16 * ROWS_OF_DAY
+    if change == "weekday as weekend":
+        begin, is_off = day + 8 * 6, is_weekend | (times >= times[day])
+        values += np.where(is_off, 20.0, 20.0 + office * np.minimum(1, (hours - 8) / 3))
+    elif change == "job that does not run":
+        begin = day + 3 * 6
+        values += np.where((hours >= 3) & (hours < 3.5) & (np.arange(len(times)) < day), 40.0, 0.0)
+    else:
+        begin = day + 10 * 6
+        values += 0.4 * office
+        values[begin:] -= 12.0
+    found = AutoRuntime.of(1).filter(times.tolist(), values[:, None].tolist(), alarm=alarm("1/day", rules=["stretch"]))
+    rows = np.array([row for row, step in enumerate(found.steps) if step.raised is not None])
+    assert ((rows >= begin) & (rows < begin + 12)).any()
+    assert ((rows >= 3 * ROWS_OF_DAY) & (rows < begin)).sum() < 25
 
 
 @pytest.mark.parametrize("rows", [100, 500, 2_000])
