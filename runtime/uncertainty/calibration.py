@@ -22,6 +22,9 @@ Array = np.ndarray
 _NORMAL = NormalDist()
 # The log of the lag between two observations at the same time.
 SHORTEST = 1e-300
+# Power of the miss rates by which levels beyond the calibrated ones are wider than a normal's. Of normal, Student-t,
+# exponential and Laplace noise with levels up to 95 %, 99 % intervals so hold 98.3 to 99.2 %.
+HEAVIER = 0.06
 # The normal tail is tabulated in steps of its standard deviation: its logarithm is interpolated to 2e-5, and constant
 # beyond FURTHEST, where the tail is 1e-300.
 TAIL_GRID, FURTHEST = 0.01, 37.0
@@ -134,13 +137,19 @@ class Calibration:
 
     def level_weights(self, levels: Sequence[float], horizon: Sequence[float]) -> tuple[Array, Array]:
         """`forecast` as weighted sums of two calibrated levels, which also apply to adapted multipliers: the columns of
-        `at_horizons`, first those below, then those above, `[2 levels]`, and their weights `[horizon, 2 levels]`."""
+        `at_horizons`, first those below, then those above, `[2 levels]`, and their weights `[horizon, 2 levels]`.
+
+        Levels beyond the last are extrapolated from two adapted ones, and widened for tails that are heavier."""
         tables, target = self.at_horizons(horizon), self.forecast(levels, horizon)
         last = len(self.levels) - 1
         lower = [min(max(bisect.bisect_right(self.levels, level) - 1, 0), last) for level in levels]
         is_outside = [not self.levels[0] <= level < self.levels[last] for level in levels]
         upper = [i if outside else i + 1 for i, outside in zip(lower, is_outside, strict=True)]
         weights = np.zeros((2, len(horizon), len(levels)))
+        for k, level in enumerate(levels):
+            if last >= 2 and level > self.levels[last]:
+                lower[k] = last - 2
+                target[:, k] *= ((1 - self.levels[last]) / (1 - level)) ** HEAVIER
         for k, (i, j) in enumerate(zip(lower, upper, strict=True)):
             low, high = tables[:, i], tables[:, j]
             if i == j:
