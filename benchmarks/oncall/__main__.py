@@ -96,8 +96,12 @@ def main() -> None:
     options = parser(__doc__, "oncall")
     options.add_argument("--set", choices=list(SETS), default="first")
     given = options.parse_args()
-    name, command = ("oncall", COMMAND) if given.set == "first" else ("oncall_second", f"{COMMAND} --set second")
-    finish(name, given.out.with_stem(given.out.stem.replace("oncall", name)), {**origin(command), **measure(given.set)})
+    name, command = ("oncall", COMMAND) if given.set == "first" else ("oncall-second", f"{COMMAND} --set second")
+    document = measure(given.set)
+    if given.set == "second":
+        for which, kinds in (("sharp", second.KINDS), ("slow", second.SLOW)):
+            document[f"{which}_found"] = sum(document["kinds"][kind]["found"] for kind in kinds)
+    finish(name, given.out.with_stem(given.out.stem.replace("oncall", name)), {**origin(command), **document})
 
 
 if __name__ == "__main__":
