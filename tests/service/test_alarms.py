@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from rfa.runtime.uncertainty.alarms import SHARES, NEVER, Alarm, alarm, count_alarms
+from rfa.runtime.uncertainty.alarms import NEVER, SHARES, Alarm, alarm, count_alarms
 from tests.service.live import answer, serving
 
 pytestmark = pytest.mark.anyio
