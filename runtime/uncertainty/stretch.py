@@ -145,8 +145,9 @@ def _hour_spread(numbers, memory, hour):
 @inline_jit
 def _places(of_day, time):
     """The bin, the slot of the week, the hour, and whether it is a weekend; without a clock all are 0."""
-    if of_day <= 1:
+    if not of_day > 1:
         return 0, 0, 0.0, 0.0
+    of_day = min(of_day, BINS)  # from any bytes
     weekday, of_time = np.int64(np.floor(time / DAY) + FIRST_WEEKDAY) % 7, time % DAY / DAY
     k = np.int64(np.rint(of_time * of_day)) % np.int64(of_day) + (BINS if weekday >= WEEKEND else 0)
     slot = weekday * SLOTS + np.int64(of_time * min(of_day, SLOTS))
@@ -170,7 +171,7 @@ def _week_share(numbers, weeks):
 def _beside(of_day, k, offset):
     """The bin beside bin k of the same kind of day."""
     first = BINS if k >= BINS else 0
-    return first + (k - first + offset) % np.int64(of_day)
+    return first + (k - first + offset) % np.int64(min(max(of_day, 1.0), BINS))
 
 
 @inline_jit
