@@ -130,7 +130,7 @@ def learn_tail_probability(score, noise, learns, learned):
     """
     if learned[SEEN] < FIRST:
         if learns:
-            learned[GRID + int(learned[SEEN])] = score * noise
+            learned[GRID + max(int(learned[SEEN]), 0)] = score * noise  # at most FIRST, but from any bytes
             learned[SEEN] += 1
             if learned[SEEN] == FIRST:
                 _begin(noise, learned)

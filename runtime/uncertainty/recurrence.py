@@ -26,7 +26,7 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-EPISODES = 64
+EPISODES = 56
 # A new episode replaces the smallest of so many old ones.
 OLDEST = 32
 # Of an episode, beside its begin.

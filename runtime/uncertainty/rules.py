@@ -64,8 +64,7 @@ class AlarmState(NamedTuple):
         incident: `[S, 2]`.
         last: `[S, P, LAST_NUMBERS]`.
         lengths: of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
-        stretch, profile, tails: `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and
-            `[S, P, stretch.SCORES, learned_tail.COLUMNS]`.
+        stretch, profile, tail: `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and `[S, P, learned_tail.COLUMNS]`.
         begins, episodes: `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
     """
 
@@ -74,7 +73,7 @@ class AlarmState(NamedTuple):
     lengths: Array
     stretch: Array
     profile: Array
-    tails: Array
+    tail: Array
     begins: Array
     episodes: Array
 
@@ -86,13 +85,10 @@ def alarm_fields(size: int) -> dict[str, StateField]:
     """State fields of a stream of `size` components."""
     shapes = (
         (2,), (size, LAST_NUMBERS), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, stretch.CELLS),
-        (size, stretch.SCORES, learned_tail.COLUMNS), (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
+        (size, learned_tail.COLUMNS), (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
     )  # fmt: skip
-    short = ("alarm.profile", "alarm.tails", "alarm.episodes")
-    return {
-        name: StateField(shape, np.float32 if name in short else np.float64)
-        for name, shape in zip(FIELDS, shapes, strict=True)
-    }
+    dtypes = (np.float64, np.float64, np.float32, np.float64, np.int16, np.float32, np.float64, np.float32)
+    return {name: StateField(*of) for name, *of in zip(FIELDS, shapes, dtypes, strict=True)}
 
 
 @inline_jit
@@ -148,8 +144,9 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
                 state.begins[observation.stream, a], state.episodes[observation.stream, a], local_time,
                 posterior.innovation[a], step, last[RECURRED], last[PERIOD],
             )  # fmt: skip
+            value = observation.value[a]
             if share == 0 and is_usual(
-                state.stretch[observation.stream, a], state.profile[observation.stream, a], observation.value[a],
+                state.stretch[observation.stream, a], state.profile[observation.stream, a], value, value - last[LAST],
                 local_time, posterior.innovation[a], step,
             ):  # fmt: skip
                 share = USUAL
@@ -254,9 +251,9 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
         size = abs(_deviation(last, posterior, a))
         own = _own_deviation(posterior, a)
         if not is_still:
-            numbers, tails = state.stretch[stream, a], state.tails[stream, a]
-            stretched = stretch_tail(numbers, state.profile[stream, a], tails, value[a], local_time, step)
-            _take(work, STRETCH, a, 1.0 if is_explained else stretched, least_stretch_tail(numbers, tails[0]))
+            numbers, tail = state.stretch[stream, a], state.tail[stream, a]
+            stretched = stretch_tail(numbers, state.profile[stream, a], tail, value[a], change, local_time, step)
+            _take(work, STRETCH, a, 1.0 if is_explained else stretched, least_stretch_tail(numbers, tail))
             if not is_explained:
                 learn_size(numbers, _deviation(last, posterior, a))
         if is_explained and work.periods[a] > 0:

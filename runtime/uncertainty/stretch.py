@@ -1,23 +1,25 @@
 """Evidence of the last rows together: a level or a spread that has changed for a while.
 
-A forecast of one row ahead follows a slow change within a few rows. So a value y at local time u is compared with what
+A forecast of one row ahead follows a slow change within a few rows. So a value y at local time t is compared with what
 such times brought before, and with the rows before it:
 
-    r = y − ℓ − d(u) − q w(u)              S_k ← S_k + bounded(r − S_k) / SLOW[k]
-    D_k = (F_k − S_k) / s(u)               F_k ← F_k + (S_0 + bounded(r − S_0) − F_k) / FAST[k],  F_0 = r
+    r = y − ℓ − d(t)                       S_k ← S_k + bounded(r − S_k) / SLOW[k]
+    D_k = (F_k − S_k) / s(t)               F_k ← F_k + (S_0 + bounded(r − S_0) − F_k) / FAST[k],  F_0 = r
 
-d is a profile of working days and one of weekends, w deviations of each weekday, q = E_d⁸ / (E_d⁸ + E_w⁸) with the
-mean errors without and with w, as in `series/profile_numba.py`. ℓ is the level of a week, and s the mean of |r − S_0|
-of the hour, of the bin, or a share NEAR_SHARE of that of the bins beside it, whichever is largest: the rows around a
-job that runs early or late are expected to vary. S_k begin again with each weekend. Where values nearly always move in
-one direction, as of a counter, y is their change. Without a clock d is a mean and s has one hour.
+d is a profile of working days and one of weekends, ℓ the level of a week, and s the mean of |r − S_0| at such times.
+F and S begin again with each weekend and after it. Where values nearly always move in one direction, as of a counter,
+y is their change. Without a clock d is a mean and s that of all rows.
 
-The scores are T_k = |D_k − its mean| for three k, and the same of the mean of squares V of (r − S_0) / s. So a random
-walk, a trend or a counter is compared with its own past. Rows in a row have nearly the same T, and only peaks are
-independent (declustering, Davison and Smith 1990): a stretch lasts for SHORTEST[k] rows and until T is below the
-threshold u of the tail again. Its peak updates the tail (learned_tail.py, as in SPOT, Siffer et al. 2017), so a change
-does not teach while it lasts. With the mean length L_k of a stretch, the tail probability of a row is P(peak ≥ T_k) /
-L_k, at least 1 / (FARTHEST rows). After an alarm it has to fall by NEWS for another one in the same stretch.
+The scores are |D_k − its mean| for three k, and the same of the root of the mean square of (r − S_0) / s. So a random
+walk, a trend or a counter is compared with its own past. T is the largest score in units of its mean. Rows in a row
+have nearly the same T, and only peaks are independent (declustering, Davison and Smith 1990): a stretch lasts for
+SHORTEST rows and until T is below the threshold of the tail again. Its peak updates the tail (learned_tail.py, as in
+SPOT, Siffer et al. 2017), so a change does not teach while it lasts. With the mean length L of a stretch, the tail
+probability of a row is P(peak ≥ T) / L, at least 1 / (FARTHEST rows). After an alarm it has to fall by NEWS for another
+one in the same stretch.
+
+d and s are whole numbers of 16 bits, 600 bytes in all. They are rounded up or down by turns, so moves below their
+unit add up.
 """
 
 # numba types its dispatchers by their first call, which mypy cannot follow.
@@ -31,63 +33,63 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.uncertainty import learned_tail
 from rfa.runtime.uncertainty.learned_tail import learn_tail_probability
 
+# Rows of the means F and S: a spike, an hour and half a day of five-minute rows, against some days.
 FAST, SLOW = np.array([1.0, 4.0, 16.0]), np.array([24.0, 96.0, 384.0])
 LEVELS, SCORES = len(FAST), len(FAST) + 1
-# Rows of the spread, and the shortest stretch of each score.
-SPREAD_ROWS, SHORTEST = 16.0, np.array([4.0, 8.0, 16.0, 8.0])
-# Rows of a day or weekend from which on a score counts, over FAST; of the spread SETTLED.
-SETTLING, SETTLED = 4.0, 64.0
-# Bins of a day, slots of a day in the week, hours; rows of a "day" without a clock, and rows before they are scored.
-BINS, SLOTS, HOURS = 288, 48, 24
-ROWS_OF_DAY, FIRST_ROWS = 500.0, 100.0
+# Rows of the spread, and of the shortest stretch.
+SPREAD_ROWS, SHORTEST = 16.0, 8.0
+# Rows of a day or weekend from which on a score counts, in rows of its mean.
+SETTLING = 4.0
+# Bins of a day, and parts of a day for the s around a bin: more find no more incidents.
+BINS, HOURS = 96, 12
+# Without a clock: rows of a "day".
+ROWS_OF_DAY = 500.0
 # Seconds; times that are moments, 1971 to 9998; and the largest share of a day between rows that has a profile.
-DAY, WEEK, FIRST_WEEKDAY, WEEKEND = 86_400.0, 604_800.0, 3.0, 5
+DAY, FIRST_WEEKDAY, WORKDAYS = 86_400.0, 3.0, 5
 FIRST_MOMENT, LAST_MOMENT, LONGEST_STEP = 365 * DAY, 253_300_000_000.0, 0.25
 # The change of the number of bins from which on the profile begins again.
 UNLIKE_BINS = 0.25
-# Shares by which a visit moves d, w and s, at least; how far an error counts, in s, and for the spread of a bin.
-GAIN, WEEK_GAIN, SPREAD_GAIN, FAR, FARTHEST_SPREAD = 0.12, 0.25, 0.2, 4.0, 10.0
-SHARPNESS = 8.0
-# The share of s of the bins beside one.
-NEAR_SHARE = 0.7
-# A bin differs from the rows around it if its s or its step is so many s of the hour, or of so many times that of all.
-# A deviation there is usual after so many visits of the bin, up to so many s beyond its profile.
-# Where fewer rows than a share LEAST_MOVES differ from the one before, as of rare errors, no bin is known so well.
-DISTINCT, MOST_SPREAD, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 1.5, 3.0, 3.0, 0.5
-# Rows before errors are bounded, days that s of an hour is of, rows of means, and the least s of an hour over that of
-# all rows.
-BOUNDED_FROM, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
-# How far D counts for its mean.
+# Shares by which a day moves d and s, at least; how far an error counts, in s, and for the s of a bin.
+GAIN, FAR, FARTHEST_SPREAD = 0.12, 4.0, 10.0
+# A bin differs from the rows around it if its s or its step is so many s of the hour. A deviation there is usual after
+# so many days, up to so many s beyond its profile. Where fewer rows than a share LEAST_MOVES differ from the one
+# before, as of rare errors, no bin is known so well.
+DISTINCT, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 3.0, 3.0, 0.5
+# Rows before there is a profile and before its rows count, days that s of an hour is of, rows of means, and the least s
+# of an hour over that of all rows.
+FIRST_ROWS, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
+# How far a score counts for its means.
 FAR_FROM_MEAN = 10.0
-# The share of moves in the rarer direction up to which a column is a counter, at first and later, and from which on it
-# is none.
-COUNTER, BECOMES_COUNTER, NO_COUNTER = 0.05, 0.02, 0.2
+# The share of moves in the rarer direction up to which a column becomes a counter, and from which on it is none.
+COUNTER, NO_COUNTER = 0.05, 0.2
+# Beyond all peaks a tail is extrapolated by so much, and in the stretch of an alarm another one is so much rarer.
 FARTHEST, NEWS = 40.0, 10.0
-# Several scores make a small tail probability likelier by so much.
-SEVERAL = 3.0
-# Rows and bound of the typical deviation from the forecast.
+# How far a deviation counts for its typical size: in sizes, and the first ones in standard deviations of the filter.
 LARGEST_SIZE, FIRST_SIZE = 3.0, 10.0
+# Units of a mean spread, the largest whole number of them, rows between changes of the unit, and an empty cell.
+PARTS, LARGEST_CELL, UNIT_ROWS, UNSEEN = 64.0, 32_000.0, 256.0, np.int16(-32_768)
+# Fractions of its multiples are spread evenly.
+GOLDEN = 0.618033988749895
 _TINY = 1e-150
 _MEAN_SIZE = np.sqrt(2 / np.pi)
 
-# Numbers of a column: rows with a deviation, and its typical size; the value before, shares of moves up and down,
-# whether it is a counter, and whether that is decided.
-ROWS, SIZE, BEFORE, UPS, DOWNS, IS_COUNTER, IS_DECIDED = range(7)
-# Those that begin again: bins, when they began, rows, the first y, scored rows, ℓ, mean s and its rows, s of the row
-# before, whether it was on a weekend, rows since that changed, E_d, E_w and V.
-(
-    OF_DAY, BEGAN, SEEN, FIRST, SCORED, LEVEL, SPREAD, SPREADS, SCALE, WAS_WEEKEND, SINCE, DAY_ERROR, WEEK_ERROR,
-    SQUARE,
-) = range(IS_DECIDED + 1, IS_DECIDED + 15)  # fmt: skip
-# F and S; and of each score the mean, of its stretch the peak, rows and the last alarm's p, and of all stretches the
-# mean length and the number.
-NEAR, SLOWER = SQUARE + 1, SQUARE + 1 + LEVELS
-MEAN, PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES = range(SLOWER + LEVELS, SLOWER + LEVELS + 6 * SCORES, SCORES)
-NUMBERS = STRETCHES + SCORES
-# The memory of a column: d, s and rows of each bin, s and rows of each hour, and w.
-PROFILE, BIN_SPREAD, BIN_ROWS = 0, 2 * BINS, 4 * BINS
-HOUR_SPREAD, HOUR_ROWS, WEEKDAYS = 6 * BINS, 6 * BINS + HOURS, 6 * BINS + 2 * HOURS
-CELLS = WEEKDAYS + 7 * SLOTS
+# Numbers of a column: rows with a deviation, and its typical size; shares of moves up and down, and whether it is a
+# counter.
+ROWS, SIZE, UPS, DOWNS, IS_COUNTER = range(5)
+# Those that begin again: bins, when they began, rows, the first y, rows that were scored, ℓ, mean s, the unit of cells,
+# whether the row before was on a weekend, rows since that changed, and the mean square.
+OF_DAY, BEGAN, SEEN, FIRST, SCORED, LEVEL, SPREAD, UNIT, WAS_WEEKEND, SINCE, SQUARE = range(
+    IS_COUNTER + 1, IS_COUNTER + 12
+)
+# F and S; of the scores their means and the mean distances from these; of a stretch the peak, rows and the last
+# alarm's p; of all stretches the mean length and the number.
+NEAR, SLOWER, MEAN = SQUARE + 1, SQUARE + 1 + LEVELS, SQUARE + 1 + 2 * LEVELS
+TYPICAL = MEAN + SCORES
+PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES = range(TYPICAL + SCORES, TYPICAL + SCORES + 5)
+NUMBERS = STRETCHES + 1
+# Cells of a column: d of both kinds of day, s of bins, and s of hours.
+PROFILE, BIN_SPREAD, HOUR_SPREAD = 0, 2 * BINS, 3 * BINS
+CELLS = HOUR_SPREAD + HOURS
 
 
 @inline_jit
@@ -99,258 +101,272 @@ def learn_size(numbers, deviation):
 
 
 @inline_jit
-def _begin(numbers, memory, tails, time, bins):
+def _begin(numbers, cells, tail, time, bins):
+    """Begin again."""
     for k in range(OF_DAY, NUMBERS):
         numbers[k] = 0.0
     for k in range(CELLS):
-        memory[k] = np.float32(0.0)
-    for k in range(SCORES):
-        for column in range(learned_tail.COLUMNS):
-            tails[k, column] = 0.0
+        cells[k] = UNSEEN if k < BIN_SPREAD else np.int16(0)
+    for column in range(len(tail)):
+        tail[column] = 0.0
     numbers[OF_DAY], numbers[BEGAN], numbers[SINCE] = bins, time, SLOW[LEVELS - 1]
 
 
 @inline_jit
-def _follow_counter(numbers, memory, tails, value, time, rows_of_day, is_old):
-    """Decide whether a column is a counter; a new decision begins again. Returns the change of the value."""
-    change = value - numbers[BEFORE]
-    numbers[BEFORE] = value
+def _read(numbers, cells, k):
+    return cells[k] * numbers[UNIT]
+
+
+@inline_jit
+def _write(numbers, cells, k, number):
+    """Round by turns, so that moves below a unit add up."""
+    units = np.floor(number / numbers[UNIT] + numbers[SEEN] * GOLDEN % 1.0)
+    if not np.isnan(units):
+        cells[k] = np.int16(min(max(units, -LARGEST_CELL), LARGEST_CELL))
+
+
+@inline_jit
+def _choose_unit(numbers, cells):
+    """Halve or double the unit, if the spread or the profile asks for it."""
+    largest, fitting = 0.0, max(numbers[SPREAD] / PARTS, _TINY)
+    for k in range(CELLS):
+        largest = max(largest, abs(np.float64(cells[k])) if cells[k] != UNSEEN else 0.0)
+    factor = 1.0
+    if not numbers[UNIT] > 0 or largest == 0:
+        numbers[UNIT] = fitting
+    elif largest > LARGEST_CELL / 2 or 2 * numbers[UNIT] < fitting:
+        factor = 0.5
+    elif largest < LARGEST_CELL / 8 and numbers[UNIT] > 2 * fitting:
+        factor = 2.0
+    if factor != 1:
+        numbers[UNIT] /= factor
+        for k in range(CELLS):
+            if cells[k] != UNSEEN:
+                cells[k] = np.int16(np.rint(cells[k] * factor))
+
+
+@inline_jit
+def _follow_counter(numbers, cells, tail, change, time, rows_of_day, is_old):
+    """Decide whether a column is a counter; a new decision begins again."""
     if numbers[SEEN] > 0:
         rate = 1 / min(numbers[SEEN], 2 * rows_of_day)
         numbers[UPS] += ((1.0 if change > 0 else 0.0) - numbers[UPS]) * rate
         numbers[DOWNS] += ((1.0 if change < 0 else 0.0) - numbers[DOWNS]) * rate
     if is_old:
         rarer = min(numbers[UPS], numbers[DOWNS]) / max(numbers[UPS] + numbers[DOWNS], _TINY)
-        most = NO_COUNTER if numbers[IS_COUNTER] > 0 else (BECOMES_COUNTER if numbers[IS_DECIDED] > 0 else COUNTER)
-        is_counter = 1.0 if rarer < most else 0.0
+        is_counter = 1.0 if rarer < (NO_COUNTER if numbers[IS_COUNTER] > 0 else COUNTER) else 0.0
         if is_counter != numbers[IS_COUNTER]:
-            _begin(numbers, memory, tails, time, numbers[OF_DAY])
-        numbers[IS_COUNTER], numbers[IS_DECIDED] = is_counter, 1.0
-    return change
+            _begin(numbers, cells, tail, time, numbers[OF_DAY])
+        numbers[IS_COUNTER] = is_counter
 
 
 @inline_jit
-def _hour_spread(numbers, memory, hour):
+def _weekends(day):
+    """Days of weekends before a day, whose weekday is the remainder by 7."""
+    return 2 * np.floor(day / 7) + max(day % 7 - WORKDAYS, 0.0)
+
+
+@inline_jit
+def _places(numbers, time, step):
+    """The bin, the hour, and how many days of this kind came before; without a clock the first two are 0."""
+    if not numbers[OF_DAY] > 1:
+        return 0, 0.0, numbers[SEEN] / ROWS_OF_DAY
+    time += step / 2  # so that a row just before its time is in the bin of its time
+    day, first = np.floor(time / DAY) + FIRST_WEEKDAY, np.floor(numbers[BEGAN] / DAY) + FIRST_WEEKDAY
+    of_day, of_time = np.int64(min(numbers[OF_DAY], BINS)), time % DAY / DAY
+    weekends = _weekends(day) - _weekends(first)
+    k = np.int64(of_time * of_day) % of_day
+    if day % 7 >= WORKDAYS:
+        return k + BINS, of_time * HOURS, weekends
+    return k, of_time * HOURS, day - first - weekends
+
+
+@inline_jit
+def _hour_spread(numbers, cells, hour):
     """s of a moment between the middles of two hours; that of all rows before both have some."""
     low = np.int64(np.floor(hour - 0.5)) % HOURS
     high, share = (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
-    if numbers[OF_DAY] == 1:
-        low = high = 0
-    if memory[HOUR_ROWS + low] <= 3 or memory[HOUR_ROWS + high] <= 3:
+    if cells[HOUR_SPREAD + low] == 0 or cells[HOUR_SPREAD + high] == 0:
         return max(numbers[SPREAD], _TINY)
-    spread = (1 - share) * memory[HOUR_SPREAD + low] + share * memory[HOUR_SPREAD + high]
+    spread = (1 - share) * _read(numbers, cells, HOUR_SPREAD + low) + share * _read(numbers, cells, HOUR_SPREAD + high)
     return max(spread, LEAST_SPREAD * numbers[SPREAD], _TINY)
 
 
 @inline_jit
-def _places(of_day, time):
-    """The bin, the slot of the week, the hour, and whether it is a weekend; without a clock all are 0."""
-    if not of_day > 1:
-        return 0, 0, 0.0, 0.0
-    of_day = min(of_day, BINS)  # from any bytes
-    weekday, of_time = np.int64(np.floor(time / DAY) + FIRST_WEEKDAY) % 7, time % DAY / DAY
-    k = np.int64(np.rint(of_time * of_day)) % np.int64(of_day) + (BINS if weekday >= WEEKEND else 0)
-    slot = weekday * SLOTS + np.int64(of_time * min(of_day, SLOTS))
-    return k, slot, of_time * HOURS, 1.0 if weekday >= WEEKEND else 0.0
-
-
-@inline_jit
-def _rows_of_bin(of_day, step):
-    return max(DAY / step / of_day, 1.0) if of_day > 1 else ROWS_OF_DAY
-
-
-@inline_jit
-def _week_share(numbers, weeks):
-    """q: how much of the deviations of weekdays counts."""
-    if weeks < 1 or not numbers[DAY_ERROR] > 0:
-        return 0.0
-    return 1 / (1 + (numbers[WEEK_ERROR] / numbers[DAY_ERROR]) ** SHARPNESS)
-
-
-@inline_jit
-def _beside(of_day, k, offset):
+def _beside(numbers, k, offset):
     """The bin beside bin k of the same kind of day."""
     first = BINS if k >= BINS else 0
-    return first + (k - first + offset) % np.int64(min(max(of_day, 1.0), BINS))
+    return first + (k - first + offset) % np.int64(min(max(numbers[OF_DAY], 1.0), BINS))
 
 
 @inline_jit
-def _bin_spread(of_day, memory, k, share):
-    """s of a bin, or this share of that of those beside it."""
-    if of_day <= 1:
-        return np.float64(memory[BIN_SPREAD + k])
-    near = max(memory[BIN_SPREAD + _beside(of_day, k, -1)], memory[BIN_SPREAD + _beside(of_day, k, 1)])
-    return max(np.float64(memory[BIN_SPREAD + k]), share * near)
-
-
-@inline_jit
-def _is_usual_in(numbers, memory, k, y, deviation, spread, least_rows):
+def _is_usual_in(numbers, cells, k, y, deviation, spread):
     """Whether a deviation leads towards the profile of a bin that differs from the rows around it, or is beside one."""
-    if memory[BIN_ROWS + k] < least_rows:
+    if cells[PROFILE + k] == UNSEEN:
         return False
-    low = high = np.float64(memory[PROFILE + k])
-    for offset in range(-1, 2, 2):
-        near = _beside(numbers[OF_DAY], k, offset)
-        if memory[BIN_ROWS + near] >= least_rows:
-            low = min(low, np.float64(memory[PROFILE + near]))
-            high = max(high, np.float64(memory[PROFILE + near]))
-    bin_spread = _bin_spread(numbers[OF_DAY], memory, k, 1.0)
-    if max(bin_spread, high - low) < DISTINCT * min(spread, MOST_SPREAD * numbers[SPREAD]):
+    low, high = np.inf, -np.inf
+    for offset in range(-1, 2):
+        near = PROFILE + _beside(numbers, k, offset)
+        if cells[near] != UNSEEN:
+            low, high = min(low, _read(numbers, cells, near)), max(high, _read(numbers, cells, near))
+    bin_spread = _read(numbers, cells, BIN_SPREAD + k % BINS)
+    if max(bin_spread, high - low) < DISTINCT * spread:
         return False
     away = y - high if deviation > 0 else low - y
     return away <= WITHIN * max(bin_spread, spread)
 
 
 @inline_jit
-def is_usual(numbers, memory, value, time, deviation, step):
-    """The same at a local time, by the profile of its own kind of day or the other."""
-    k, slot, hour, _ = _places(numbers[OF_DAY], time)
-    if numbers[OF_DAY] <= 1 or numbers[UPS] + numbers[DOWNS] < LEAST_MOVES:
+def is_usual(numbers, cells, value, change, time, deviation, step):
+    """Whether a deviation leads to what such a time of day brings, on its own kind of day or the other."""
+    k, hour, _ = _places(numbers, time, step)
+    is_old = time - numbers[BEGAN] >= LEAST_VISITS * DAY
+    if not (numbers[OF_DAY] > 1 and is_old and numbers[UPS] + numbers[DOWNS] >= LEAST_MOVES):
         return False
-    spread, share = _hour_spread(numbers, memory, hour), _week_share(numbers, np.floor((time - numbers[BEGAN]) / WEEK))
-    y = (value - numbers[BEFORE] if numbers[IS_COUNTER] > 0 else value) - numbers[FIRST]
-    y -= numbers[LEVEL] + numbers[SLOWER] + share * memory[WEEKDAYS + slot]
-    least_rows, other = LEAST_VISITS * _rows_of_bin(numbers[OF_DAY], step), (k + BINS) % (2 * BINS)
-    return _is_usual_in(numbers, memory, k, y, deviation, spread, least_rows) or _is_usual_in(
-        numbers, memory, other, y, deviation, spread, least_rows
+    y = (change if numbers[IS_COUNTER] > 0 else value) - numbers[FIRST] - numbers[LEVEL] - numbers[SLOWER]
+    spread, other = _hour_spread(numbers, cells, hour), (k + BINS) % (2 * BINS)
+    return _is_usual_in(numbers, cells, k, y, deviation, spread) or _is_usual_in(
+        numbers, cells, other, y, deviation, spread
     )
 
 
 @inline_jit
-def _score(numbers, tail, k, score):
+def _peak_tail(numbers, tail, score):
     """The tail probability of a score, whose stretch it belongs to."""
-    length, threshold = max(numbers[MEAN_LENGTH + k], SHORTEST[k]), tail[learned_tail.THRESHOLD]
+    length, threshold = max(numbers[MEAN_LENGTH], SHORTEST), tail[learned_tail.THRESHOLD]
     is_begun, p = tail[learned_tail.SEEN] >= learned_tail.FIRST, 1.0
-    if is_begun and score > numbers[PEAK + k]:
+    if is_begun and score > numbers[PEAK]:
         p = learn_tail_probability(score, 1.0, False, tail) / length
-        p = max(p, 1 / (FARTHEST * (numbers[SCORED] + 1)))
-        if numbers[RAISED + k] > 0 and SEVERAL * p > numbers[RAISED + k] / NEWS:
+        p = max(p, 1 / (FARTHEST * max(numbers[SCORED], 1.0)))
+        if numbers[RAISED] > 0 and p > numbers[RAISED] / NEWS:
             p = 1.0
-    numbers[PEAK + k] = max(numbers[PEAK + k], score)
-    numbers[LENGTH + k] += 1
-    if numbers[LENGTH + k] >= SHORTEST[k] and not (is_begun and score > threshold):
-        learn_tail_probability(numbers[PEAK + k], 1.0, True, tail)
-        numbers[STRETCHES + k] += 1
-        share = 1 / min(numbers[STRETCHES + k], MEMORY)
-        numbers[MEAN_LENGTH + k] += share * (numbers[LENGTH + k] - numbers[MEAN_LENGTH + k])
-        numbers[LENGTH + k] = numbers[PEAK + k] = numbers[RAISED + k] = 0.0
+    numbers[PEAK] = max(numbers[PEAK], score)
+    numbers[LENGTH] += 1
+    if numbers[LENGTH] >= SHORTEST and not (is_begun and score > threshold):
+        learn_tail_probability(numbers[PEAK], 1.0, True, tail)
+        numbers[STRETCHES] += 1
+        numbers[MEAN_LENGTH] += (numbers[LENGTH] - numbers[MEAN_LENGTH]) / min(numbers[STRETCHES], MEMORY)
+        numbers[LENGTH] = numbers[PEAK] = numbers[RAISED] = 0.0
     return p
 
 
 @inline_jit
-def _score_row(numbers, tails, r, bound, scale, is_scored):
-    """The tail probability of a row by all scores, which follow it."""
-    since, rows, least = numbers[SINCE], numbers[SEEN], 1.0
+def _largest_score(numbers, r, bound, scale):
+    """T of a row, which updates F, S and the means of the scores."""
+    since, largest = numbers[SINCE], 0.0
+    numbers[SCORED] += 1
+    rate = 1 / min(numbers[SCORED], MEMORY)
     above = min(max(r - numbers[SLOWER], -bound), bound)
-    u = min(max((r - numbers[SLOWER]) / scale, -FAR), FAR)
+    u = above / scale
     numbers[SQUARE] += (u * u - numbers[SQUARE]) / min(SPREAD_ROWS, since + 1)
     for k in range(SCORES):
         if k == LEVELS:
-            found, settled = numbers[SQUARE], SETTLED
+            found, rows = np.sqrt(numbers[SQUARE]), SPREAD_ROWS
         else:
-            to = r if FAST[k] == 1 else numbers[SLOWER] + above
-            numbers[NEAR + k] += (to - numbers[NEAR + k]) / min(FAST[k], since + 1)
-            found, settled = (numbers[NEAR + k] - numbers[SLOWER + k]) / scale, SETTLING * FAST[k]
+            to, rows = r if k == 0 else numbers[SLOWER] + above, FAST[k]
+            numbers[NEAR + k] += (to - numbers[NEAR + k]) / min(rows, since + 1)
+            found = (numbers[NEAR + k] - numbers[SLOWER + k]) / scale
         away = found - numbers[MEAN + k]
-        if is_scored and since >= settled:
-            least = min(least, SEVERAL * _score(numbers, tails[k], k, abs(away)))
-        numbers[MEAN + k] += min(max(away, -FAR_FROM_MEAN), FAR_FROM_MEAN) / min(rows, MEMORY)
+        if since >= SETTLING * rows and numbers[TYPICAL + k] > 0:
+            largest = max(largest, abs(away) / numbers[TYPICAL + k])
+        away = min(max(away, -FAR_FROM_MEAN), FAR_FROM_MEAN)
+        numbers[MEAN + k] += away * rate
+        numbers[TYPICAL + k] += (abs(away) - numbers[TYPICAL + k]) * rate
     for k in range(LEVELS):
         step = min(max(r - numbers[SLOWER + k], -bound), bound)
         numbers[SLOWER + k] += step / min(since + 1, SLOW[k])
-    numbers[SCORED] += 1 if is_scored else 0
-    return least
+    return largest
 
 
 @inline_jit
-def stretch_tail(numbers, memory, tails, value, time, step):
-    """The tail probability of the last rows; they update `numbers`, `memory` and `tails`.
+def _begin_days(numbers, r, is_weekend):
+    """Begin F and S again on the first row of a weekend, and after it."""
+    numbers[SINCE] = 0.0 if is_weekend != numbers[WAS_WEEKEND] else numbers[SINCE] + 1
+    numbers[WAS_WEEKEND] = is_weekend
+    if numbers[SINCE] == 0:
+        for k in range(LEVELS):
+            numbers[NEAR + k] = numbers[SLOWER + k] = r
+
+
+@inline_jit
+def _learn_first(numbers, y):
+    """Learn level and spread of the first rows."""
+    r = y - numbers[LEVEL]
+    numbers[SPREAD] += (abs(r - numbers[SLOWER]) - numbers[SPREAD]) / numbers[SEEN]
+    for k in range(LEVELS):
+        numbers[SLOWER + k] += (r - numbers[SLOWER + k]) / min(numbers[SEEN], SLOW[k])
+        numbers[NEAR + k] = numbers[SLOWER + k]
+
+
+@inline_jit
+def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
+    """Update s, d and the level by a row."""
+    k, hour, days = place
+    bound, rows_of_bin = FAR * scale, rows_of_day / max(numbers[OF_DAY], 1.0)
+    size, wide = min(abs(error), bound), min(abs(error), FARTHEST_SPREAD * scale)
+    numbers[SPREAD] += (size - numbers[SPREAD]) / min(numbers[SEEN], MEMORY)
+    at = HOUR_SPREAD + np.int64(hour) % HOURS
+    spread = _read(numbers, cells, at) if cells[at] > 0 else numbers[SPREAD]
+    spread += (size - spread) / (min(days + 1, SPREAD_DAYS) * max(rows_of_day / HOURS, 1.0))
+    _write(numbers, cells, at, max(spread, numbers[UNIT]))
+    at, gain = BIN_SPREAD + k % BINS, max(GAIN, 1 / (days + 1)) / rows_of_bin
+    spread, profile = _read(numbers, cells, at), _read(numbers, cells, PROFILE + k)
+    _write(numbers, cells, at, spread + gain * (wide - spread))
+    _write(numbers, cells, PROFILE + k, profile + gain * min(max(error, -bound), bound))
+    numbers[LEVEL] += min(max(r, -bound), bound) / min(numbers[SEEN], 7 * rows_of_day)
+
+
+@inline_jit
+def stretch_tail(numbers, cells, tail, value, change, time, step):
+    """The tail probability of the last rows; they update `numbers`, `cells` and `tail`.
 
     Args:
+        change: of the value.
         time: local time.
         step: the typical lag.
     """
     is_timed = FIRST_MOMENT <= time <= LAST_MOMENT and 0 < step <= LONGEST_STEP * DAY
     rows_of_day = DAY / step if is_timed else ROWS_OF_DAY
-    bins = max(min(np.rint(rows_of_day), BINS), 1.0) if is_timed else 1.0
-    if abs(bins - numbers[OF_DAY]) > UNLIKE_BINS * bins or time < numbers[BEGAN]:
-        _begin(numbers, memory, tails, time, bins)
-        numbers[BEFORE], numbers[IS_COUNTER], numbers[IS_DECIDED] = value, 0.0, 0.0
-        numbers[UPS] = numbers[DOWNS] = 0.0
-    age = time - numbers[BEGAN]
-    is_old = age >= DAY if is_timed else numbers[SEEN] >= FIRST_ROWS
-    change = _follow_counter(numbers, memory, tails, value, time, rows_of_day, is_old)
-    age = time - numbers[BEGAN]
+    bins = min(np.rint(rows_of_day), BINS) if is_timed else 1.0
+    if not abs(bins - numbers[OF_DAY]) <= UNLIKE_BINS * bins or not time >= numbers[BEGAN]:
+        _begin(numbers, cells, tail, time, bins)
+        numbers[IS_COUNTER] = numbers[UPS] = numbers[DOWNS] = 0.0
+    is_old = time - numbers[BEGAN] >= DAY if is_timed else numbers[SEEN] >= 2 * FIRST_ROWS
+    _follow_counter(numbers, cells, tail, change, time, rows_of_day, is_old)
     y = change if numbers[IS_COUNTER] > 0 else value
     if numbers[SEEN] == 0:
         numbers[FIRST] = y
     y -= numbers[FIRST]
     numbers[SEEN] += 1
-    of_day = numbers[OF_DAY]
-    k, slot, hour, is_weekend = _places(of_day, time)
-    if memory[BIN_ROWS + k] == 0:
-        memory[PROFILE + k], memory[BIN_ROWS + k] = np.float32(y - numbers[LEVEL]), np.float32(1.0)
+    if numbers[SEEN] <= FIRST_ROWS or not numbers[SPREAD] > 0:
+        _learn_first(numbers, y)
         return 1.0
-    weeks = np.floor(age / WEEK) if is_timed else 0.0
-    share = _week_share(numbers, weeks)
-    without = y - numbers[LEVEL] - np.float64(memory[PROFILE + k])
-    r = without - share * memory[WEEKDAYS + slot]
-    is_young = numbers[SPREADS] <= BOUNDED_FROM or numbers[SPREAD] <= 0
-    hour_scale = _hour_spread(numbers, memory, hour)
-    scale = max(hour_scale, _bin_spread(of_day, memory, k, NEAR_SHARE))
-    bound, wide = (np.inf, np.inf) if is_young else (FAR * scale, FARTHEST_SPREAD * scale)
-    if not is_young:
-        if numbers[SCALE] > hour_scale:
-            # Calmer hours come: what is away from the slowest level is so by as much less.
-            for j in range(LEVELS - 1):
-                slowest = numbers[SLOWER + LEVELS - 1]
-                numbers[SLOWER + j] = slowest + (numbers[SLOWER + j] - slowest) * hour_scale / numbers[SCALE]
-        numbers[SCALE] = hour_scale
-    numbers[SINCE] = 0.0 if is_weekend != numbers[WAS_WEEKEND] else numbers[SINCE] + 1
-    numbers[WAS_WEEKEND] = is_weekend
-    if numbers[SINCE] == 0 and not is_young:
-        for j in range(LEVELS):
-            numbers[NEAR + j] = numbers[SLOWER + j] = r
-    error, before, p = r - numbers[SLOWER], numbers[SLOWER], 1.0
-    rows_of_bin = _rows_of_bin(of_day, step)
-    least_rows = min(rows_of_bin, FIRST_ROWS)
-    if not is_young:
-        is_old = age >= DAY if is_timed else numbers[SEEN] >= FIRST_ROWS
-        is_scored = is_old and memory[BIN_ROWS + k] >= least_rows
-        p = _score_row(numbers, tails, r, bound, scale, is_scored)
-    # Spreads.
-    size, at_hour = min(abs(error), bound), np.int64(hour)
-    numbers[SPREADS] += 1
-    numbers[SPREAD] += (size - numbers[SPREAD]) / min(numbers[SPREADS], MEMORY)
-    memory[HOUR_ROWS + at_hour] = min(memory[HOUR_ROWS + at_hour] + 1, SPREAD_DAYS * rows_of_day / HOURS)
-    memory[HOUR_SPREAD + at_hour] += np.float32((size - memory[HOUR_SPREAD + at_hour]) / memory[HOUR_ROWS + at_hour])
-    memory[BIN_ROWS + k] += np.float32(1.0)
-    first = 1 / np.float64(memory[BIN_ROWS + k])
-    wider = min(abs(error), wide) - np.float64(memory[BIN_SPREAD + k])
-    memory[BIN_SPREAD + k] += np.float32(max(SPREAD_GAIN / rows_of_bin, first) * wider)
-    # The profile and the level.
-    off, weekly = without - before, np.float64(memory[WEEKDAYS + slot])
-    if weeks > 0:
-        rate = 1 / min(numbers[SEEN], 7 * rows_of_day)
-        numbers[DAY_ERROR] += rate * (min(abs(off), bound) - numbers[DAY_ERROR])
-        numbers[WEEK_ERROR] += rate * (min(abs(off - weekly), bound) - numbers[WEEK_ERROR])
-    gain = max(WEEK_GAIN, 1 / (weeks + 1)) / max(of_day / SLOTS, 1.0)
-    memory[WEEKDAYS + slot] += np.float32(gain * min(max(off - weekly, -bound), bound))
-    memory[PROFILE + k] += np.float32(max(GAIN / rows_of_bin, first) * min(max(error, -bound), bound))
-    numbers[LEVEL] += min(max(r, -bound), bound) / min(numbers[SEEN], 7 * rows_of_day)
+    if numbers[SEEN] % UNIT_ROWS == 0 or not numbers[UNIT] > 0:
+        _choose_unit(numbers, cells)
+    place = _places(numbers, time, step)
+    k, hour, days = place
+    if cells[PROFILE + k] == UNSEEN:
+        _write(numbers, cells, PROFILE + k, y - numbers[LEVEL])
+        return 1.0
+    r = y - numbers[LEVEL] - _read(numbers, cells, PROFILE + k)
+    scale = max(_hour_spread(numbers, cells, hour), _read(numbers, cells, BIN_SPREAD + k % BINS))
+    _begin_days(numbers, r, 1.0 if k >= BINS else 0.0)
+    error, score, p = r - numbers[SLOWER], _largest_score(numbers, r, FAR * scale, scale), 1.0
+    if numbers[SCORED] > FIRST_ROWS and (days >= 1 or not is_timed):
+        p = _peak_tail(numbers, tail, score)
+    _learn_profile(numbers, cells, r, error, scale, rows_of_day, place)
     return p
 
 
 @inline_jit
 def least_stretch_tail(numbers, tail):
-    """The least tail probability that a row can have; infinity before the first score has a threshold."""
+    """The least tail probability that a row can have; infinity before the tail has a threshold."""
     if tail[learned_tail.SEEN] < learned_tail.FIRST:
         return np.inf
-    return SEVERAL / (FARTHEST * (numbers[SCORED] + 1))
+    return 1 / (FARTHEST * max(numbers[SCORED], 1.0))
 
 
 @inline_jit
 def note_alarm(numbers, p):
-    """Another alarm in the stretches that last has to be rarer than this one, whose probability by its stretch is p."""
-    for k in range(SCORES):
-        numbers[RAISED + k] = p if numbers[RAISED + k] == 0 else min(numbers[RAISED + k], p)
+    """Another alarm in the stretch that lasts has to be rarer than this one, whose probability by its stretch is p."""
+    numbers[RAISED] = p if numbers[RAISED] == 0 else min(numbers[RAISED], p)

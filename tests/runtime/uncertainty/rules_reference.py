@@ -123,22 +123,23 @@ def bounded(x: float, bound: float) -> float:
     return max(-bound, min(bound, x))
 
 
-class Score:
+class Peaks:
     """The stretch of a score T, and the tail of the peaks of those before it."""
 
-    def __init__(self, shortest: float) -> None:
-        self.shortest, self.lengths, self.tail = shortest, list[int](), RareTail()
+    def __init__(self) -> None:
+        self.lengths, self.tail = list[int](), RareTail()
         self.peak, self.length = 0.0, 0
 
     def probability(self, score: float, scored: int) -> float:
-        p = self.tail.probability(score) if score > self.peak else None
-        mean = float(np.mean(self.lengths)) if self.lengths else 0.0
-        p = 1.0 if p is None else max(p / max(mean, self.shortest), 1 / (stretch.FARTHEST * (scored + 1)))
-        if score > self.peak and len(self.tail.first) == FIRST and score <= self.tail.threshold:
-            p = 1.0 / max(mean, self.shortest)
+        mean = max(float(np.mean(self.lengths)) if self.lengths else 0.0, stretch.SHORTEST)
+        is_begun, p = len(self.tail.first) == FIRST, 1.0
+        if is_begun and score > self.peak:
+            tail = self.tail.probability(score)
+            p = max(
+                (1.0 if tail is None or score <= self.tail.threshold else tail) / mean, 1 / (stretch.FARTHEST * scored)
+            )
         self.peak, self.length = max(self.peak, score), self.length + 1
-        is_over = not (len(self.tail.first) == FIRST and score > self.tail.threshold)
-        if self.length >= self.shortest and is_over:
+        if self.length >= stretch.SHORTEST and not (is_begun and score > self.tail.threshold):
             self.tail.learn(self.peak)
             self.tail.keep()
             self.lengths.append(self.length)
@@ -147,16 +148,16 @@ class Score:
 
 
 class Stretch:
-    """stretch.py for values with a clock that is no counter, each row in a bin of its own."""
+    """stretch.py for values with a clock that is no counter, on a Monday first."""
 
     def __init__(self, step: float) -> None:
-        self.of_day, self.rows, self.level, self.before = 86_400 / step, 0, 0.0, 0.0
-        self.profile, self.bins, self.hours = {}, {}, {}  # type: ignore[var-annotated]
-        self.week: dict[float, float] = {}
+        self.rows_of_day = 86_400 / step
+        self.of_day = min(round(self.rows_of_day), stretch.BINS)
+        self.cells: dict[tuple[str, int], int] = {}
+        self.unit = self.level = self.spread = self.square = 0.0
         self.near, self.slow, self.since = [0.0] * 3, [0.0] * 3, stretch.SLOW[-1]
-        self.means, self.square, self.seen, self.scored, self.weekend = [0.0] * 4, 0.0, 0, 0, False
-        self.off, self.spread = [0.0, 0.0], 0.0
-        self.scores = [Score(shortest) for shortest in stretch.SHORTEST]
+        self.means, self.typical, self.peaks = [0.0] * 4, [0.0] * 4, Peaks()
+        self.seen, self.scored, self.weekend = 0, 0, False
         self.begin = self.first = self.last = math.nan
         self.moves = 0.0
 
@@ -165,101 +166,115 @@ class Stretch:
         if not self.seen:
             self.begin, self.first = time, value
         else:
-            self.moves += ((value != self.last) - self.moves) / min(self.seen, 2 * self.of_day)
+            self.moves += ((value != self.last) - self.moves) / min(self.seen, 2 * self.rows_of_day)
         self.seen, y, self.last = self.seen + 1, value - self.first, value
-        weekday, hour = int(time // 86_400 + 3) % 7, time % 86_400 / 3600
-        weekend, slot = weekday >= 5, (weekday, int(hour * 2))
-        k = weekend, round(hour * 3600 * self.of_day / 86_400) % self.of_day
-        if k not in self.profile:
-            self.profile[k], self.bins[k] = y - self.level, [0.0, 1]
+        if self.seen <= stretch.FIRST_ROWS or self.spread <= 0:
+            self._begin(y - self.level)
             return 1.0
-        weeks, days = (time - self.begin) // 604_800, 7 * self.of_day
-        share = 1 / (1 + (self.off[1] / self.off[0]) ** 8) if weeks and self.off[0] else 0.0
-        without, weekly = y - self.level - self.profile[k], self.week.get(slot, 0.0)
-        r, spread = without - share * weekly, self.spread
-        is_young = self.rows <= stretch.BOUNDED_FROM or spread <= 0
-        at_hour = self._hour_spread(hour, spread)
-        scale = max(at_hour, self._bin_spread(*k, stretch.NEAR_SHARE))
-        bound, wide = (math.inf, math.inf) if is_young else (stretch.FAR * scale, stretch.FARTHEST_SPREAD * scale)
-        if not is_young:
-            if self.before > at_hour:
-                calmer, slowest = at_hour / self.before, self.slow[2]
-                self.slow = [slowest + (one - slowest) * calmer for one in self.slow[:2]] + [slowest]
-            self.before = at_hour
+        if self.seen % stretch.UNIT_ROWS == 0 or self.unit <= 0:
+            self._choose_unit()
+        weekend, k, hour = self._places(time)
+        if ("weekend" if weekend else "day", k) not in self.cells:
+            self._write("weekend" if weekend else "day", k, y - self.level)
+            return 1.0
+        r = y - self.level - self._read("weekend" if weekend else "day", k)
+        scale = max(self._hour_spread(hour), self._read("spread", k))
         self.since, self.weekend = (0 if weekend != self.weekend else self.since + 1), weekend
-        if self.since == 0 and not is_young:
+        if self.since == 0:
             self.near, self.slow = [r] * 3, [r] * 3
-        slow, p = self.slow[0], 1.0
-        if not is_young:
-            p = self._score(r, bound, scale, is_scored=time - self.begin >= 86_400)
-        size = min(abs(r - slow), bound)
-        self.rows += 1
-        self.spread += (size - self.spread) / min(self.rows, stretch.MEMORY)
-        of_hour = self.hours.setdefault(int(hour), [0.0, 0.0])
-        of_hour[1] = min(of_hour[1] + 1, stretch.SPREAD_DAYS * self.of_day / 24)
-        of_hour[0] += (size - of_hour[0]) / of_hour[1]
-        self.bins[k][1] += 1
-        first = 1 / self.bins[k][1]
-        self.bins[k][0] += max(stretch.SPREAD_GAIN, first) * (min(abs(r - slow), wide) - self.bins[k][0])
-        off = without - slow
-        for which in range(2) if weeks else ():
-            error = min(abs(off - which * weekly), bound)
-            self.off[which] += (error - self.off[which]) / min(self.seen, days)
-        gain = max(stretch.WEEK_GAIN, 1 / (weeks + 1)) / max(self.of_day / 48, 1)
-        self.week[slot] = weekly + gain * bounded(off - weekly, bound)
-        self.profile[k] += max(stretch.GAIN, first) * bounded(r - slow, bound)
-        self.level += bounded(r, bound) / min(self.seen, days)
+        error, p, score = r - self.slow[0], 1.0, self._score(r, scale)
+        dates = range(int(self.begin // 86_400), int((time + 43_200 / self.rows_of_day) // 86_400))
+        days = sum(((day + 3) % 7 >= 5) == weekend for day in dates)
+        if self.scored > stretch.FIRST_ROWS and days >= 1:
+            p = self.peaks.probability(score, self.scored)
+        self._learn(r, error, scale, weekend, k, hour, days)
         return p
 
     def is_usual(self, value: float, time: float, deviation: float) -> bool:
         """Whether a deviation leads towards the profile, in a bin that differs from those around it."""
-        weekday, hour = int(time // 86_400 + 3) % 7, time % 86_400 / 3600
-        k = round(hour * 3600 * self.of_day / 86_400) % self.of_day
-        if self.moves < stretch.LEAST_MOVES:
+        is_old = time - self.begin >= stretch.LEAST_VISITS * 86_400
+        if not is_old or self.moves < stretch.LEAST_MOVES:
             return False
-        spread, weeks = self._hour_spread(hour, self.spread), (time - self.begin) // 604_800
-        share = 1 / (1 + (self.off[1] / self.off[0]) ** 8) if weeks and self.off[0] else 0.0
-        y = value - self.first - self.level - self.slow[0] - share * self.week.get((weekday, int(hour * 2)), 0.0)
-        least = stretch.DISTINCT * min(spread, stretch.MOST_SPREAD * self.spread)
-        for weekend in (False, True):
-            if self.bins.get((weekend, k), [0.0, 0])[1] < stretch.LEAST_VISITS:
-                continue
-            near = [(weekend, (k + offset) % self.of_day) for offset in (-1, 0, 1)]
-            profile = [self.profile[one] for one in near if self.bins.get(one, [0.0, 0])[1] >= stretch.LEAST_VISITS]
-            away = y - max(profile) if deviation > 0 else min(profile) - y
-            of_bin = self._bin_spread(weekend, k, 1.0)
-            is_distinct = max(of_bin, max(profile) - min(profile)) >= least
-            if is_distinct and away <= stretch.WITHIN * max(of_bin, spread):
-                return True
+        _, k, hour = self._places(time)
+        spread, of_bin = self._hour_spread(hour), self._read("spread", k)
+        y = value - self.first - self.level - self.slow[0]
+        for kind in ("day", "weekend"):
+            near = [(kind, (k + offset) % self.of_day) for offset in (-1, 0, 1)]
+            profile = [self._read(*one) for one in near if one in self.cells]
+            if (kind, k) in self.cells and max(of_bin, max(profile) - min(profile)) >= stretch.DISTINCT * spread:
+                away = y - max(profile) if deviation > 0 else min(profile) - y
+                if away <= stretch.WITHIN * max(of_bin, spread):
+                    return True
         return False
 
-    def _bin_spread(self, weekend: bool, k: int, share: float) -> float:
-        near = [self.bins.get((weekend, (k + offset) % self.of_day), [0.0])[0] for offset in (-1, 1)]
-        return max(self.bins.get((weekend, k), [0.0])[0], share * max(near))
+    def _places(self, time: float) -> tuple[bool, int, float]:
+        time += 43_200 / self.rows_of_day
+        of_time = time % 86_400 / 86_400
+        return (time // 86_400 + 3) % 7 >= 5, int(of_time * self.of_day), of_time * stretch.HOURS
 
-    def _hour_spread(self, hour: float, spread: float) -> float:
-        low = math.floor(hour - 0.5) % 24
-        two, share = [self.hours.get(one, [0.0, 0.0]) for one in (low, (low + 1) % 24)], (hour - 0.5) % 1
-        if min(two[0][1], two[1][1]) <= 3:
-            return spread
-        return max((1 - share) * two[0][0] + share * two[1][0], stretch.LEAST_SPREAD * spread)
+    def _read(self, kind: str, k: int) -> float:
+        return self.cells.get((kind, k), 0) * self.unit
 
-    def _score(self, r: float, bound: float, scale: float, *, is_scored: bool) -> float:
-        u, least = bounded((r - self.slow[0]) / scale, stretch.FAR), 1.0
+    def _write(self, kind: str, k: int, number: float) -> None:
+        units = math.floor(number / self.unit + self.seen * stretch.GOLDEN % 1)
+        self.cells[kind, k] = int(bounded(units, stretch.LARGEST_CELL))
+
+    def _choose_unit(self) -> None:
+        largest, fitting = max(map(abs, self.cells.values()), default=0), self.spread / stretch.PARTS
+        factor = 1.0
+        if self.unit <= 0 or largest == 0:
+            self.unit = fitting
+        elif largest > stretch.LARGEST_CELL / 2 or 2 * self.unit < fitting:
+            factor = 0.5
+        elif largest < stretch.LARGEST_CELL / 8 and self.unit > 2 * fitting:
+            factor = 2.0
+        self.unit /= factor
+        self.cells = {one: round(cell * factor) for one, cell in self.cells.items()}
+
+    def _begin(self, r: float) -> None:
+        self.spread += (abs(r - self.slow[0]) - self.spread) / self.seen
+        for k, rows in enumerate(stretch.SLOW):
+            self.slow[k] += (r - self.slow[k]) / min(self.seen, rows)
+        self.near = list(self.slow)
+
+    def _hour_spread(self, hour: float) -> float:
+        low, share = math.floor(hour - 0.5) % stretch.HOURS, (hour - 0.5) % 1
+        two = [self._read("hour", one % stretch.HOURS) for one in (low, low + 1)]
+        if min(two) == 0:
+            return self.spread
+        return max((1 - share) * two[0] + share * two[1], stretch.LEAST_SPREAD * self.spread)
+
+    def _score(self, r: float, scale: float) -> float:
+        self.scored += 1
+        bound, largest, rate = stretch.FAR * scale, 0.0, 1 / min(self.scored, stretch.MEMORY)
         above = bounded(r - self.slow[0], bound)
-        self.square += (u * u - self.square) / min(stretch.SPREAD_ROWS, self.since + 1)
-        for k, fast in enumerate([*stretch.FAST, None]):
-            if fast is None:
-                found, settled = self.square, stretch.SETTLED
+        self.square += ((above / scale) ** 2 - self.square) / min(stretch.SPREAD_ROWS, self.since + 1)
+        for k, rows in enumerate([*stretch.FAST, stretch.SPREAD_ROWS]):
+            if k == 3:
+                found = math.sqrt(self.square)
             else:
-                to = r if fast == 1 else self.slow[0] + above
-                self.near[k] += (to - self.near[k]) / min(fast, self.since + 1)
-                found, settled = (self.near[k] - self.slow[k]) / scale, stretch.SETTLING * fast
+                to = r if k == 0 else self.slow[0] + above
+                self.near[k] += (to - self.near[k]) / min(rows, self.since + 1)
+                found = (self.near[k] - self.slow[k]) / scale
             away = found - self.means[k]
-            if is_scored and self.since >= settled:
-                least = min(least, stretch.SEVERAL * self.scores[k].probability(abs(away), self.scored))
-            self.means[k] += bounded(away, stretch.FAR_FROM_MEAN) / min(self.seen, stretch.MEMORY)
+            if self.since >= stretch.SETTLING * rows and self.typical[k] > 0:
+                largest = max(largest, abs(away) / self.typical[k])
+            away = bounded(away, stretch.FAR_FROM_MEAN)
+            self.means[k] += away * rate
+            self.typical[k] += (abs(away) - self.typical[k]) * rate
         for k, rows in enumerate(stretch.SLOW):
             self.slow[k] += bounded(r - self.slow[k], bound) / min(self.since + 1, rows)
-        self.scored += is_scored
-        return least
+        return largest
+
+    def _learn(self, r: float, error: float, scale: float, weekend: bool, k: int, hour: float, days: int) -> None:
+        bound, kind = stretch.FAR * scale, "weekend" if weekend else "day"
+        size, wide = min(abs(error), bound), min(abs(error), stretch.FARTHEST_SPREAD * scale)
+        self.spread += (size - self.spread) / min(self.seen, stretch.MEMORY)
+        spread = self._read("hour", int(hour)) or self.spread
+        spread += (size - spread) / (min(days + 1, stretch.SPREAD_DAYS) * max(self.rows_of_day / stretch.HOURS, 1))
+        self._write("hour", int(hour), max(spread, self.unit))
+        gain = max(stretch.GAIN, 1 / (days + 1)) * self.of_day / self.rows_of_day
+        spread, profile = self._read("spread", k), self._read(kind, k)
+        self._write("spread", k, spread + gain * (wide - spread))
+        self._write(kind, k, profile + gain * bounded(error, bound))
+        self.level += bounded(r, bound) / min(self.seen, 7 * self.rows_of_day)
