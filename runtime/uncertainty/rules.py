@@ -46,7 +46,7 @@ RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
 # Deviations below so many typical ones are not looked up.
 ORDINARY_SIZE = 2.0
 # The least tail probability of a deviation towards what such times of a day bring.
-USUAL = 0.25
+USUAL, NO_PERIOD = 0.25, -1.0
 # Rows from which a standstill can be told, and the largest share of repeated values.
 FEWEST, OFTEN = 100, 0.5
 # A repeated value is a standstill, and says nothing of the noise, if chance repeats a value so often in so few runs.
@@ -133,7 +133,7 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
 
     Args:
         local_time: of the observation, whose days recur.
-        periods: set to the periods by which they recur, 0 for none, `[P]`.
+        periods: set to the periods by which they recur, 0 for none, NO_PERIOD if only usual at such times, `[P]`.
     """
     least, large = 1.0, 0
     for a in range(len(is_scored)):
@@ -149,7 +149,7 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
                 state.stretch[observation.stream, a], state.profile[observation.stream, a], value, value - last[LAST],
                 local_time, posterior.innovation[a], step,
             ):  # fmt: skip
-                share = USUAL
+                share, periods[a] = USUAL, NO_PERIOD
             least, large = min(least, share), large + 1
     return least if large > 0 else 0.0
 
@@ -218,7 +218,7 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
 
     Args:
         p: tail probability of the row by its value alone.
-        is_explained: whether it recurs; then it is no part of a stretch.
+        is_explained: whether it recurs or is usual at such times.
         spec: `OutputSpec`, with the maintenance windows.
         work: its is_scored tells whether a component has a value and a forecast, its periods are those of
             `explained_share`. Its tails and least are set to the probability by each rule and the least that it can
@@ -253,7 +253,8 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
         if not is_still:
             numbers, tail = state.stretch[stream, a], state.tail[stream, a]
             stretched = stretch_tail(numbers, state.profile[stream, a], tail, value[a], change, local_time, step)
-            _take(work, STRETCH, a, 1.0 if is_explained else stretched, least_stretch_tail(numbers, tail))
+            recurs = is_explained and work.periods[a] != NO_PERIOD
+            _take(work, STRETCH, a, 1.0 if recurs else stretched, least_stretch_tail(numbers, tail))
             if not is_explained:
                 learn_size(numbers, _deviation(last, posterior, a))
         if is_explained and work.periods[a] > 0:

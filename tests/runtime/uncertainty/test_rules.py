@@ -95,7 +95,7 @@ def test_they_are_those_of_plain_python() -> None:
     any_still, size, deviating = False, 0.0, 0
     for t in range(rows):
         is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size
-        share = recurrence.share(times[t], deviations[t]) if is_large else 0.0
+        share = recurs = recurrence.share(times[t], deviations[t]) if is_large else 0.0
         if is_large and not share and stretch.is_usual(values[t], times[t], deviations[t]):
             share = rules.USUAL
         assert found.explained[t] == share
@@ -118,7 +118,7 @@ def test_they_are_those_of_plain_python() -> None:
             assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
             if not is_still:
                 tail = min(1.0, stretch.probability(values[t], times[t]))
-                assert found.tails[t, STRETCH] == pytest.approx(1.0 if share else tail, rel=1e-2)
+                assert found.tails[t, STRETCH] == pytest.approx(1.0 if recurs else tail, rel=1e-2)
             if not is_still and not share:
                 largest = LARGEST_SIZE * size * np.sqrt(np.pi / 2) if size else FIRST_SIZE
                 size += (min(abs(deviations[t]), largest) - size) / (deviating + 1)
