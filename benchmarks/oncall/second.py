@@ -42,11 +42,12 @@ class Scene:
 
     def noise(self, rows: int = 4, tails: str = "normal") -> Array:
         """Of standard deviation 1: a mean of shocks with falling weights, and as much noise without memory."""
-        shocks = {
+        kinds: dict[str, Callable[[int], Array]] = {
             "normal": self.rng.standard_normal,
             "skewed": lambda n: self.rng.gamma(3, 1, n) / np.sqrt(3) - np.sqrt(3),
             "heavy": lambda n: self.rng.standard_normal(n) * np.where(self.rng.random(n) < 0.03, 3.0, 0.9),
-        }[tails]
+        }
+        shocks = kinds[tails]
         weights = np.linspace(1, 0, rows, endpoint=False)
         smooth = np.convolve(shocks(len(self.clock) + rows), weights / np.linalg.norm(weights))[rows : -rows + 1]
         found: Array = (smooth[: len(self.clock)] + shocks(len(self.clock))) / np.sqrt(2)
@@ -210,7 +211,8 @@ def _night_drop(scene: Scene) -> Series:
 
 def _cycle(scene: Scene) -> Series:
     """Three cycles that begin with a pause; cycles vary by 3 %."""
-    usual, values, row, odd = int(scene.rng.integers(24, 49)), np.empty(len(scene.clock)), 0, []
+    usual, values, row = int(scene.rng.integers(24, 49)), np.empty(len(scene.clock)), 0
+    odd: list[int] = []
     while row < len(values):
         period = max(8, round(usual * (1 + 0.03 * scene.rng.standard_normal())))
         phase = np.arange(period) / period
