@@ -87,8 +87,10 @@ def alarm_fields(size: int) -> dict[str, StateField]:
         (2,), (size, LAST_NUMBERS), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, stretch.CELLS),
         (size, learned_tail.COLUMNS), (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
     )  # fmt: skip
-    dtypes = (np.float64, np.float64, np.float32, np.float64, np.int16, np.float32, np.float64, np.float32)
-    return {name: StateField(*of) for name, *of in zip(FIELDS, shapes, dtypes, strict=True)}
+    dtypes: tuple[Any, ...] = (
+        np.float64, np.float64, np.float32, np.float64, np.int16, np.float32, np.float64, np.float32,
+    )  # fmt: skip
+    return {name: StateField(shape, dtype) for name, shape, dtype in zip(FIELDS, shapes, dtypes, strict=True)}
 
 
 @inline_jit
