@@ -1,4 +1,4 @@
-"""Steps of the series network: from rows of many streams to their outputs, in compiled code."""
+"""Steps of the series network, from rows of many streams to their outputs, in compiled code."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 MAGIC: Final = b"RFAS\x05"
-# The first bytes of states with a mixture.
+# First bytes of states with a mixture.
 MIXED_MAGIC: Final = b"RFAM\x06"
 PREFIX: Final = "series."
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
-# Rows of a piece: about 20 ms compiled. With the network on a device it has four times as many.
+# Rows of a piece, which take about 20 ms in compiled code. With the network on a device, a piece has four times as
+# many.
 ROWS: Final = 256
-# Tokens of a call of the network, over all streams and columns.
+# Maximum number of tokens per call of the network, over all streams and columns.
 TOGETHER: Final = 64
 
 
 class NetworkSteps:
-    """Steps of the network for some columns; see `FilterSteps`.
+    """Steps of the network for some columns. See `FilterSteps`.
 
     Args:
-        device: where long pieces of a series go; None: nowhere.
-        is_mixed: whether forecasts are those of the mixture (`mixture_numba.py`).
+        device: Device for long pieces of a series, or None.
+        is_mixed: Whether forecasts are those of the mixture (`mixture_numba.py`).
     """
 
     runtime = "compiled"
@@ -78,7 +79,7 @@ class NetworkSteps:
         if is_mixed:
             self.fields = {**self.fields, **mixture_fields(size)}
         first = {MEANS: slots, PRECISIONS: precisions}
-        # Views: of 64 columns the arrays would take 3 MB.
+        # These are views, because the arrays of 64 columns would take 3 MB.
         self.initial: Mapping[str, Array] = {
             name: np.broadcast_to(first.get(name, np.zeros((), field.dtype)), field.shape)
             for name, field in self.fields.items()
@@ -112,7 +113,7 @@ class NetworkSteps:
     ) -> None:
         """Process the rows of some streams from their cursors to their ends.
 
-        Of a stream with an invalid row, those before it are processed and the others left out.
+        If a stream has an invalid row, only the rows before it are processed.
         """
         outputs, size = call.outputs, self.size
         max_rows = max(1, min(PATCH, TOGETHER // (len(cursors) * size), int((ends - cursors).max())))
@@ -146,7 +147,9 @@ class NetworkSteps:
 
     @contextmanager
     def borrow(self, pool: StatePool, readout: Readout, streams: int, max_rows: int) -> Iterator[_Borrowed]:
-        """All that rows of so many streams need, in buffers for up to twice as many streams and rows."""
+        """Yield buffers for the rows of this number of streams, which may be sized for up to twice as many streams and
+        rows.
+        """
         of_pool, options = self._pools.get(pool), self._options.get(readout)
         if of_pool is None:
             mixture = StoredMixture.of(pool.arrays, self.size)
@@ -178,7 +181,7 @@ class NetworkSteps:
 
 
 def _first_invalid(values: Array, begins: Array, ends: Array) -> Array:
-    """For each stream, the first row with a number that is too large for the network, or its end."""
+    """Return, for each stream, the first row with a number that is too large for the network, or its end."""
     is_beyond = np.abs(values) > LARGEST_VALUE
     if not is_beyond.any():
         return ends
@@ -190,7 +193,7 @@ def _first_invalid(values: Array, begins: Array, ends: Array) -> Array:
 def _entries(
     weights: Handle, pool: PoolArrays, readout: Readout, horizons: Horizons, buffers: Buffers
 ) -> tuple[Entry, ...]:
-    """The entries of `KernelHandles`, compiled at the first call of the process."""
+    """Return the entries of `KernelHandles`, which are compiled at the first call of the process."""
     tokens, row = buffers
     size, horizon = len(row.posterior.mean), len(readout.horizon)
     scorer = Scorer(pool.scored, horizons, readout.calibration.tables, readout.spec, row.workspace)
@@ -225,7 +228,7 @@ class _PoolHandle(NamedTuple):
 
 
 class _HandleCache:
-    """The handle of buffers with the last pool and options, of which it keeps only the addresses."""
+    """The handle of buffers with the last pool and options, of which only the addresses are kept."""
 
     def __init__(self, weights: Handle, buffers: Handle, entries: tuple[Entry, ...]) -> None:
         self._weights, self._buffers, self._entries = weights, buffers, entries
@@ -233,7 +236,7 @@ class _HandleCache:
         self._handle: Handle | None = None
 
     def handle_of(self, pool: Handle, options: Handle) -> tuple[KernelHandles, Handle]:
-        """All handles, which the caller keeps as long as the handle of them that comes second."""
+        """Return all handles, and a handle of them. The caller must keep the first as long as it uses the second."""
         handles = KernelHandles(self._weights, pool, options, self._buffers, *self._entries)
         key = pool.address, options.address, id(pool.kind), id(options.kind)
         if self._handle is None or key != self._last:

@@ -1,9 +1,9 @@
 """Calibration of a bundle: multipliers of its intervals, and the tables of its scores.
 
-An interval's half width is std × multiplier(level, horizon). Between calibrated levels the ratio of the multiplier to
-the normal quantile is interpolated (held constant outside); between horizons the multiplier is interpolated in log
-time. export/filter_calibration.py fits the tables; runtime/uncertainty/adaptive.py adapts the forecasts' multipliers
-to a stream.
+The half-width of an interval is std × multiplier(level, horizon). Between calibrated levels, the ratio of the
+multiplier to the normal quantile is interpolated; it is constant beyond them. Between horizons, the multiplier is
+interpolated in log time. export/filter_calibration.py fits the tables, and runtime/uncertainty/adaptive.py adapts the
+multipliers of the forecasts to a stream.
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ from rfa.runtime.uncertainty.forecast_checks import PIT_LEVELS
 
 Array = np.ndarray
 _NORMAL = NormalDist()
-# The log of the lag between two observations at the same time.
+# Replaces the lag between two observations at the same time, whose log is infinite.
 SHORTEST = 1e-300
-# Power of the miss rates by which levels beyond the calibrated ones are wider than a normal's. Of normal, Student-t,
-# exponential and Laplace noise with levels up to 95 %, 99 % intervals so hold 98.3 to 99.2 %.
+# Exponent of the ratio of miss rates by which intervals beyond the calibrated levels are wider than those of a normal
+# distribution. For normal, Student-t, exponential and Laplace noise with levels up to 95 %, 99 % intervals then contain
+# 98.3 to 99.2 % of the values.
 HEAVIER = 0.06
-# The normal tail is tabulated in steps of its standard deviation: its logarithm is interpolated to 2e-5, and constant
-# beyond FURTHEST, where the tail is 1e-300.
+# The normal tail is tabulated in steps of its standard deviation. Its logarithm is interpolated to 2e-5, and is
+# constant beyond FURTHEST, where the tail is 1e-300.
 TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
 def normal_quantiles(levels: Sequence[float]) -> Array:
-    """The normal's quantiles at the upper ends of intervals of these levels."""
+    """Return the normal quantiles at the upper ends of intervals with these levels."""
     return np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
 
 
 def normal_squares(levels: Sequence[float]) -> Array:
-    """Their squares, by Python's power: replies depend on the last bit."""
+    """Return the squares of the normal quantiles, computed with Python's power, because replies depend on the last
+    bit.
+    """
     return np.array([quantile**2 for quantile in normal_quantiles(levels).tolist()])
 
 
 class TailModel(NamedTuple):
-    """Distribution of the novelty z on the calibration data.
+    """Distribution of the novelty z in the calibration data.
 
     Attributes:
-        quantiles, shares: the share below each z.
-        tail, folds: z beyond the last quantile, and e-folds of the tail probability there, by a normal tail.
-        beyond: the share above the last quantile.
+        quantiles, shares: The share below each z.
+        tail, folds: z beyond the last quantile, and the e-folds of the tail probability there, for a normal tail.
+        beyond: The share above the last quantile.
     """
 
     quantiles: Array
@@ -57,8 +60,11 @@ class TailModel(NamedTuple):
 
 
 class PrecisionTable(NamedTuple):
-    """Calibrated variance of the state over the model's: a factor by gain times one by running novelty; see
-    export/precision_calibration.py."""
+    """Ratio of the calibrated to the model's variance of the state: a factor of the gain times a factor of the running
+    novelty.
+
+    See export/precision_calibration.py.
+    """
 
     gain: Array
     by_gain: Array
@@ -70,13 +76,13 @@ class Tables(NamedTuple):
     """Calibration tables for compiled code.
 
     Attributes:
-        log_horizons, lines: the forecasts' multipliers per model std, piecewise linear in log time: value and slope
+        log_horizons, lines: Multipliers of the forecasts per model std, piecewise linear in log time: value and slope
             from each horizon on, `[horizons, 2, levels]`.
-        miss_rates: 1 - level, of the calibrated levels.
-        squares: of the normal's quantiles at the calibrated levels.
-        pit_columns, pit_weights, pit_squares: the same and `level_weights`, of a step's intervals PIT_LEVELS.
-        novelty, confidence: confidence by running novelty.
-        precision: see `PrecisionTable`.
+        miss_rates: 1 - level for the calibrated levels.
+        squares: Squares of the normal quantiles at the calibrated levels.
+        pit_columns, pit_weights, pit_squares: Squares and `level_weights` for the intervals of a step at PIT_LEVELS.
+        novelty, confidence: Confidence as a function of the running novelty.
+        precision: See `PrecisionTable`.
     """
 
     log_horizons: Array
@@ -122,24 +128,28 @@ class Calibration:
         )
 
     def state(self, levels: Sequence[float]) -> Array:
-        """Half widths of the state's intervals per model std, `[levels]`."""
+        """Return the half-widths of the state's intervals per model std, `[levels]`."""
         return self._multipliers(self._state, levels)
 
     def forecast(self, levels: Sequence[float], horizon: Sequence[float]) -> Array:
-        """Half widths of the forecasts' intervals per model std, `[horizon, levels]`."""
+        """Return the half-widths of the forecasts' intervals per model std, `[horizon, levels]`."""
         tables = self.at_horizons(horizon)
         return np.array([self._multipliers(table, levels) for table in tables]).reshape(len(horizon), len(levels))
 
     def at_horizons(self, horizon: Sequence[float]) -> Array:
-        """The same at the calibrated levels, `[horizon, calibrated]`."""
+        """Return the half-widths at the calibrated levels, `[horizon, calibrated]`."""
         position = _log_time(horizon)
         return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
 
     def level_weights(self, levels: Sequence[float], horizon: Sequence[float]) -> tuple[Array, Array]:
-        """`forecast` as weighted sums of two calibrated levels, which also apply to adapted multipliers: the columns of
-        `at_horizons`, first those below, then those above, `[2 levels]`, and their weights `[horizon, 2 levels]`.
+        """Return `forecast` as weighted sums of two calibrated levels, which also apply to adapted multipliers.
 
-        Levels beyond the last are extrapolated from two adapted ones, and widened for tails that are heavier."""
+        Levels beyond the last calibrated one are extrapolated from two adapted levels, and widened for heavier tails.
+
+        Returns:
+            The columns of `at_horizons`, first those below, then those above, `[2 levels]`, and their weights
+            `[horizon, 2 levels]`.
+        """
         tables, target = self.at_horizons(horizon), self.forecast(levels, horizon)
         last = len(self.levels) - 1
         lower = [min(max(bisect.bisect_right(self.levels, level) - 1, 0), last) for level in levels]
@@ -160,12 +170,12 @@ class Calibration:
         return np.array(lower + upper, np.int64), np.concatenate(weights, axis=-1)
 
     def nearest(self, horizon: Sequence[float]) -> Array:
-        """Index of the calibrated horizon nearest to each one in log time, `[horizon]`."""
+        """Return the index of the calibrated horizon nearest to each horizon in log time, `[horizon]`."""
         distance = np.abs(np.array(_log_time(horizon))[:, None] - self._log_horizons)
         return distance.argmin(axis=1)
 
     def forecast_scale(self, horizon: Sequence[float]) -> Array:
-        """Calibrated std of the forecasts per model std, `[horizon]`."""
+        """Return the calibrated std of the forecasts per model std, `[horizon]`."""
         return np.interp(_log_time(horizon), self._log_horizons, self._forecast_scale)
 
     def _multipliers(self, table: Array, levels: Sequence[float]) -> Array:
@@ -187,7 +197,7 @@ def _tail_model(quantiles: list[float], shares: list[float], tail_scale: float) 
 
 
 def _precision_table(tables: dict[str, list[float]] | None, variance_scale: float) -> PrecisionTable:
-    """Without tables in the bundle, precision is one over the mean of the squares of `std`."""
+    """Return the table of the bundle. Without one, the precision is one over the mean of the squares of `std`."""
     found = tables or {"gain": [1.0], "by_gain": [1.0], "surprise": [0.0], "by_surprise": [variance_scale]}
     names = ("gain", "by_gain", "surprise", "by_surprise")
     return PrecisionTable(*(np.array(found[name], np.float64) for name in names))

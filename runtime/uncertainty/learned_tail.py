@@ -1,29 +1,30 @@
-"""Tail probability of a score on its stream, learned from the stream alone.
+"""Tail probability of a score in its stream, learned from the stream alone.
 
-The threshold u tracks the quantile of the scores s >= 0 that a share BODY lies above,
+The threshold u tracks the quantile of the scores s >= 0 that is exceeded by a share BODY of them,
 
     u ← u + u (1[s > u] - BODY) PACE / (n + START)          Robbins and Monro (1951)
 
-with n the scores so far, at most LONGEST. The excesses e = (s - u) / u update a posterior over generalised Pareto tails
-on a grid of shapes ξ and scales σ:
+where n is the number of scores so far, at most LONGEST. The excesses e = (s - u) / u update a posterior over
+generalised Pareto tails on a grid of shapes ξ and scales σ:
 
     S(e) = Σ_c π_c (1 + ξ_c e / σ_c)^(-1/ξ_c)        log π_c ← (1 - 1/MEMORY) log π_c + log((1 - δ) f_c(e) + δ g(e))
 
-The mixture S includes the uncertainty from few excesses. δ g, a small share of a wide exponential, keeps one anomaly
-from excluding a tail for good. No Pareto tail fits excesses that are alike, as of a heartbeat; so S is recalibrated. If
-S is correct, S(e) is uniform: half of the mass below 2^-(j-1) is below 2^-j. Each of these halves is learned,
+The mixture S includes the uncertainty due to few excesses. δ g, a small share of a wide exponential distribution,
+prevents one anomaly from excluding a tail permanently. No Pareto tail fits excesses that are all alike, such as those
+of a heartbeat, so S is recalibrated. If S is correct, S(e) is uniform, and half of the mass below 2^-(j-1) is below
+2^-j. Each of these shares is learned,
 
     q_j = (TREE_PRIOR / 2 + n_j) / (TREE_PRIOR + n_{j-1})     n_j: excesses with S ≤ 2^-j, forgotten over TREE_MEMORY
 
-a Pólya tree (Lavine 1992) around S. With v = -log2 S(e) and j its integer part, the tail probability is
+which is a Pólya tree (Lavine 1992) around S. With v = -log2 S(e) and its integer part j, the tail probability is
 
     p = BODY q_1 ⋯ q_j q_{j+1}^(v - j)
 
-A stream stores u, the grid and the tree: a hundred numbers. Its first FIRST scores are stored in place of the grid; the
-first u is read from them, in units of the noise that is learned by then.
+A stream stores u, the grid and the tree, which are a hundred numbers. Its first FIRST scores are stored in place of the
+grid. The first u is read from them, in units of the noise that has been learned by then.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from rfa.runtime.compiling import inline_jit
 FIELD = "tail.learned"
 BODY = 0.1
 PACE, START, LONGEST = 3.0, 40.0, 4000.0
-# Scores from which the first threshold is read: the `ABOVE`-th largest of them.
+# Number of scores from which the first threshold is read, which is the `ABOVE`-th largest of them.
 FIRST, ABOVE = 80, 9
-# In standard deviations by the filter: a smaller score is no excess.
+# In standard deviations of the filter. A smaller score is not an excess.
 LEAST_THRESHOLD = 0.01
 SHAPES = np.array([-1.2, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6])
 SCALES = np.geomspace(0.004, 4.0, 12)
-# Prior mean and spread of the shape.
+# Prior mean and standard deviation of the shape.
 SHAPE_MEAN, SHAPE_SPREAD = 0.05, 0.35
 MEMORY = 1000.0
 WIDE_SHARE, WIDE = 0.002, 3.0
@@ -49,7 +50,7 @@ HALVES = 16
 TREE_PRIOR, TREE_MEMORY = 5.0, 2000.0
 LEAST = 1e-15
 LARGEST_SCORE = 1e12
-# Columns: scores so far, u, quiet observations left after an alarm and its evidence (anomaly.py), the grid (log π
+# Columns: number of scores, u, quiet observations left after an alarm and its evidence (anomaly.py), the grid (log π
 # without its prior) and the tree.
 SEEN, THRESHOLD, QUIET, HELD, GRID = 0, 1, 2, 3, 4
 TREE = GRID + len(SHAPES) * len(SCALES)
@@ -60,7 +61,7 @@ _PRIOR = -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2)
 
 @inline_jit
 def _survival(excess, learns, learned):
-    """S(e); the excess updates the posterior."""
+    """Return S(e), and update the posterior with the excess."""
     largest = -np.inf
     for i in range(_SHAPES):
         for j in range(_SCALES):
@@ -73,7 +74,7 @@ def _survival(excess, learns, learned):
             weight = np.exp(_PRIOR[i] + learned[cell] - largest)
             total += weight
             base, density = 1 + SHAPES[i] * excess / SCALES[j], wide
-            if base > 0:  # otherwise beyond the end of the tail
+            if base > 0:  # otherwise, the excess is beyond the end of the tail
                 survival = np.exp(-np.log(base) / SHAPES[i])
                 beyond += weight * survival
                 density += (1 - WIDE_SHARE) * survival / (base * SCALES[j])
@@ -84,7 +85,7 @@ def _survival(excess, learns, learned):
 
 @inline_jit
 def _share(survival, learned):
-    """The share of excesses below this survival, by the tree."""
+    """Return the share of excesses below this survival probability, according to the tree."""
     depth = -np.log2(survival)
     level = min(int(depth), HALVES - 1)
     share = 1.0
@@ -96,7 +97,7 @@ def _share(survival, learned):
 
 @inline_jit
 def _count(survival, learned):
-    """Add a survival to the tree."""
+    """Add a survival probability to the tree."""
     depth = -np.log2(survival)
     for j in range(HALVES + 1):
         learned[TREE + j] = (1 - 1 / TREE_MEMORY) * learned[TREE + j] + (1.0 if depth >= j else 0.0)
@@ -104,7 +105,7 @@ def _count(survival, learned):
 
 @inline_jit
 def _begin(noise, learned):
-    """Read the first threshold from the first scores, and clear the grid that held them."""
+    """Read the first threshold from the first scores, and clear the grid that contained them."""
     for _ in range(ABOVE):
         largest = 0
         for k in range(1, FIRST):
@@ -118,19 +119,21 @@ def _begin(noise, learned):
 
 @inline_jit
 def learn_tail_probability(score, noise, learns, learned):
-    """p of a score given the scores before it; then the score updates `learned`.
+    """Return p of a score given the scores before it, then update `learned` with the score.
 
     Args:
-        noise: the unit of the score.
-        learns: otherwise `learned` stays as it is.
+        score: Score, >= 0.
+        noise: Unit of the score.
+        learns: Whether to update `learned`.
         learned: `[COLUMNS]`.
 
     Returns:
-        p; 1 for scores up to u, and before there is a u.
+        p, which is 1 for scores up to u, and before there is a u.
     """
     if learned[SEEN] < FIRST:
         if learns:
-            learned[GRID + max(int(learned[SEEN]), 0)] = score * noise  # at most FIRST, but from any bytes
+            # at most FIRST, but the number may come from arbitrary bytes
+            learned[GRID + max(int(learned[SEEN]), 0)] = score * noise
             learned[SEEN] += 1
             if learned[SEEN] == FIRST:
                 _begin(noise, learned)

@@ -1,23 +1,23 @@
-"""What recurs is not rare: a nightly job, a weekly report.
+"""Recurring deviations, such as those of a nightly job or a weekly report, are not rare.
 
 A column stores its last EPISODES episodes of large deviations: begin, end and the signed peak of the deviation. For a
 deviation d at time t, an hour, a day, a week and the lag from every earlier episode to this one are tried as a period
-L. The share of the times t - L, t - 2L, ..., t - PERIODS L that lie in an episode of the sign of d is the least tail
-probability of d, if
+L. The share of the times t - L, t - 2L, ..., t - PERIODS L that are in an episode with the sign of d is the minimum
+tail probability of d, if
 
-* at least LEAST_PERIODS of them do, so that two occurrences explain nothing,
+* at least LEAST_PERIODS of them are, so that two occurrences explain nothing,
 * |d| is at most LARGER times the mean of their peaks, so that a larger deviation remains rare, and
-* L is usual (an hour, a day, a week), or chance is no explanation. Episodes that cover a share c of the time have
-  LEAST_PERIODS of PERIODS times in them with a probability below 4 c^3. This times the number of periods that are
-  tried is at most BY_CHANCE. Only episodes of the size of d count.
+* L is usual (an hour, a day, a week), or chance does not explain it. If episodes cover a share c of the time, at least
+  LEAST_PERIODS of PERIODS times are in them with a probability below 4 c^3. This probability times the number of tried
+  periods must be at most BY_CHANCE. Only episodes with the size of d count.
 
-A change of the value that was foreseen is an episode, too, if one of its sign and at most LARGER times its size came an
-hour, a day or a week before. Times may differ by TOLERANCE typical lags. A filter that follows a job on some nights has
-a deviation at its end, too, on those. So for a quarter of the period after a deviation that recurs, one of those times
-is enough.
+An expected change of the value is an episode too, if an episode with its sign and at most LARGER times its size
+occurred an hour, a day or a week before. Times may differ by TOLERANCE typical lags. A filter that follows a job on
+some nights also has a deviation at the job's end on these nights. For a quarter of the period after a recurring
+deviation, one of those times therefore suffices.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 
 EPISODES = 56
-# A new episode replaces the smallest of so many old ones.
+# A new episode replaces the smallest of this number of oldest ones.
 OLDEST = 32
-# Of an episode, beside its begin.
+# Numbers of an episode in addition to its begin.
 LENGTH, PEAK = range(2)
 PERIODS, LEAST_PERIODS = 4, 3
 LARGER, TOLERANCE = 1.5, 2.5
 BY_CHANCE = 0.05
-# The shortest period, in typical lags, and those that are tried first, in seconds.
+# Shortest period in typical lags, and periods that are tried first, in seconds.
 SHORTEST_PERIOD = 20.0
 USUAL_PERIODS = np.array([3_600.0, 86_400.0, 604_800.0])
 
 
 @inline_jit
 def _ongoing(begins, episodes, time, deviation, step):
-    """The episode of this sign that has lasted until now; -1: none."""
+    """Return the episode with this sign that has lasted until now, or -1."""
     for k in range(EPISODES):
         if episodes[k, PEAK] * deviation > 0 and abs(time - begins[k] - episodes[k, LENGTH]) <= TOLERANCE * step:
             return k
@@ -50,7 +50,7 @@ def _ongoing(begins, episodes, time, deviation, step):
 
 @inline_jit
 def _peak_at(begins, episodes, time, deviation, step):
-    """The largest peak of this sign around a time; 0: none."""
+    """Return the largest peak with this sign around a time, or 0."""
     peak = 0.0
     for k in range(EPISODES):
         since = time - begins[k]
@@ -62,7 +62,9 @@ def _peak_at(begins, episodes, time, deviation, step):
 
 @inline_jit
 def _share_with_period(begins, episodes, time, deviation, step, period, least):
-    """The share of the last times, this period apart, that had the deviation; 0 if they are fewer than `least`."""
+    """Return the share of the last times, at this period, that had the deviation, or 0 if there are fewer than
+    `least`.
+    """
     count, peaks = 0, 0.0
     for k in range(1, PERIODS + 1):
         peak = _peak_at(begins, episodes, time - k * period, deviation, step)
@@ -72,7 +74,7 @@ def _share_with_period(begins, episodes, time, deviation, step, period, least):
 
 @inline_jit
 def comes_again(begins, episodes, time, change, step):
-    """Whether a change of the value follows an episode by an hour, a day or a week."""
+    """Return whether a change of the value follows an episode by an hour, a day or a week."""
     for k in range(len(USUAL_PERIODS)):
         if step > 0 and USUAL_PERIODS[k] >= SHORTEST_PERIOD * step:
             peak = _peak_at(begins, episodes, time - USUAL_PERIODS[k], change, step)
@@ -83,12 +85,12 @@ def comes_again(begins, episodes, time, change, step):
 
 @inline_jit
 def recurring_share(begins, episodes, time, deviation, step, recurred, period):
-    """The share of the last periods that had this deviation, 0 where it does not recur; and its period.
+    """Return the share of the last periods that had this deviation, 0 if it does not recur, and its period.
 
     Args:
-        begins, episodes: `[EPISODES]` and `[EPISODES, 2]`; a peak of 0 is none.
-        step: the typical lag.
-        recurred, period: time and period of the last deviation that recurred; the period is 0 for none.
+        begins, episodes: `[EPISODES]` and `[EPISODES, 2]`. A peak of 0 marks an unused episode.
+        step: Typical lag.
+        recurred, period: Time and period of the last recurring deviation. The period is 0 if there is none.
     """
     ongoing = _ongoing(begins, episodes, time, deviation, step)
     begin, oldest, covered, tried = time if ongoing < 0 else begins[ongoing], time, 0.0, 0
@@ -98,11 +100,11 @@ def recurring_share(begins, episodes, time, deviation, step, recurred, period):
             tried += 1
             if LARGER * abs(episodes[k, PEAK]) >= abs(deviation):
                 covered += episodes[k, LENGTH] + 2 * TOLERANCE * step
-    # Beyond it too few periods are in memory.
+    # Beyond this period, memory contains too few periods.
     longest = (time - oldest + TOLERANCE * step) / LEAST_PERIODS
     by_chance = 4 * tried * (covered / (time - oldest)) ** 3 if time > oldest else 1.0
     usual = len(USUAL_PERIODS)
-    for k in range(usual + EPISODES + 1):  # in one loop: each call is compiled into it
+    for k in range(usual + EPISODES + 1):  # There is one loop, because each call is compiled into it.
         least, lag = LEAST_PERIODS, USUAL_PERIODS[min(k, usual - 1)]
         if k == usual + EPISODES:
             least, lag = 1, period if 0 < time - recurred <= period / 4 else 0.0
@@ -118,10 +120,10 @@ def recurring_share(begins, episodes, time, deviation, step, recurred, period):
 
 @inline_jit
 def add_episode(begins, episodes, newest, time, deviation, step):
-    """Add a large deviation to its episode, or begin one.
+    """Add a large deviation to its episode, or begin a new episode.
 
     Returns:
-        the index of the newest episode, which was `newest`.
+        The index of the newest episode, which was `newest` before.
     """
     k = _ongoing(begins, episodes, time, deviation, step)
     if k < 0:

@@ -1,10 +1,11 @@
-"""Rules for alarms beside that of the value: a stretch, a standstill and a gap; and what recurs.
+"""Rules for alarms in addition to that of the value: a stretch, a standstill and a gap; and recurring deviations.
 
-Each rule gives a row a tail probability of its own, and has a share of the rate. A rule that cannot raise an alarm yet,
-for want of history, leaves its share to the rule of the value. Columns are separate, and share the rates equally.
+Each rule gives a row a separate tail probability, and has a share of the rate. A rule that cannot raise an alarm yet,
+because there is too little history, leaves its share to the rule of the value. Columns are separate and share the rates
+equally.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -23,47 +24,50 @@ from rfa.runtime.uncertainty.stretch import SIZE, is_usual, learn_size, least_st
 
 Array = np.ndarray[Any, Any]
 
-# By the tail probabilities of rows; and by limits, which have none.
+# The first four use tail probabilities of rows. The last one uses limits, which have none.
 VALUE, STRETCH, STANDSTILL, GAP, RANGE = range(5)
 RULES = 4
-# Of an alarm: its rule, the position of the first alarm of its incident, its tail probability, and its component.
+# Numbers of an alarm: its rule, the position of the first alarm of its incident, its tail probability, and its
+# component.
 RAISED_BY, FIRST_ALARM, PROBABILITY, COMPONENT = range(4)
 RAISED_NUMBERS = 4
-# Of a column: time and value of the last row that had one, for how many rows it has been this value, the newest
-# episode, time and period of the last deviation that recurred, and the standard deviation of innovations before a
+# Numbers of a column: time and value of the last row with a value, the number of rows with this value, the newest
+# episode, time and period of the last recurring deviation, and the standard deviation of innovations before a
 # standstill, 0 for none.
 TIME, LAST, RUN, NEWEST, RECURRED, PERIOD, HELD = range(7)
 LAST_NUMBERS = 7
-# Kinds of length.
+# Kinds of lengths.
 RUNS, GAPS = 0, 1
-# Of a stream: the position of the first alarm of the present incident plus 1, 0 for none, and the ordinary rows since.
+# Numbers of a stream: the position of the first alarm of the present incident plus 1, 0 for none, and the number of
+# ordinary rows since.
 INCIDENT, ORDINARY = 0, 1
-# A row at least as rare is unusual, and an incident ends after so many ordinary rows.
+# A row that is at least this rare is unusual, and an incident ends after this number of ordinary rows.
 UNUSUAL, ENDS_AFTER = 0.05, 10
-# Deviations at least as rare are kept for what recurs: one in 500 rows, or RARE_PER_DAY if times are in seconds, but at
-# most one in twenty. Of several columns those of at least half of the largest.
+# Deviations that are at least this rare are stored for the test of recurrence: one in 500 rows, or RARE_PER_DAY if
+# times are in seconds, but at most one in twenty. Of several columns, those with at least half of the largest
+# deviation.
 RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
-# Deviations below so many typical ones are not looked up.
+# Deviations below this number of typical ones are not looked up.
 ORDINARY_SIZE = 2.0
-# The least tail probability of a deviation towards what such times of a day bring.
+# Minimum tail probability of a deviation towards the usual values at such times of a day.
 USUAL, NO_PERIOD = 0.25, -1.0
-# Rows from which a standstill can be told, and the largest share of repeated values.
+# Number of rows from which a standstill can be detected, and the largest share of repeated values.
 FEWEST, OFTEN = 100, 0.5
-# A repeated value is a standstill, and says nothing of the noise, if chance repeats a value so often in so few runs.
-# After it, a filter that took it for the absence of noise has to learn the noise again: the share of the standard
-# deviation before the standstill that still counts after one more row.
+# A repeated value is a standstill, and is not informative about the noise, if this is the largest probability of such
+# repetition by chance. After it, a filter that interpreted it as the absence of noise must learn the noise again. The
+# second number is the share of the standard deviation before the standstill that remains after one more row.
 STILL, KEPT = 0.005, 0.99
-# Typical lags up to which nothing is a gap.
+# Shorter times, in typical lags, are not gaps.
 SHORTEST_GAP = 2.5
 
 
 class AlarmState(NamedTuple):
-    """What a stream keeps for its alarms, by stream index; see the modules of the parts.
+    """State of a stream for its alarms, by stream index. See the modules of the parts.
 
     Attributes:
         incident: `[S, 2]`.
         last: `[S, P, LAST_NUMBERS]`.
-        lengths: of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
+        lengths: Lengths of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
         stretch, profile, tail: `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and `[S, P, learned_tail.COLUMNS]`.
         begins, episodes: `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
     """
@@ -82,7 +86,7 @@ FIELDS = tuple(f"alarm.{name}" for name in AlarmState._fields)
 
 
 def alarm_fields(size: int) -> dict[str, StateField]:
-    """State fields of a stream of `size` components."""
+    """Return the state fields of a stream of `size` components."""
     shapes = (
         (2,), (size, LAST_NUMBERS), (size, 2, lengths.NUMBERS), (size, stretch.NUMBERS), (size, stretch.CELLS),
         (size, learned_tail.COLUMNS), (size, recurrence.EPISODES), (size, recurrence.EPISODES, 2),
@@ -95,25 +99,29 @@ def alarm_fields(size: int) -> dict[str, StateField]:
 
 @inline_jit
 def _own_deviation(posterior, a):
-    """The standard deviation of the innovation of a component, by the filter."""
+    """Return the standard deviation of a component's innovation under the filter."""
     return np.sqrt(max(posterior.innovation_covariance[a, a], 1e-300))
 
 
 @inline_jit
 def _standard_deviation(last, posterior, a):
-    """The same, but for some rows after a standstill at least what it was before."""
+    """Return the standard deviation of a component's innovation. For some rows after a standstill, it is at least the
+    value before.
+    """
     return max(_own_deviation(posterior, a), last[HELD])
 
 
 @inline_jit
 def _deviation(last, posterior, a):
-    """The innovation of a component in standard deviations."""
+    """Return the innovation of a component in standard deviations."""
     return posterior.innovation[a] / _standard_deviation(last, posterior, a)
 
 
 @inline_jit
 def variance_share(state, stream, posterior, is_scored):
-    """The filter's variance over that of `_standard_deviation`, of the component that deviates most."""
+    """Return the ratio of the filter's variance to that of `_standard_deviation`, for the component with the largest
+    deviation.
+    """
     largest, share = 0.0, 1.0
     for a in range(len(is_scored)):
         last = state.last[stream, a]
@@ -125,17 +133,18 @@ def variance_share(state, stream, posterior, is_scored):
 
 @inline_jit
 def _is_large(numbers, deviation):
-    """Whether a deviation is large for its column, whose typical one is known from `learn_size`."""
+    """Return whether a deviation is large for its column, whose typical deviation `learn_size` has learned."""
     return abs(deviation) * np.sqrt(2 / np.pi) > ORDINARY_SIZE * numbers[SIZE]
 
 
 @inline_jit
 def explained_share(state, observation, posterior, is_scored, local_time, step, periods):
-    """The least tail probability of a row by what recurs: the least over its large deviations, 0 for none.
+    """Return the minimum tail probability of a row due to recurrence: the smallest over its large deviations, 0 for
+    none.
 
     Args:
-        local_time: of the observation, whose days recur.
-        periods: set to the periods by which they recur, 0 for none, NO_PERIOD if only usual at such times, `[P]`.
+        local_time: Local time of the observation, whose days recur.
+        periods: Output. Periods of recurrence, 0 for none, NO_PERIOD if only usual at such times, `[P]`.
     """
     least, large = 1.0, 0
     for a in range(len(is_scored)):
@@ -158,7 +167,9 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
 
 @inline_jit
 def _is_still(last, runs, value):
-    """Whether a value repeats for longer than its column does by chance: runs of one row go on to two by this share."""
+    """Return whether a value repeats for longer than is likely in its column, given the share of runs that continue to
+    two rows.
+    """
     if value != last[LAST] or runs[COUNT] == 0 or runs[BIN] < FEWEST:
         return False
     return ((runs[TWO] + 1) / (runs[BIN] + 1)) ** last[RUN] <= STILL
@@ -166,7 +177,7 @@ def _is_still(last, runs, value):
 
 @inline_jit
 def stands_still(state, observation):
-    """Whether all values of a row stand still; such a row teaches nothing of the noise."""
+    """Return whether all values of a row stand still. Such a row is not used to learn the noise."""
     seen, still = 0, 0
     for a in range(len(observation.value)):
         value = observation.value[a]
@@ -179,7 +190,7 @@ def stands_still(state, observation):
 
 @inline_jit
 def _standstill(last, runs, value):
-    """The tail probability of the run of a value, which is counted; and the least that it can be, or infinity."""
+    """Return the tail probability of the run of a value, which is counted, and its minimum, or infinity."""
     if runs[COUNT] > 0 and value == last[LAST]:
         last[RUN] += 1
     else:
@@ -196,7 +207,9 @@ def _standstill(last, runs, value):
 
 @inline_jit
 def _gap(last, gaps, time, step, is_expected):
-    """The same of the time since the last value, in typical lags; an expected one is not counted."""
+    """Return the tail probability of the time since the last value, in typical lags, and its minimum, or infinity. An
+    expected gap is not counted.
+    """
     if is_expected or step <= 0:
         return 1.0, np.inf
     length = (time - last[TIME]) / step
@@ -208,7 +221,9 @@ def _gap(last, gaps, time, step, is_expected):
 
 @inline_jit
 def _take(work, rule, component, p, least):
-    """Take the tail probability of a component by a rule, if it is the least so far."""
+    """Store a component's tail probability under a rule if it is the smallest so far, and update the rule's lower
+    bound.
+    """
     if p < work.tails[rule]:
         work.tails[rule], work.components[rule] = p, component
     work.least[rule] = min(work.least[rule], least)
@@ -216,15 +231,15 @@ def _take(work, rule, component, p, least):
 
 @inline_jit
 def update_rules(state, observation, posterior, local_time, step, p, is_explained, spec, work):
-    """The tail probabilities of a row by each rule but that of the value; the row updates the state.
+    """Compute the tail probabilities of a row under all rules but that of the value, and update the state with the row.
 
     Args:
-        p: tail probability of the row by its value alone.
-        is_explained: whether it recurs or is usual at such times.
+        p: Tail probability of the row under the rule of the value.
+        is_explained: Whether the row recurs or is usual at such times.
         spec: `OutputSpec`, with the maintenance windows.
-        work: its is_scored tells whether a component has a value and a forecast, its periods are those of
-            `explained_share`. Its tails and least are set to the probability by each rule and the least that it can
-            be, its components to that which has it, `[RULES]`.
+        work: is_scored states whether a component has a value and a forecast, and periods are those of
+            `explained_share`. For each rule, tails is set to the probability, least to its minimum, and components to
+            the component with that probability, `[RULES]`.
     """
     stream, value, columns = observation.stream, observation.value, len(observation.value)
     rare, largest = max(RARE, min(RARE_PER_DAY * step / 86_400, LEAST_RARE)), 0.0
@@ -278,16 +293,16 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
 
 @inline_jit
 def note_stretch(state, stream, work):
-    """Remember the stretch of a row that is an alarm."""
+    """Store the stretch of a row that is an alarm."""
     note_alarm(state.stretch[stream, work.components[STRETCH]], work.tails[STRETCH])
 
 
 @inline_jit
 def update_incident(incident, position, is_unusual, is_alarm):
-    """The position of the first alarm of the incident that a row belongs to; -1: none.
+    """Return the position of the first alarm of the incident that a row belongs to, or -1.
 
     Args:
-        incident: of the stream, `[2]`.
+        incident: State of the stream, `[2]`.
     """
     if is_alarm and incident[INCIDENT] == 0:
         incident[INCIDENT] = position + 1

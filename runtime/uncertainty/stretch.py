@@ -1,28 +1,28 @@
 """Evidence of the last rows together: a level or a spread that has changed for a while.
 
-A forecast of one row ahead follows a slow change within a few rows. So a value y at local time t is compared with what
-such times brought before, and with the rows before it:
+A forecast of one row ahead follows a slow change within a few rows. A value y at local time t is therefore compared
+with earlier values at such times, and with the rows before it:
 
     r = y − ℓ − d(t)                       S_k ← S_k + bounded(r − S_k) / SLOW[k]
     D_k = (F_k − S_k) / s(t)               F_k ← F_k + (S_0 + bounded(r − S_0) − F_k) / FAST[k],  F_0 = r
 
 d is a profile of working days and one of weekends, ℓ the level of a week, and s the mean of |r − S_0| at such times.
-F and S begin again with each weekend and after it. Where values nearly always move in one direction, as of a counter,
-y is their change. Without a clock d is a mean and s that of all rows.
+F and S start again on each weekend and after it. If values nearly always move in one direction, as those of a counter
+do, y is their change. Without a clock, d is a mean, and s that of all rows.
 
-The scores are |D_k − its mean| for three k, and the same of the root of the mean square of (r − S_0) / s. So a random
-walk, a trend or a counter is compared with its own past. T is the largest score in units of its mean. Rows in a row
-have nearly the same T, and only peaks are independent (declustering, Davison and Smith 1990): a stretch lasts for
-SHORTEST rows and until T is below the threshold of the tail again. Its peak updates the tail (learned_tail.py, as in
-SPOT, Siffer et al. 2017), so a change does not teach while it lasts. With the mean length L of a stretch, the tail
-probability of a row is P(peak ≥ T) / L, at least 1 / (FARTHEST rows). After an alarm it has to fall by NEWS for another
-one in the same stretch.
+The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s. A random
+walk, a trend or a counter is therefore compared with its own past. T is the largest score in units of its mean.
+Successive rows have nearly the same T, and only peaks are independent (declustering, Davison and Smith 1990). A stretch
+lasts for SHORTEST rows and until T is below the threshold of the tail again. Its peak updates the tail
+(learned_tail.py, as in SPOT, Siffer et al. 2017), so a change is not learned from while it lasts. With the mean length
+L of a stretch, the tail probability of a row is P(peak ≥ T) / L, at least 1 / (FARTHEST rows). After an alarm, it must
+fall by the factor NEWS for another alarm in the same stretch.
 
-d and s are whole numbers of 16 bits, 600 bytes in all. They are rounded up or down by turns, so moves below their
-unit add up.
+d and s are 16-bit integers, 600 bytes in total. They are rounded up or down in turn, so moves that are smaller than
+their unit add up.
 """
 
-# numba types its dispatchers by their first call, which mypy cannot follow.
+# mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -33,56 +33,58 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.uncertainty import learned_tail
 from rfa.runtime.uncertainty.learned_tail import learn_tail_probability
 
-# Rows of the means F and S: a spike, an hour and half a day of five-minute rows, against some days.
+# Rows of the means F and S. F covers a spike, an hour and half a day of five-minute rows; S covers some days.
 FAST, SLOW = np.array([1.0, 4.0, 16.0]), np.array([24.0, 96.0, 384.0])
 LEVELS, SCORES = len(FAST), len(FAST) + 1
 # Rows of the spread, and of the shortest stretch.
 SPREAD_ROWS, SHORTEST = 16.0, 8.0
-# Rows of a day or weekend from which on a score counts, in rows of its mean.
+# Number of rows of a day or weekend from which a score counts, in rows of its mean.
 SETTLING = 4.0
-# Bins of a day, and parts of a day for the s around a bin: more find no more incidents.
+# Bins of a day, and parts of a day for the s around a bin. More of them do not find more incidents.
 BINS, HOURS = 96, 12
-# Without a clock: rows of a "day".
+# Number of rows of a "day" without a clock.
 ROWS_OF_DAY = 500.0
-# Seconds; times that are moments, 1971 to 9998; and the largest share of a day between rows that has a profile.
+# Seconds per day, the first weekday, and the number of working days. Then the times that are moments, from 1971 to
+# 9998, and the largest share of a day between rows that has a profile.
 DAY, FIRST_WEEKDAY, WORKDAYS = 86_400.0, 3.0, 5
 FIRST_MOMENT, LAST_MOMENT, LONGEST_STEP = 365 * DAY, 253_300_000_000.0, 0.25
-# The change of the number of bins from which on the profile begins again.
+# Change of the number of bins from which on the profile starts again.
 UNLIKE_BINS = 0.25
-# Shares by which a day moves d and s, at least; how far an error counts, in s, and for the s of a bin.
+# Minimum share by which a day moves d and s; and the limits on an error in s, and for the s of a bin.
 GAIN, FAR, FARTHEST_SPREAD = 0.12, 4.0, 10.0
-# A bin differs from the rows around it if its s or its step is so many s of the hour. A deviation there is usual after
-# so many days, up to so many s beyond its profile. Where fewer rows than a share LEAST_MOVES differ from the one
-# before, as of rare errors, no bin is known so well.
+# A bin differs from the rows around it if its s or its step is this number of s of the hour. A deviation there is usual
+# after this number of days, within this number of s of its profile. If fewer rows than a share LEAST_MOVES differ from
+# the previous row, as for rare errors, no bin is known that well.
 DISTINCT, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 3.0, 3.0, 0.5
-# Rows before there is a profile and before its rows count, days that s of an hour is of, rows of means, and the least s
-# of an hour over that of all rows.
+# Number of rows before there is a profile and before its rows count, of days in the s of an hour, and of rows in means;
+# and the smallest s of an hour relative to that of all rows.
 FIRST_ROWS, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
-# How far a score counts for its means.
+# Limit on a score in its means.
 FAR_FROM_MEAN = 10.0
-# The share of moves in the rarer direction up to which a column becomes a counter, and from which on it is none.
+# Share of moves in the rarer direction up to which a column becomes a counter, and from which on it is not a counter.
 COUNTER, NO_COUNTER = 0.05, 0.2
-# Beyond all peaks a tail is extrapolated by so much, and in the stretch of an alarm another one is so much rarer.
+# Factor by which a tail is extrapolated beyond all peaks, and by which another alarm in the stretch of an alarm must be
+# rarer.
 FARTHEST, NEWS = 40.0, 10.0
-# How far a deviation counts for its typical size: in sizes, and the first ones in standard deviations of the filter.
+# Limit on a deviation in the typical size, in sizes, and for the first ones in standard deviations of the filter.
 LARGEST_SIZE, FIRST_SIZE = 3.0, 10.0
-# Units of a mean spread, the largest whole number of them, rows between changes of the unit, and an empty cell.
+# Units of a mean spread, their largest integer, rows between changes of the unit, and an empty cell.
 PARTS, LARGEST_CELL, UNIT_ROWS, UNSEEN = 64.0, 32_000.0, 256.0, np.int16(-32_768)
-# Fractions of its multiples are spread evenly.
+# The fractional parts of its multiples are evenly distributed.
 GOLDEN = 0.618033988749895
 _TINY = 1e-150
 _MEAN_SIZE = np.sqrt(2 / np.pi)
 
-# Numbers of a column: rows with a deviation, and its typical size; shares of moves up and down, and whether it is a
-# counter.
+# Numbers of a column: number of rows with a deviation, and its typical size; shares of moves up and down, and whether
+# it is a counter.
 ROWS, SIZE, UPS, DOWNS, IS_COUNTER = range(5)
-# Those that begin again: bins, when they began, rows, the first y, rows that were scored, ℓ, mean s, the unit of cells,
-# whether the row before was on a weekend, rows since that changed, and the mean square.
+# Numbers that start again: bins, when they began, number of rows, the first y, number of scored rows, ℓ, mean s, the
+# unit of cells, whether the previous row was on a weekend, rows since that changed, and the mean square.
 OF_DAY, BEGAN, SEEN, FIRST, SCORED, LEVEL, SPREAD, UNIT, WAS_WEEKEND, SINCE, SQUARE = range(
     IS_COUNTER + 1, IS_COUNTER + 12
 )
-# F and S; of the scores their means and the mean distances from these; of a stretch the peak, rows and the last
-# alarm's p; of all stretches the mean length and the number.
+# F and S; of the scores their means and the mean distances from these; of a stretch its peak, rows and the p of the
+# last alarm; of all stretches their mean length and number.
 NEAR, SLOWER, MEAN = SQUARE + 1, SQUARE + 1 + LEVELS, SQUARE + 1 + 2 * LEVELS
 TYPICAL = MEAN + SCORES
 PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES = range(TYPICAL + SCORES, TYPICAL + SCORES + 5)
@@ -102,7 +104,7 @@ def learn_size(numbers, deviation):
 
 @inline_jit
 def _begin(numbers, cells, tail, time, bins):
-    """Begin again."""
+    """Reset the numbers that start again."""
     for k in range(OF_DAY, NUMBERS):
         numbers[k] = 0.0
     for k in range(CELLS):
@@ -119,7 +121,7 @@ def _read(numbers, cells, k):
 
 @inline_jit
 def _write(numbers, cells, k, number):
-    """Round by turns, so that moves below a unit add up."""
+    """Write a number, rounded up or down in turn, so that moves below a unit add up."""
     units = np.floor(number / numbers[UNIT] + numbers[SEEN] * GOLDEN % 1.0)
     if not np.isnan(units):
         cells[k] = np.int16(min(max(units, -LARGEST_CELL), LARGEST_CELL))
@@ -127,7 +129,7 @@ def _write(numbers, cells, k, number):
 
 @inline_jit
 def _choose_unit(numbers, cells):
-    """Halve or double the unit, if the spread or the profile asks for it."""
+    """Halve or double the unit if the spread or the profile requires it."""
     largest, fitting = 0.0, max(numbers[SPREAD] / PARTS, _TINY)
     for k in range(CELLS):
         largest = max(largest, abs(np.float64(cells[k])) if cells[k] != UNSEEN else 0.0)
@@ -147,7 +149,7 @@ def _choose_unit(numbers, cells):
 
 @inline_jit
 def _follow_counter(numbers, cells, tail, change, time, rows_of_day, is_old):
-    """Decide whether a column is a counter; a new decision begins again."""
+    """Determine whether a column is a counter. If that changes, start again."""
     if numbers[SEEN] > 0:
         rate = 1 / min(numbers[SEEN], 2 * rows_of_day)
         numbers[UPS] += ((1.0 if change > 0 else 0.0) - numbers[UPS]) * rate
@@ -162,16 +164,16 @@ def _follow_counter(numbers, cells, tail, change, time, rows_of_day, is_old):
 
 @inline_jit
 def _weekends(day):
-    """Days of weekends before a day, whose weekday is the remainder by 7."""
+    """Return the number of weekend days before a day, whose weekday is the remainder by 7."""
     return 2 * np.floor(day / 7) + max(day % 7 - WORKDAYS, 0.0)
 
 
 @inline_jit
 def _places(numbers, time, step):
-    """The bin, the hour, and how many days of this kind came before; without a clock the first two are 0."""
+    """Return the bin, the hour, and the number of earlier days of this kind. Without a clock, the first two are 0."""
     if not numbers[OF_DAY] > 1:
         return 0, 0.0, numbers[SEEN] / ROWS_OF_DAY
-    time += step / 2  # so that a row just before its time is in the bin of its time
+    time += step / 2  # a row just before its time is in the bin of its time
     day, first = np.floor(time / DAY) + FIRST_WEEKDAY, np.floor(numbers[BEGAN] / DAY) + FIRST_WEEKDAY
     of_day, of_time = np.int64(min(numbers[OF_DAY], BINS)), time % DAY / DAY
     weekends = _weekends(day) - _weekends(first)
@@ -183,7 +185,7 @@ def _places(numbers, time, step):
 
 @inline_jit
 def _hour_spread(numbers, cells, hour):
-    """s of a moment between the middles of two hours; that of all rows before both have some."""
+    """Return s at a moment between the middles of two hours, or that of all rows before both have values."""
     low = np.int64(np.floor(hour - 0.5)) % HOURS
     high, share = (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
     if cells[HOUR_SPREAD + low] == 0 or cells[HOUR_SPREAD + high] == 0:
@@ -194,14 +196,16 @@ def _hour_spread(numbers, cells, hour):
 
 @inline_jit
 def _beside(numbers, k, offset):
-    """The bin beside bin k of the same kind of day."""
+    """Return the bin beside bin k on the same kind of day."""
     first = BINS if k >= BINS else 0
     return first + (k - first + offset) % np.int64(min(max(numbers[OF_DAY], 1.0), BINS))
 
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Whether a deviation leads towards the profile of a bin that differs from the rows around it, or is beside one."""
+    """Return whether a deviation leads towards the profile of a bin that differs from the rows around it, or is beside
+    such a bin.
+    """
     if cells[PROFILE + k] == UNSEEN:
         return False
     low, high = np.inf, -np.inf
@@ -218,7 +222,9 @@ def _is_usual_in(numbers, cells, k, y, deviation, spread):
 
 @inline_jit
 def is_usual(numbers, cells, value, change, time, deviation, step):
-    """Whether a deviation leads to what such a time of day brings, on its own kind of day or the other."""
+    """Return whether a deviation leads to the usual value at such a time of day, on its own kind of day or the other
+    one.
+    """
     k, hour, _ = _places(numbers, time, step)
     is_old = time - numbers[BEGAN] >= LEAST_VISITS * DAY
     if not (numbers[OF_DAY] > 1 and is_old and numbers[UPS] + numbers[DOWNS] >= LEAST_MOVES):
@@ -232,7 +238,7 @@ def is_usual(numbers, cells, value, change, time, deviation, step):
 
 @inline_jit
 def _peak_tail(numbers, tail, score):
-    """The tail probability of a score, whose stretch it belongs to."""
+    """Return the tail probability of a score in its stretch."""
     length, threshold = max(numbers[MEAN_LENGTH], SHORTEST), tail[learned_tail.THRESHOLD]
     is_begun, p = tail[learned_tail.SEEN] >= learned_tail.FIRST, 1.0
     if is_begun and score > numbers[PEAK]:
@@ -252,7 +258,7 @@ def _peak_tail(numbers, tail, score):
 
 @inline_jit
 def _largest_score(numbers, r, bound, scale):
-    """T of a row, which updates F, S and the means of the scores."""
+    """Return T of a row, and update F, S and the means of the scores."""
     since, largest = numbers[SINCE], 0.0
     numbers[SCORED] += 1
     rate = 1 / min(numbers[SCORED], MEMORY)
@@ -280,7 +286,7 @@ def _largest_score(numbers, r, bound, scale):
 
 @inline_jit
 def _begin_days(numbers, r, is_weekend):
-    """Begin F and S again on the first row of a weekend, and after it."""
+    """Reset F and S on the first row of a weekend, and after it."""
     numbers[SINCE] = 0.0 if is_weekend != numbers[WAS_WEEKEND] else numbers[SINCE] + 1
     numbers[WAS_WEEKEND] = is_weekend
     if numbers[SINCE] == 0:
@@ -290,7 +296,7 @@ def _begin_days(numbers, r, is_weekend):
 
 @inline_jit
 def _learn_first(numbers, y):
-    """Learn level and spread of the first rows."""
+    """Learn level and spread from the first rows."""
     r = y - numbers[LEVEL]
     numbers[SPREAD] += (abs(r - numbers[SLOWER]) - numbers[SPREAD]) / numbers[SEEN]
     for k in range(LEVELS):
@@ -300,7 +306,7 @@ def _learn_first(numbers, y):
 
 @inline_jit
 def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
-    """Update s, d and the level by a row."""
+    """Update s, d and the level with a row."""
     k, hour, days = place
     bound, rows_of_bin = FAR * scale, rows_of_day / max(numbers[OF_DAY], 1.0)
     size, wide = min(abs(error), bound), min(abs(error), FARTHEST_SPREAD * scale)
@@ -318,12 +324,12 @@ def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
 
 @inline_jit
 def stretch_tail(numbers, cells, tail, value, change, time, step):
-    """The tail probability of the last rows; they update `numbers`, `cells` and `tail`.
+    """Return the tail probability of the last rows, and update `numbers`, `cells` and `tail`.
 
     Args:
-        change: of the value.
-        time: local time.
-        step: the typical lag.
+        change: Change of the value.
+        time: Local time.
+        step: Typical lag.
     """
     is_timed = FIRST_MOMENT <= time <= LAST_MOMENT and 0 < step <= LONGEST_STEP * DAY
     rows_of_day = DAY / step if is_timed else ROWS_OF_DAY
@@ -360,7 +366,7 @@ def stretch_tail(numbers, cells, tail, value, change, time, step):
 
 @inline_jit
 def least_stretch_tail(numbers, tail):
-    """The least tail probability that a row can have; infinity before the tail has a threshold."""
+    """Return the smallest tail probability that a row can have, or infinity before the tail has a threshold."""
     if tail[learned_tail.SEEN] < learned_tail.FIRST:
         return np.inf
     return 1 / (FARTHEST * max(numbers[SCORED], 1.0))
@@ -368,5 +374,5 @@ def least_stretch_tail(numbers, tail):
 
 @inline_jit
 def note_alarm(numbers, p):
-    """Another alarm in the stretch that lasts has to be rarer than this one, whose probability by its stretch is p."""
+    """Store the probability p of an alarm in its stretch. While the stretch lasts, another alarm must be rarer."""
     numbers[RAISED] = p if numbers[RAISED] == 0 else min(numbers[RAISED], p)

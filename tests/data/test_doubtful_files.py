@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_decimal_years_are_asked_for() -> None:
     ],
 )
 def test_other_doubts_name_an_option_that_works(
-    header: list[str], columns: list[list[object]], message: str, options: dict[str, object]
+    header: list[str], columns: list[list[object]], message: str, options: dict[str, Any]
 ) -> None:
     content = table(header, *columns)
     with pytest.raises(ValueError, match=re.escape(message)):
