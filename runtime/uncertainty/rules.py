@@ -57,8 +57,8 @@ FEWEST, OFTEN = 100, 0.5
 # repetition by chance. After it, a filter that interpreted it as the absence of noise must learn the noise again. The
 # second number is the share of the standard deviation before the standstill that remains after one more row.
 STILL, KEPT = 0.005, 0.99
-# Shorter times, in typical lags, are not gaps.
-SHORTEST_GAP = 2.5
+# Shorter times, in typical lags, are not gaps. Longer ones are stored as this length, which float32 can hold.
+SHORTEST_GAP, LARGEST_GAP = 2.5, 1e30
 
 
 class AlarmState(NamedTuple):
@@ -212,7 +212,7 @@ def _gap(last, gaps, time, step, is_expected):
     """
     if is_expected or step <= 0:
         return 1.0, np.inf
-    length = (time - last[TIME]) / step
+    length = min((time - last[TIME]) / step, LARGEST_GAP)
     p, least = length_tail(gaps, length), least_tail(gaps)
     gaps[LONGEST] = max(gaps[LONGEST], length)
     add_length(gaps, length)
