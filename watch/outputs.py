@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rfa.watch.config import Config
+from rfa.watch.http_sinks import Alertmanager, RemoteWrite, Webhook
 from rfa.watch.outbox import FolderRequests, RequestStorage
-from rfa.watch.servers import Alertmanager, RemoteWrite, Webhook
 from rfa.watch.sinks import JsonLines, Sink
 from rfa.watch.store import Store
 

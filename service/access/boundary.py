@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from rfa.service.access.middleware import Middleware, refuse
-from rfa.service.access.record import Record, access_logger, log_request, request_id, without_nulls
+from rfa.service.access.request_log import Record, access_logger, log_request, request_id, without_nulls
 from rfa.service.access.tracing import Tracing
 from rfa.service.disconnect import ClientGone
 from rfa.service.errors import as_service_error

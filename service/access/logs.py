@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from rfa.service.access.record import request_id
+from rfa.service.access.request_log import request_id
 from rfa.service.settings import Settings
 
 STDERR: Final = 2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import Scope
 
-from rfa.service.access.record import Record
+from rfa.service.access.request_log import Record
 from rfa.service.settings import ConfigurationError, Settings
 
 if TYPE_CHECKING:

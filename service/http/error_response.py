@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import orjson
 
-from rfa.service.access.record import Record, log_request
+from rfa.service.access.request_log import Record, log_request
 from rfa.service.errors import STATUS, ServiceError
 from rfa.service.http.connection import ConnectionManager
 

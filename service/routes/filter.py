@@ -31,7 +31,7 @@ from rfa.runtime.uncertainty.input import (
 from rfa.runtime.uncertainty.interface import FilterOptions, Inputs
 from rfa.runtime.uncertainty.steps import Steps, select_fields
 from rfa.service.access.quotas import client_of
-from rfa.service.access.record import record_of
+from rfa.service.access.request_log import record_of
 from rfa.service.arrow import ARROW, ARROW_BODY, BY_PARAMETER, ArrowRoute, encode_arrow, request_is_arrow
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long, dumps, items, pieces

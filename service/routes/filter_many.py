@@ -17,7 +17,7 @@ from rfa.runtime.uncertainty.input import value_range
 from rfa.runtime.uncertainty.interface import ReadoutOptions
 from rfa.runtime.uncertainty.steps import Steps, select_fields
 from rfa.service.access.quotas import client_of
-from rfa.service.access.record import record_of
+from rfa.service.access.request_log import record_of
 from rfa.service.arrow import ARROW, SeriesWriter, check_apart, keys_of
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.disconnect import unless_disconnected

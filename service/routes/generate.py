@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from rfa.runtime.text.logit_adjustments import SamplingRules
 from rfa.service.access.quotas import reserve_tokens
-from rfa.service.access.record import Record, record_of
+from rfa.service.access.request_log import Record, record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.encoding import Long

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from rfa.runtime.uncertainty.interface import MergeOptions
 from rfa.service.access.quotas import client_of
-from rfa.service.access.record import record_of
+from rfa.service.access.request_log import record_of
 from rfa.service.body import StrictJSONRoute
 from rfa.service.disconnect import unless_disconnected
 from rfa.service.engine.choices import ModelChoice

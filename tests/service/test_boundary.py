@@ -22,7 +22,7 @@ from starlette.routing import WebSocketRoute
 from rfa.service.access import logs
 from rfa.service.access.boundary import Boundary
 from rfa.service.access.logs import BackgroundHandler, JSONFormatter, TextFormatter
-from rfa.service.access.record import record_of, request_id
+from rfa.service.access.request_log import record_of, request_id
 from rfa.service.disconnect import Disconnected
 from rfa.service.metrics import Metrics
 from rfa.service.openapi import openapi_of

@@ -14,7 +14,7 @@ import pytest
 from fastapi import WebSocket
 
 from rfa.service.access import tracing
-from rfa.service.access.record import record_of
+from rfa.service.access.request_log import record_of
 from rfa.service.access.tracing import Tracing, open_tracing
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models

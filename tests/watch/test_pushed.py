@@ -26,10 +26,10 @@ from rfa.watch.config import Config, ConfigError, Endpoint, parse_config
 from rfa.watch.feeds import StdinFeed
 from rfa.watch.filters import Samples
 from rfa.watch.http_server import HttpServer, Reply, _Handler
+from rfa.watch.http_sinks import RemoteWrite
 from rfa.watch.prometheus import Requests
 from rfa.watch.routes import serve
 from rfa.watch.selectors import labels_of
-from rfa.watch.servers import RemoteWrite
 from rfa.watch.sinks import JsonLines, rows_as_documents
 from rfa.watch.storage import FileStorage
 from rfa.watch.store import Store

@@ -1,4 +1,4 @@
-"""Sinks on other servers: remote write, the Alertmanager and webhooks."""
+"""HTTP sinks: remote write, the Alertmanager and webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a request or WebSocket connection. It has numbers and names, and never contents."""
+"""The log line of a request or WebSocket connection. It has numbers and names, and never contents."""
 
 from __future__ import annotations
 
