@@ -24,8 +24,6 @@ class DeepFilterConfig(StrictConfig):
         head_dim: Number of complex dimensions per head.
         time_unit: Median step of the training data, in its time unit.
         memory: Decay times of the fastest and the slowest head, in units of `time_unit`.
-        gate: Whether to mix the value into the estimate according to its evidence (RFA C.4). A trained gate remained
-            open.
     """
 
     observation_size: int
@@ -38,12 +36,9 @@ class DeepFilterConfig(StrictConfig):
     inner: int = 1
     time_unit: float = 1.0
     memory: tuple[float, float] = (4.0, 256.0)
-    gate: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", tuple(self.memory))
-        if not isinstance(self.gate, bool):
-            raise ValueError(f"gate must be true or false, got {self.gate!r}")
         for name in ("observation_size", "n_modes", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -64,13 +59,8 @@ class Mixed(NamedTuple):
     precision: Tensor
 
 
-def confidence_gate(log_precision: Tensor, scale: Tensor, log_prior: Tensor) -> Tensor:
-    """Return the gate g = sigmoid(scale · log p - log p_prior) for the filtered value (RFA C.4)."""
-    return torch.sigmoid(scale * log_precision - log_prior)
-
-
 class FilterBlock(nn.Module):
-    """Pre-norm block of RFA over tokens, gated by its evidence by default, and a feed-forward layer."""
+    """Pre-norm block of RFA over tokens and a feed-forward layer."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -85,9 +75,6 @@ class FilterBlock(nn.Module):
         rates = torch.exp(torch.linspace(-math.log(slowest), -math.log(fastest), heads))
         frequencies = banded_frequencies(heads, dims) * rates[:, None]
         self.dynamics = DynamicsParameters(frequencies, rates, process=0.02)
-        if config.gate:
-            self.gate_scale = nn.Parameter(torch.full((heads,), 0.1))
-            self.gate_prior = nn.Parameter(torch.full((heads,), -4.0))
         hidden = config.mlp_ratio * config.d_model
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(config.d_model),
@@ -102,12 +89,8 @@ class FilterBlock(nn.Module):
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         return self.query(normed).reshape(shape), self.key(normed).reshape(shape), self.value(normed).reshape(shape)
 
-    def finish(self, x: Tensor, value: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        fused = mean
-        if self.config.gate:
-            gate = confidence_gate(torch.log(precision.clamp(min=1e-12)), self.gate_scale, self.gate_prior)[..., None]
-            fused = gate * mean + (1 - gate) * value
-        x = x + self.mix(fused.flatten(-2))
+    def finish(self, x: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
+        x = x + self.mix(mean.flatten(-2))
         return Mixed(x + self.feed_forward(x), mean, precision)
 
     def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
@@ -119,7 +102,7 @@ class FilterBlock(nn.Module):
         means, precisions = irkf_loop(
             value, elapsed, seen, mean, precision, dynamics, inner=self.config.inner, rule="capped", delta=one
         )
-        return self.finish(x, value, means, precisions)
+        return self.finish(x, means, precisions)
 
     def attention(self, x: Tensor, times: Tensor) -> Mixed:
         """Run exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
@@ -128,7 +111,7 @@ class FilterBlock(nn.Module):
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
         turned_q, turned_k, turned_v = (rotate(part, -phase) for part in (q, k, v))
         result = attend(turned_q, turned_k, turned_v, dynamics, query_times=times, key_times=times)
-        return self.finish(x, v, rotate(result.out, phase), result.precision)
+        return self.finish(x, rotate(result.out, phase), result.precision)
 
     def attend_cached(
         self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
@@ -149,4 +132,4 @@ class FilterBlock(nn.Module):
             key_times=-lags,
             key_valid=torch.cat([valid, torch.ones_like(own)], dim=1) > 0,
         )
-        return self.finish(x, v[:, 0], result.out[:, 0], result.precision[:, 0]), k[:, 0], v[:, 0]
+        return self.finish(x, result.out[:, 0], result.precision[:, 0]), k[:, 0], v[:, 0]

@@ -4,8 +4,8 @@ It has three causal parts:
 
 1. A nominal filter: a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped IRKF.
    Its standardised innovations, their squares and their lag-one products are the tokens.
-2. RFA blocks over the tokens: exact RFA in attention mode, the IRKF of the same heads in recurrent mode, gated by
-   their evidence if so configured. They output log factors for the process and measurement noise.
+2. RFA blocks over the tokens: exact RFA in attention mode, the IRKF of the same heads in recurrent mode. They output
+   log factors for the process and measurement noise.
 3. The structured head: the same SDE with scaled noises. It is linear-Gaussian, so the state covariance and forecasts
    have closed forms.
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rfa.model.deep_blocks import DeepFilterConfig, confidence_gate
+from rfa.model.deep_blocks import DeepFilterConfig
 from rfa.model.deep_filter import DeepFilter, mean_per_component
 
 
@@ -105,8 +105,3 @@ def test_unknown_keys_and_bad_sizes_are_refused():
         DeepFilterConfig.from_dict({"observation_size": 2, "colour": 1})
     with pytest.raises(ValueError, match="n_modes"):
         DeepFilterConfig(observation_size=2, n_modes=0)
-
-
-def test_the_gate_opens_with_the_evidence():
-    gate = confidence_gate(torch.tensor([-50.0, 0.0, 50.0]), torch.tensor(1.0), torch.tensor(0.0))
-    assert torch.allclose(gate, torch.tensor([0.0, 0.5, 1.0]), atol=1e-6)

@@ -249,7 +249,6 @@ class DeepConfig(FilterConfig):
     inner: Passes = 1
     time_unit: Span = 1.0
     memory: Annotated[list[Span], Field(min_length=2, max_length=2)] = Field(default_factory=lambda: [4.0, 256.0])
-    gate: bool = True
 
     @model_validator(mode="after")
     def _memory_ascends(self) -> Self:
@@ -311,9 +310,8 @@ class DeepConfig(FilterConfig):
             **{f"dynamics.{name}_raw": (heads,) for name in raw},
             "norm.weight": (d,), "norm.bias": (d,), "query.weight": (width, d), "key.weight": (width, d),
             "value.weight": (width, d), "value.bias": (width,), "mix.weight": (d, width), "mix.bias": (d,),
-            **({"gate_scale": (heads,), "gate_prior": (heads,)} if self.gate else {}), "feed_forward.0.weight": (d,),
-            "feed_forward.0.bias": (d,), "feed_forward.1.weight": (hidden, d), "feed_forward.1.bias": (hidden,),
-            "feed_forward.3.weight": (d, hidden), "feed_forward.3.bias": (d,),
+            "feed_forward.0.weight": (d,), "feed_forward.0.bias": (d,), "feed_forward.1.weight": (hidden, d),
+            "feed_forward.1.bias": (hidden,), "feed_forward.3.weight": (d, hidden), "feed_forward.3.bias": (d,),
         }  # fmt: skip
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:

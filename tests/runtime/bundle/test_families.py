@@ -52,7 +52,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("linear", CHAIN),
     ("linear", {**CHAIN, "drift": [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]}),
     ("deep", {"observation_size": 1}),
-    ("deep", {"observation_size": 1, "gate": False}),
     ("deep", {"observation_size": 3, "n_modes": 2, "n_layers": 1, "n_heads": 2, "head_dim": 6, "mlp_ratio": 3}),
     ("series", {"d_model": 32, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}),
     ("series", {"d_model": 64, "mlp_ratio": 2, "embedding_width": 32, "head_width": 96, "head_inner": 32}),
