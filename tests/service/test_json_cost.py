@@ -130,14 +130,8 @@ LEGAL: dict[str, tuple[type[BaseModel], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("pieces", [1, 7])
-@pytest.mark.parametrize("case", LEGAL)
-def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> None:
-    model, text = LEGAL[case]
-    settings = LimitSettings()
-    cost = JsonCost(body_limits(settings), "The body")
-    for start in range(0, len(text), len(text) // pieces):
-        cost.feed(text[start : start + len(text) // pieces])
+def _allocated(model: type[BaseModel], text: bytes) -> tuple[int, int]:
+    """Bytes of a decoded and validated body: with its document, and without it."""
     tracemalloc.start()
     try:
         # Not the peaks: the decoder reserves 12 bytes for each one of the text, and uses 16 for each value.
@@ -149,6 +143,20 @@ def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> No
     finally:
         tracemalloc.stop()
     assert body
+    return both, validated
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("case", LEGAL)
+def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> None:
+    model, text = LEGAL[case]
+    settings = LimitSettings()
+    cost = JsonCost(body_limits(settings), "The body")
+    for start in range(0, len(text), len(text) // pieces):
+        cost.feed(text[start : start + len(text) // pieces])
+    # Other tests' threads may allocate meanwhile, which tracemalloc counts as well: the least of three runs.
+    runs = [_allocated(model, text) for _ in range(3)]
+    both, validated = (min(bytes_) for bytes_ in zip(*runs, strict=True))
     assert both <= cost.counts.decoding_bytes() <= body_limits(settings).most(SIZE).decoding_bytes()
     assert validated <= cost.counts.validated_bytes() <= cost.counts.decoding_bytes()
 
