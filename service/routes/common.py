@@ -106,17 +106,33 @@ def encode_sse(document: Any) -> Iterator[bytes]:
 
 def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
     """Join the parts into chunks of at least PIECE_BYTES, except for the last one."""
-    chunk: list[bytes] = []
-    size = 0
+    buffer = _PieceBuffer()
     for part in parts:
-        chunk.append(part)
-        size += len(part)
-        if size >= PIECE_BYTES:
-            yield b"".join(chunk)
-            chunk.clear()
-            size = 0
-    if chunk:
-        yield b"".join(chunk)
+        if chunk := buffer.add(part):
+            yield chunk
+    if chunk := buffer.flush():
+        yield chunk
+
+
+class _PieceBuffer:
+    """Collects parts until they have PIECE_BYTES."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, part: bytes) -> bytes:
+        """Return all parts joined if they have PIECE_BYTES, else nothing."""
+        self._parts.append(part)
+        self._size += len(part)
+        return self.flush() if self._size >= PIECE_BYTES else b""
+
+    def flush(self) -> bytes:
+        """Return all parts joined, and begin anew."""
+        joined = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return joined
 
 
 class PieceStream(Response):
@@ -277,18 +293,13 @@ async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperat
 
 async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Join the pieces into pieces of at least PIECE_BYTES."""
-    parts: list[bytes] = []
-    size = 0
+    buffer = _PieceBuffer()
     try:
         async for part in encoded:
-            parts.append(part)
-            size += len(part)
-            if size >= PIECE_BYTES:
-                yield b"".join(parts)
-                parts.clear()
-                size = 0
-        if parts:
-            yield b"".join(parts)
+            if piece := buffer.add(part):
+                yield piece
+        if piece := buffer.flush():
+            yield piece
     finally:
         await _close(encoded)
 
