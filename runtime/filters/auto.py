@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -73,16 +73,15 @@ def retirement_note(name: str) -> str:
     return f"model {name!r} is retired; {new!r} was used. Request {new!r}, because the next version rejects {name!r}"
 
 
-def calibration() -> dict[str, Any]:
+def calibration(levels: Sequence[float] = LEVELS, horizons: Sequence[float] = tuple(LEADS.tolist())) -> dict[str, Any]:
     """Return the calibration before a stream adapts: intervals of the normal distribution at every horizon."""
-    quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in LEVELS]
-    leads = LEADS.tolist()
+    quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in levels]
     return {
-        "levels": list(LEVELS),
+        "levels": list(levels),
         "state": {"variance_scale": 1.0, "multipliers": quantiles},
         "forecast": {
-            "own_steps": True, "horizons": leads, "multipliers": [quantiles] * len(leads),
-            "variance_scale": [1.0] * len(leads),
+            "own_steps": True, "horizons": list(horizons), "multipliers": [quantiles] * len(horizons),
+            "variance_scale": [1.0] * len(horizons),
         },
         "anomaly": {
             "shares": list(SHARES), "quantiles": [_NORMAL.inv_cdf(share) for share in SHARES], "tail_scale": 1.0

@@ -11,7 +11,6 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
-from statistics import NormalDist
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -59,18 +58,7 @@ KEPT_READOUTS: Final = 16
 
 def calibration() -> dict[str, Any]:
     """Return the calibration of a new stream: the network's own quantiles."""
-    quantiles = [NormalDist().inv_cdf((1 + level) / 2) for level in CALIBRATED]
-    horizons = list(HORIZONS[1:])
-    document = auto.calibration()
-    return {
-        **document,
-        "levels": list(CALIBRATED),
-        "state": {"variance_scale": 1.0, "multipliers": quantiles},
-        "forecast": {
-            "own_steps": True, "horizons": horizons, "multipliers": [quantiles] * len(horizons),
-            "variance_scale": [1.0] * len(horizons),
-        },
-    }  # fmt: skip
+    return auto.calibration(CALIBRATED, HORIZONS[1:])
 
 
 class SeriesRuntime(FilterRuntime):
