@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Any
 
@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rfa.service.engine.models import Models
-from tests.service.live import connected, running
+from tests.service.live import connected, running, serving
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 Live = Callable[..., AbstractContextManager[str]]
@@ -20,9 +20,16 @@ def connect() -> Connect:
     return connected
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """One server of the bundles `series` and `linear` for all tests of a file that start none of their own."""
+    async with serving("series", "linear") as client:
+        yield client
 
 
 @contextmanager

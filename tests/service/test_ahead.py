@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -14,24 +13,12 @@ import pytest
 
 import rfa
 from rfa.service.schemas.filter_fields import USUAL_AHEAD
-from tests.service.live import answer, serving
+from tests.service.live import answer
 
 pytestmark = pytest.mark.anyio
 VALUES = (20 + 5 * np.sin(np.arange(90) / 4) + np.random.default_rng(1).normal(0, 0.3, 90)).round(3).tolist()
 STEP = 1800.0
 TIMES = (1.7e9 + STEP * np.arange(90)).tolist()
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """One loop for all tests of the file, as the server that they share needs."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with serving("series", "linear") as client:
-        yield client
 
 
 async def asked(client: httpx.AsyncClient, **body: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,10 @@ from rfa.library.models import mixture_runtime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.series.covariates import CovariateInputs
 from rfa.runtime.uncertainty.interface import FilterOptions
-from tests.service.live import answer, bundled, running, serving
+from tests.service.live import answer, bundled, running
 
 pytestmark = pytest.mark.anyio
 ROWS, BEGIN = 240, 100
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with serving("series", "linear") as client:
-        yield client
 
 
 def sales(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,13 @@ from websockets.sync.client import connect
 import rfa
 from rfa.cli.main import app
 from rfa.runtime.series.mixture_layout import EXPERTS
-from tests.service.live import answer, bundled, running, serving
+from tests.service.live import answer, bundled, running
 
 pytestmark = pytest.mark.anyio
 RNG = np.random.default_rng(1)
 VALUES = (20 + 5 * np.sin(2 * np.pi * np.arange(90) / 12) + RNG.normal(0, 0.3, 90)).round(3).tolist()
 # Near the border of what is possible, so that unlimited intervals lie beyond it.
 SHARES = np.minimum(100, 99 + RNG.normal(0, 1, 120)).tolist()
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with serving("series", "linear") as client:
-        yield client
 
 
 def total(weights: dict[str, Any]) -> np.ndarray:
