@@ -26,7 +26,7 @@ class Running:
     """A watch whose time is that of the test, and the rows that it wrote."""
 
     def __init__(self, config: Config, state: Path | Storage | None = None, keys: tuple[bytes, ...] = ()) -> None:
-        self.now = START
+        self.config, self.now = config, START
         self._out = io.BytesIO()
         storage = FileStorage(state) if isinstance(state, Path) else state
         self._store = None if storage is None else Store(storage, keys)
@@ -50,3 +50,11 @@ class Running:
         """End as a killed process does: without storing anything."""
         if self._store is not None:
             self._store.close()
+
+    def rows_after_restart(self, state: Path | Storage, keys: tuple[bytes, ...] = ()) -> list[dict[str, Any]]:
+        """The rows of one step of a watch that begins from what this one stored."""
+        again = Running(self.config, state, keys)
+        again.now = self.now
+        again.step(1)
+        again.abandon()
+        return again.rows

@@ -103,11 +103,8 @@ def test_a_frame_whose_reply_was_lost_is_stored_once(
         patched.setattr(redis.client.Pipeline, "execute", lose)
         one.step(2)
     one.abandon()
-    again = Running(config_for(fake.url), RedisStorage(server.url, "lost"), KEYS)
-    again.now = one.now
-    again.step(1)
-    again.abandon()
-    assert [row["index"] for row in [*one.rows, *again.rows][::3]] == [30, 31, 32]
+    rows = one.rows + one.rows_after_restart(RedisStorage(server.url, "lost"), KEYS)
+    assert [row["index"] for row in rows[::3]] == [30, 31, 32]
 
 
 def test_rows_wait_while_redis_is_away(fake: FakePrometheus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +120,7 @@ def test_rows_wait_while_redis_is_away(fake: FakePrometheus, tmp_path: Path, mon
         server.thaw()
         one.step(1)
         one.abandon()
-        again = Running(config_for(fake.url), RedisStorage(server.url, "away"), KEYS)
-        again.now = one.now
-        again.step(1)
-        again.abandon()
-    assert one.rows + again.rows == whole.rows
+        assert one.rows + one.rows_after_restart(RedisStorage(server.url, "away"), KEYS) == whole.rows
 
 
 def test_rows_wait_while_the_disk_is_full(
@@ -151,11 +144,7 @@ def test_rows_wait_while_the_disk_is_full(
     one.step(1)
     assert (tmp_path / "state.journal").stat().st_size > journal
     one.abandon()
-    again = Running(config_for(fake.url), tmp_path / "state")
-    again.now = one.now
-    again.step(1)
-    again.abandon()
-    assert one.rows + again.rows == whole.rows
+    assert one.rows + one.rows_after_restart(tmp_path / "state") == whole.rows
 
 
 def test_a_state_of_another_version_is_refused(
