@@ -29,8 +29,8 @@ from rfa.model.recurrence.triton import MAX_SLOTS, MAX_WIDTH
 from rfa.model.series.network import SeriesNetwork
 from rfa.model.series.patches import PatchNetwork, PatchTokens, whole_patches
 from rfa.runtime.bundle.bundle import Bundle, check_golden
-from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import Named
+from rfa.runtime.gpu.memory import check_free_memory
 from rfa.runtime.series.chunk import TOKENS, Chunk
 from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, SeriesConfig
 from rfa.runtime.series.decoder_numba import QUERY_FEATURES
@@ -222,19 +222,10 @@ def bytes_needed(config: SeriesConfig) -> int:
 
 
 def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
-    """Check that there is enough free memory before any is allocated.
-
-    Raises:
-        UnsupportedError: There is not enough. The message says what to do.
-    """
+    """Check that there is enough free memory. See `check_free_memory`."""
     weights = sum(array.nbytes for array in bundle.weights().values())
-    needed, free = weights + bytes_needed(config) + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
-    if needed > free:
-        raise UnsupportedError(
-            f"bundle {bundle.name!r} needs {needed >> 20:,} MiB of GPU memory for long series, but "
-            f"{free >> 20:,} MiB are free; lower RFA_PROCESSES, stop other processes that use the GPU, or serve with "
-            "RFA_DEVICE=cpu"
-        )
+    needed = weights + bytes_needed(config) + WORKSPACE_BYTES
+    check_free_memory(bundle.name, needed, " for long series", "RFA_PROCESSES")
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:

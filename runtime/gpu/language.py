@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -30,6 +29,7 @@ from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu.attention import PagedStepRunner
 from rfa.runtime.gpu.draw import BYTES_PER_LOGIT, draw_by_options
 from rfa.runtime.gpu.graph import GraphMemory
+from rfa.runtime.gpu.memory import check_free_memory, mib, sufficient_memory
 from rfa.runtime.gpu.pages import PagedAdvance, PagedContext, PagePool, bounded_memory, pages_needed, pages_of
 from rfa.runtime.gpu.pool import DevicePool, Rows
 from rfa.runtime.gpu.prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
@@ -88,7 +88,7 @@ class TorchLanguageRuntime(Language):
         longest = min(longest_attention or attention_tokens, attention_tokens)
         if on_gpu:
             self._check_memory(bundle, streams, max_rows, longest)
-        with _sufficient_memory(bundle.name):
+        with sufficient_memory(bundle.name):
             self._decoder = _decoder(bundle, device, dtype)
             self._ragged = RaggedDecoder(self._decoder)
             self._create_pages(attention_tokens)
@@ -342,13 +342,9 @@ class TorchLanguageRuntime(Language):
         steps = 0
         if "attention" in self.modes:
             steps = PagedStepRunner.bytes_needed((self._layers, *self.latent_shape), max_rows, longest)
-        needed, free = weights + slots + prompts + draws + steps + WORKSPACE_BYTES, torch.cuda.mem_get_info()[0]
-        if needed > free:
-            raise UnsupportedError(
-                f"bundle {self.name!r} needs {_mib(needed)} of GPU memory, {_mib(slots)} of it for "
-                f"the states of {streams} streams, but {_mib(free)} are free; lower RFA_MAX_RUNNING or RFA_PROCESSES, "
-                "stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
-            )
+        needed = weights + slots + prompts + draws + steps + WORKSPACE_BYTES
+        use = f", {mib(slots)} of it for the states of {streams} streams"
+        check_free_memory(bundle.name, needed, use, "RFA_MAX_RUNNING or RFA_PROCESSES")
 
 
 def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
@@ -382,19 +378,3 @@ def _paged_advances(
 
 def _on_host(output: ModelOutput) -> StepOutput:
     return StepOutput(*(part.cpu().numpy() for part in output))
-
-
-@contextmanager
-def _sufficient_memory(name: str) -> Iterator[None]:
-    """Convert an out-of-memory error, because other processes may take memory after the check."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise UnsupportedError(
-            f"the GPU's memory was exhausted while bundle {name!r} was loaded; lower RFA_MAX_RUNNING or "
-            "RFA_PROCESSES, stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
-        ) from None
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):,.0f} MiB"
