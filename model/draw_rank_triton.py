@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rfa.model.decoder_triton import LN2_FIRST, LN2_REST, LOG2E
+from rfa.model.functions_triton import LN2_FIRST, LN2_REST, LOG2E
 
 # e to this power is less than one unit of the weights.
 NO_WEIGHT = tl.constexpr(-64.0)

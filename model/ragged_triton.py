@@ -24,11 +24,11 @@ from rfa.model.decoder_triton import (
     Gates,
     Outcome,
     Turned,
-    exponential,
     load_slot_gates,
     turned_back,
     turned_vector,
 )
+from rfa.model.functions_triton import exponential
 from rfa.model.recurrence.slots_reference import SlotInputs
 from rfa.model.recurrence.triton_token import load_vector, store_vector
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE
