@@ -23,6 +23,7 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.ahead import forecasts_after
 from rfa.runtime.filters.driven_filter import DRIVEN_ROWS, MOST_STATES, RESPONSE, DrivenSystem
 from rfa.runtime.filters.graph_steps import GraphSteps
+from rfa.runtime.filters.live_rows import advance, stepped
 from rfa.runtime.filters.merge import Merged, check_merges, merge
 from rfa.runtime.filters.sequence import FilteredSequence, FilterResult, Memory, run_sequence
 from rfa.runtime.filters.state import FilterState, FilterStates
@@ -185,53 +186,12 @@ class FilterRuntime(FilterStates):
     # Steps.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """Process one observation per row. Return None for rows with results that are not finite, which change nothing.
-
-        The rows must have been validated: shapes, finite values, non-decreasing times.
-        """
-        slots = pool.rows([row.slot for row in rows])
-        groups: dict[Readout, list[int]] = {}
-        for i, row in enumerate(rows):
-            groups.setdefault(row.readout, []).append(i)
-        found: list[Stepped | None] = [None] * len(rows)
-        nothing, ready = [None] * self.observation_size, []
-        for readout, members in groups.items():
-            chosen = rows if len(groups) == 1 else [rows[i] for i in members]
-            batch = Batch(
-                slots if len(groups) == 1 else slots[members],
-                np.array([row.t for row in chosen], np.float64),
-                np.array(
-                    [nothing if row.observation is None else row.observation for row in chosen], np.float64
-                ).reshape(len(chosen), self.observation_size),
-                np.array([row.noise for row in chosen], np.float64),
-            )
-            ready.append((readout, members, chosen, batch))
-        # A failure restores all streams, including the streams of earlier readouts.
-        may_fail_late = len(ready) > 1 or any(readout.samples for readout in groups)
-        before = {name: array[slots] for name, array in pool.arrays.items()} if may_fail_late else {}
-        try:
-            for readout, members, chosen, batch in ready:
-                for i, stepped in zip(members, self.stepped(pool, batch, readout, chosen), strict=True):
-                    found[i] = stepped
-        except Exception:
-            for name, values in before.items():
-                pool.arrays[name][slots] = values
-            raise
-        return found
+        """Process one observation per row. See `rfa.runtime.filters.live_rows`."""
+        return advance(self, pool, rows)
 
     def stepped(self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]) -> Iterator[Stepped | None]:
         """Return the results of `advance` for the rows of a batch, which share a readout."""
-        inputs = None
-        if any(row.input is not None for row in rows):
-            covariates = self.covariates * (1 + len(readout.horizon))
-            nothing = [math.nan] * covariates if covariates else [0.0] * self.state_size
-            inputs = np.array([nothing if row.input is None else row.input for row in rows], np.float64)
-        outputs, trace = self.step(pool, batch, readout, inputs, traced=readout.samples > 0)
-        limit_outputs(outputs, readout.options.range)
-        steps = Steps(readout, batch.times, outputs, state_samples(readout, trace, outputs, [row.seed for row in rows]))
-        likelihoods, replies = outputs.log_likelihood.tolist(), steps.replies(copies=len(rows) > 1)
-        for is_good, *stepped in zip(outputs.is_good.tolist(), replies, likelihoods, outputs.tally, strict=True):
-            yield Stepped(*stepped) if is_good else None
+        return stepped(self, pool, batch, readout, rows)
 
     def step(
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
