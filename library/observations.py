@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,4 +47,28 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
             raise ValueError(
                 f"y[{a}] must be finite and at most {LARGEST_OBSERVATION:g} in absolute value, got {value!r}"
             )
+    return found
+
+
+def known_values(known: Mapping[str, Any], columns: Sequence[str], leads: int) -> np.ndarray | None:
+    """Return the values of the known columns at some horizons, with NaN where they are unknown, `[leads, K]`. Without
+    such columns there are none.
+
+    Raises:
+        ValueError: If `known` has another column, or a column has too many or too large numbers.
+    """
+    if not columns and not known:
+        return None
+    found = np.full((leads, len(columns)), np.nan)
+    for name, values in known.items():
+        if name not in columns:
+            raise ValueError(
+                f"known has a column {name!r}, but the stream was created with {', '.join(columns) or 'none'}"
+            )
+        column = np.array(values, np.float64).reshape(-1)
+        if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
+            raise ValueError(
+                f"known[{name!r}] must have up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in absolute value"
+            )
+        found[: len(column), columns.index(name)] = column
     return found

@@ -6,31 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from rfa.library.late import Late, late_options
 from rfa.library.models import Model, check_mixture, find_model, notify_on_compile
-from rfa.library.observations import numbers, seconds_since_1970
+from rfa.library.observations import known_values, numbers, seconds_since_1970
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions, check_seed
 from rfa.library.spans import Ahead, Span, leads_of, rows_ahead
 from rfa.library.state_bytes import describe, stored_stream
+from rfa.library.state_tokens import TOKEN_SECONDS, TokenAccess
 from rfa.runtime.errors import InvalidInput, RefusedRow
 from rfa.runtime.filters.ahead import points
-from rfa.runtime.filters.late import LateWindow, Snapshot, packed_bytes, split_state
+from rfa.runtime.filters.late import LateWindow, Snapshot, split_state
 from rfa.runtime.filters.state import FilterState
 from rfa.runtime.filters.steps import Batch
 from rfa.runtime.outputs import FilterStep, FilterWarning, ForecastChecks, ForecastPoint
 from rfa.runtime.pool import StatePool
-from rfa.runtime.state.keys import StateKeys, decode_key
-from rfa.runtime.state.names import Opened, StateScope, tenant_of_key
-from rfa.runtime.state.sealer import Sealer
-from rfa.runtime.state.tokens import Tokens
 from rfa.runtime.uncertainty.diagnostics import diagnose
 from rfa.runtime.uncertainty.forecast_checks import no_checks, summarise
 from rfa.runtime.uncertainty.input import (
-    LARGEST_OBSERVATION,
     LARGEST_TIME,
     LEAST_NOISE,
     MOST_NOISE,
@@ -40,7 +36,6 @@ from rfa.runtime.uncertainty.interface import LateOptions, Row, Stepped
 
 Time = float | datetime | np.datetime64
 Observation = float | Sequence[float | None] | np.ndarray | None
-_TOKEN_SECONDS: Final = 86_400
 
 
 class Stream:
@@ -201,7 +196,7 @@ class Stream:
             values = numbers(y, self._size)
             if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
                 raise ValueError(f"noise must be from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise!r}")
-            inputs = self._inputs(known or {}, 1 + len(self._request.horizon)) if self._covariates or known else None
+            inputs = known_values(known or {}, self._covariates, 1 + len(self._request.horizon))
             held = None if inputs is None else inputs.ravel().tolist()
             row = Row(self._pool_slot, time, values, noise, self._readout, self._seed, held)
             if self._has_run:
@@ -226,24 +221,6 @@ class Stream:
         if self._window is not None:
             self._window.append(row, self._snapshot)
         return stepped.step
-
-    def _inputs(self, known: Mapping[str, Any], leads: int) -> np.ndarray:
-        """Return the values of the known columns at some horizons, with NaN where they are unknown, `[leads, K]`."""
-        found = np.full((leads, len(self._covariates)), np.nan)
-        for name, values in known.items():
-            if name not in self._covariates:
-                raise ValueError(
-                    f"known has a column {name!r}, but the stream was created with "
-                    f"{', '.join(self._covariates) or 'none'}"
-                )
-            column = np.array(values, np.float64).reshape(-1)
-            if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
-                raise ValueError(
-                    f"known[{name!r}] must have up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in absolute "
-                    "value"
-                )
-            found[: len(column), self._covariates.index(name)] = column
-        return found
 
     def _take_late(self, row: Row, window: LateWindow) -> FilterStep:
         snapshot = window.add(row)
@@ -306,7 +283,7 @@ class Stream:
             step = state.step or 1.0
             leads = tuple(k * step for k in range(1, rows_ahead(horizon, step) + 1))
         levels = self._request.levels
-        later = self._inputs(known or {}, len(leads)) if self._covariates or known else None
+        later = known_values(known or {}, self._covariates, len(leads))
         return points(self._runtime.ahead(state, levels, leads, self._request.readout, covariates=later), levels)
 
     @property
@@ -330,7 +307,7 @@ class Stream:
         return cls._resumed(found.model, found.request, found.payload, found.covariates, found.late)
 
     def token(
-        self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = _TOKEN_SECONDS
+        self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = TOKEN_SECONDS
     ) -> str:
         """Return the state as a token of the server, to send as `state` of `/filter` or `/filter/stream`.
 
@@ -344,8 +321,8 @@ class Stream:
         Raises:
             ValueError: If the key is invalid.
         """
-        scope = _scope(self._model, api_key)
-        return _tokens(key, audience, seconds).seal(Opened(self._packed(), self._count), scope)
+        access = TokenAccess(key, api_key, audience, seconds)
+        return access.seal(self._model, self._packed(), self._count)
 
     @classmethod
     def from_token(
@@ -356,7 +333,7 @@ class Stream:
         *,
         api_key: str | None = None,
         audience: str = "rfa",
-        seconds: int = _TOKEN_SECONDS,
+        seconds: int = TOKEN_SECONDS,
         model: str | Path | None = None,
         system: Mapping[str, Any] | None = None,
         levels: Sequence[float] = LEVELS,
@@ -384,10 +361,8 @@ class Stream:
         """
         found = find_model(model, columns, system, len(known))
         request = OutputOptions.of(levels, horizon, alarm, samples, (minimum, maximum), weights=weights, tz=tz)
-        tokens = _tokens(key, audience, seconds)
-        most = found.runtime.state_bytes + packed_bytes(found.runtime)
-        opened = tokens.open(token, _scope(found, api_key), most)
-        return cls._resumed(found, request, opened.payload, known, late)
+        payload = TokenAccess(key, api_key, audience, seconds).open(found, token)
+        return cls._resumed(found, request, payload, known, late)
 
     @classmethod
     def _resumed(
@@ -412,12 +387,3 @@ class Stream:
         if not -LARGEST_TIME <= time <= LARGEST_TIME:
             raise ValueError(f"t must be finite and at most {LARGEST_TIME:g} in absolute value, got {t!r}")
         return time
-
-
-def _scope(model: Model, api_key: str | None) -> StateScope:
-    return StateScope(model.digest, "filter", "" if api_key is None else tenant_of_key(api_key))
-
-
-def _tokens(key: str, audience: str, seconds: int) -> Tokens:
-    keys = [decode_key(text.strip(), f"key {number}") for number, text in enumerate(key.split(","), 1)]
-    return Tokens(Sealer(StateKeys(keys), audience), seconds)
