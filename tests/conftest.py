@@ -29,7 +29,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.selection import LONG, mark_slow
+from tests.selection import LONG, LONGEST, mark_slow
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,29 +67,6 @@ def _filled(make):
 
 
 COMPILED_AHEAD: list[subprocess.Popen[bytes]] = []
-# Files of more than half a minute run first, so that no worker starts one last. Files that wait for servers alternate
-# with files that compute.
-LONGEST = (
-    "tests/runtime/filters/test_dense_numba.py",
-    "tests/runtime/bundle/test_stored_kernels.py",
-    "tests/model/test_triton_ops.py",
-    "tests/test_docs.py",  # needs kernels that are compiled meanwhile
-    "tests/soak/faults/test_sigterm.py",
-    "tests/ptx/test_ptx_kernels.py",
-    "tests/ptx/test_ptx_ragged.py",
-    "tests/test_architecture.py",
-    "tests/cli/test_cli.py",
-    "tests/service/test_supervisor.py",
-    "tests/service/test_torch_runtime.py",
-    "tests/model/test_triton_backward.py",
-    "tests/service/test_bundle_checks.py",
-    "tests/export/test_language_export.py",
-    "tests/soak/faults/test_kill.py",
-    "tests/runtime/gpu/test_torch_kernels.py",
-    "tests/soak/faults/test_redis.py",
-    "tests/service/test_http_connections.py",
-    "tests/training/test_series_training.py",
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

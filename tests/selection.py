@@ -1,4 +1,4 @@
-"""The tests that run in `make test-all` only, in addition to tests marked `slow`.
+"""The tests that run in `make test-all` only, in addition to tests marked `slow`, and the files that run first.
 
 `make test` runs each law, endpoint and module with small inputs. It leaves out files of long runs; all but one small
 case of each kernel in Triton's interpreter, which is a thousand times slower than a GPU; and most points of each grid
@@ -66,6 +66,42 @@ ONLY = {
     "bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once "
     "a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone",
 }
+# Files of ten seconds and more run first, so that no worker starts one last: in the order of their names, those of
+# tests/watch/, which wait for half a minute each, would come last. Files that wait alternate with files that compute.
+LONGEST = (
+    "tests/runtime/filters/test_dense_numba.py",
+    "tests/watch/test_kafka.py",
+    "tests/runtime/bundle/test_stored_kernels.py",
+    "tests/watch/test_real_servers.py",
+    "tests/model/test_triton_ops.py",
+    "tests/test_docs.py",  # needs kernels that are compiled meanwhile
+    "tests/soak/faults/test_sigterm.py",
+    "tests/ptx/test_ptx_kernels.py",
+    "tests/ptx/test_ptx_ragged.py",
+    "tests/service/test_supervisor.py",
+    "tests/test_architecture.py",
+    "tests/cli/test_cli.py",
+    "tests/cli/test_watch_command.py",
+    "tests/service/test_torch_filter.py",
+    "tests/service/test_torch_runtime.py",
+    "tests/model/test_triton_backward.py",
+    "tests/watch/test_pushed.py",
+    "tests/runtime/filters/test_dense_numba_learned.py",
+    "tests/service/test_bundle_checks.py",
+    "tests/export/test_language_export.py",
+    "tests/soak/faults/test_kill.py",
+    "tests/watch/test_history.py",
+    "tests/runtime/gpu/test_torch_kernels.py",
+    "tests/soak/faults/test_redis.py",
+    "tests/service/test_http_connections.py",
+    "tests/training/test_series_training.py",
+    "tests/service/test_access_live.py",
+    "tests/library/test_fitting.py",
+    "tests/service/test_attention_only.py",
+    "tests/training/test_language_training.py",
+    "tests/service/test_server_start.py",
+    "tests/service/test_replies_in_pieces.py",
+)
 # Maximum number of cases of a test in these folders, except where each case is a different request or file.
 THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
 MOST_CASES = 4

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.selection import LONG, MOST_CASES, ONLY, spread
+from tests.selection import LONG, LONGEST, MOST_CASES, ONLY, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,6 +14,11 @@ def test_what_is_left_out_is_there(place: str) -> None:
     path, _, test = place.partition("::")
     assert (ROOT / path).exists()
     assert not test or f"def {test}(" in (ROOT / path).read_text()
+
+
+def test_what_runs_first_is_there() -> None:
+    assert [file for file in LONGEST if not (ROOT / file).is_file()] == []
+    assert len({*LONGEST}) == len(LONGEST)
 
 
 @pytest.mark.parametrize("file", ONLY)
