@@ -24,6 +24,8 @@ from rfa.runtime.text.config import POSITIVE_FLOOR, Frequencies
 # Below this, the series of phi with SERIES_TERMS terms is exact in float64, whereas the slope of the quotient cancels.
 SMALL_EXPONENT = 0.02
 SERIES_TERMS = 6
+# Ratio of the fastest to the slowest frequency, nearly.
+BASE = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -148,24 +150,24 @@ def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
     return torch.zeros(n_heads, complex_dims, dtype=torch.float64)
 
 
-def banded_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
+def banded_frequencies(n_heads: int, complex_dims: int) -> Tensor:
     """Return SC-RFA frequencies `[H, D]`: one set that is split over the heads from slow (head 0) to fast, in conjugate
     pairs.
     """
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = n_heads * complex_dims // 2
-    bank = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    bank = BASE ** (-torch.arange(half, dtype=torch.float64) / half)
     bands = bank.flip(0).reshape(n_heads, complex_dims // 2)
     return torch.stack([bands, -bands], dim=-1).reshape(n_heads, complex_dims)
 
 
-def full_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """Return RFA (M1) frequencies `[H, D]`: the full set base^{-n/(D/2)} in every head, in conjugate pairs."""
+def full_frequencies(n_heads: int, complex_dims: int) -> Tensor:
+    """Return RFA (M1) frequencies `[H, D]`: the full set BASE^{-n/(D/2)} in every head, in conjugate pairs."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
     half = complex_dims // 2
-    bank = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    bank = BASE ** (-torch.arange(half, dtype=torch.float64) / half)
     return torch.stack([bank, -bank], dim=-1).reshape(complex_dims).repeat(n_heads, 1)
 
 

@@ -101,10 +101,10 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
     return Keys(keys), groups
 
 
-def too_many_series(most: int, param: str = "by") -> InvalidRequest:
+def too_many_series(most: int) -> InvalidRequest:
     """Return the error for too many series."""
-    message = f"{param} must give at most {most} series on this server; send the series in several requests"
-    return InvalidRequest(message, param=param, code="too_large")
+    message = f"by must give at most {most} series on this server; send the series in several requests"
+    return InvalidRequest(message, param="by", code="too_large")
 
 
 def text_bytes(texts: Any) -> int:

@@ -22,6 +22,8 @@ from rfa.watch.selectors import Selector, labels_of
 # Maximum number of points of one series that a server returns.
 MOST_POINTS: Final = 11_000
 MOST_REPLY: Final = 256 << 20
+# Maximum number of metrics whose types are asked for.
+MOST_NAMES: Final = 20_000
 _CHUNK: Final = 1 << 20
 # Seconds after which the values of a step are complete if the server hides none.
 _DELAY_SECONDS: Final = 5.0
@@ -140,10 +142,10 @@ class Prometheus:
         with _of_this_api("query"):
             return [_series(one) for one in data["result"]]
 
-    def metadata(self, limit: int = 20_000) -> dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         """Return the types of metrics by name. The result is empty for servers without metadata."""
         try:
-            data = self._get("metadata", {"limit": str(limit)})
+            data = self._get("metadata", {"limit": str(MOST_NAMES)})
             with _of_this_api("metadata"):
                 return {name: str(entries[0]["type"]) for name, entries in data.items() if entries}
         except SourceError:

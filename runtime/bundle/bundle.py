@@ -92,7 +92,7 @@ class Bundle:
         check_golden_document(self._golden, family.golden(manifest.graphs), tensors, vocab_size)
         self._checked: set[str] = set()  # names of graphs
         self._kernels = read_kernels({name: contents[name] for name in filter(is_kernel_file, contents)})
-        self._sessions: WeakValueDictionary[tuple[str, int], ort.InferenceSession] = WeakValueDictionary()
+        self._sessions: WeakValueDictionary[str, ort.InferenceSession] = WeakValueDictionary()
 
     @property
     def name(self) -> str:
@@ -168,7 +168,7 @@ class Bundle:
             raise BundleError(f"{name}: not in bundle {self.name!r}")
         return self._contents[name]
 
-    def session(self, graph_name: str, threads: int = 1) -> ort.InferenceSession:
+    def session(self, graph_name: str) -> ort.InferenceSession:
         """Return the session of a checked graph, with constants from the weights.
 
         Callers share the session while it is in use, so requests run the session that passed the golden outputs.
@@ -178,11 +178,11 @@ class Bundle:
         """
         if graph_name not in self.manifest.graphs:
             raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
-        found = self._sessions.get((graph_name, threads))
+        found = self._sessions.get(graph_name)
         if found is None:
             spec = self.manifest.graphs[graph_name]
-            found = _session(self._graph(graph_name), spec.initializers, self._weights, threads, spec.file)
-            self._sessions[graph_name, threads] = found
+            found = _session(self._graph(graph_name), spec.initializers, self._weights, spec.file)
+            self._sessions[graph_name] = found
         return found
 
     def check_graphs(self) -> None:
@@ -224,26 +224,23 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, wit
     return bundle
 
 
-def open_session(
-    graph: Graph, weights: Mapping[str, np.ndarray], threads: int = 1, *, file: str = "graph"
-) -> ort.InferenceSession:
+def open_session(graph: Graph, weights: Mapping[str, np.ndarray]) -> ort.InferenceSession:
     """Check a graph and return a CPU session for it, with constants from `weights`.
-
-    The default is one thread, because more would compete with other requests for cores.
 
     Raises:
         BundleError: The graph is invalid, `weights` lacks a constant, or the runtime rejects the graph.
     """
     tensors = {spec.name: spec for spec in tensor_specs(weights)}
-    read_graph(graph.model, file, graph.initializers, tensors)
-    return _session(graph.model, graph.initializers, weights, threads, file)
+    read_graph(graph.model, "graph", graph.initializers, tensors)
+    return _session(graph.model, graph.initializers, weights, "graph")
 
 
 def _session(
-    model: bytes, initializers: Sequence[Initializer], weights: Mapping[str, np.ndarray], threads: int, file: str
+    model: bytes, initializers: Sequence[Initializer], weights: Mapping[str, np.ndarray], file: str
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    # More threads would compete with other requests for cores.
+    options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     # Memory patterns are stored per input shape, and prompts can have any length.

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+# Bound on a heavy-tailed innovation, in standard deviations.
+LARGEST = 30.0
+
 
 def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | tuple[int, ...]) -> np.ndarray:
     """Sample a log-uniform distribution between two positive numbers."""
@@ -24,10 +27,10 @@ def choose(rng: np.random.Generator, weights: Mapping[Any, float], count: int) -
     return np.array(list(weights))[np.searchsorted(chances, rng.random(count) * chances[-1], side="right")]
 
 
-def heavy(rng: np.random.Generator, freedom: np.ndarray, shape: tuple[int, int], largest: float = 30.0) -> np.ndarray:
-    """Sample Student's t `[B, N]` with unit variance and `[B]` degrees of freedom above 2, bounded by `largest`."""
+def heavy(rng: np.random.Generator, freedom: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Sample Student's t `[B, N]` with unit variance and `[B]` degrees of freedom above 2, bounded by LARGEST."""
     values = rng.standard_t(freedom[:, None], shape) * np.sqrt(1 - 2 / freedom)[:, None]
-    return np.clip(values, -largest, largest)
+    return np.clip(values, -LARGEST, LARGEST)
 
 
 def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: float = 0.25) -> np.ndarray:
