@@ -232,8 +232,7 @@ WITHOUT: dict[str, tuple[set[str], str]] = {
         {"numpy", "onnxruntime", "tokenizers", "fastapi"},
         "import rfa.service.server, rfa.service.process.health, rfa.service.process.supervisor",
     ),
-    "the runtime": (NOT_INSTALLED_FOR_SERVING | NOT_FOR_SERVING, RUNTIME),
-    "serving": (NOT_INSTALLED_FOR_SERVING | NOT_FOR_SERVING, SERVING),
+    "the runtime and serving": (NOT_INSTALLED_FOR_SERVING | NOT_FOR_SERVING, f"{RUNTIME}\n{SERVING}"),
     "fitting": (NOT_INSTALLED_FOR_SERVING - {"scipy"} | {"holidays"}, FIT),
     "the model": ({"triton", "numba", "scipy", "onnx", "onnxscript", "matplotlib", "rfa.benchmarks"}, MODEL),
 }
