@@ -42,6 +42,7 @@ ssl.create_default_context = functools.cache(ssl.create_default_context)  # type
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
 settings.load_profile("repeatable")
 # Constants drawn from loaded modules would make examples depend on other tests.
 providers._get_local_constants = lambda: providers._local_constants
@@ -77,6 +78,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples of each property in `make test`. A test that names their number keeps it."""
+    if is_quick(config):
+        settings.load_profile("quick")
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Return whether this is `make test`."""
+    return bool(config.getoption("markexpr") == "not slow")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile before the workers collect the tests, because each would wait for the compiler."""
     if session.config.getoption("numprocesses", None):
@@ -87,7 +99,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files without tests for `make test`, which would cost each worker seconds."""
     place = str(collection_path.relative_to(ROOT)) + ("/" if collection_path.is_dir() else "")
-    return True if config.getoption("markexpr") == "not slow" and place in LONG else None
+    return True if is_quick(config) and place in LONG else None
 
 
 # Before pytest deselects slow tests.
