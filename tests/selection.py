@@ -104,7 +104,7 @@ LONGEST = (
 )
 # Maximum number of cases of a test in these folders, except where each case is a different request or file.
 THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
-MOST_CASES = 4
+MOST_CASES = 3
 
 
 def mark_slow(items: Sequence[pytest.Item]) -> None:
