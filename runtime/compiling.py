@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import numba
 import numba.core.event
+from numba.core.compiler_lock import global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # A function that compiles kernels, and the module whose file is locked meanwhile. None takes no lock.
@@ -63,9 +64,33 @@ def cached_inline_jit(*modules: ModuleType) -> Callable[[Function], Function]:
 def _cached(modules: tuple[ModuleType, ...], options: dict[str, Any], function: Function) -> Function:
     function.__qualname__ = f"{function.__name__}_{source_digest(*modules, sys.modules[function.__module__])}"
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        kernel = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # without a writable directory, every process compiles for itself
         return numba.njit(**options)(function)  # type: ignore[no-any-return]
+    lock = Path(kernel._cache.cache_path) / f"{function.__module__}.{function.__qualname__}.lock"
+    kernel.compile = partial(_compile_once, kernel.compile, lock)
+    return kernel  # type: ignore[no-any-return]
+
+
+def _compile_once(compile_kernel: Callable[[Any], Any], lock: Path, signature: Any) -> Any:
+    """Compile a kernel or load it from the cache, one process at a time. The others then find it in the cache."""
+    with global_compiler_lock, _held(lock):
+        return compile_kernel(signature)
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Lock a file of the cache. Where that is not possible, each process compiles for itself."""
+    try:
+        lock.parent.mkdir(exist_ok=True)
+        file = lock.open("ab")
+    except OSError:
+        yield
+        return
+    with file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def source_digest(*modules: ModuleType) -> str:

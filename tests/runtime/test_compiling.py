@@ -78,18 +78,31 @@ if __name__ == "__main__":
 """
 
 
-def test_a_cached_inline_function_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
-    (tmp_path / "module_of_kernels.py").write_text(MODULE)
+def started(folder: Path, name: str, result: float) -> subprocess.Popen[str]:
+    """A process that calls a kernel of MODULE."""
+    (folder / "module_of_kernels.py").write_text(MODULE)
+    path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "module_of_kernels.py", name, str(result)], cwd=folder,
+        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
+
+def ended(process: subprocess.Popen[str]) -> list[str]:
+    """What it compiled."""
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return out.split()
+
+
+def test_processes_that_call_a_kernel_together_compile_it_once(tmp_path: Path) -> None:
+    processes = [started(tmp_path, "made_of_it", 7.0) for _ in range(3)]
+    assert sorted(map(ended, processes)) == [[], [], ["made_of_it", "slow", "called"]]
+
+
+def test_a_cached_inline_function_is_compiled_once_for_all_kernels(tmp_path: Path) -> None:
     def compiled(name: str, result: float) -> list[str]:
-        command = [sys.executable, "module_of_kernels.py", name, str(result)]
-        path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
-        run = subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-            timeout=PATIENCE, check=False,
-        )  # fmt: skip
-        assert run.returncode == 0, run.stderr
-        return run.stdout.split()
+        return ended(started(tmp_path, name, result))
 
     assert compiled("slow", 6.0) == ["slow", "called"]
     assert compiled("made_of_it", 7.0) == ["made_of_it", "called"]
