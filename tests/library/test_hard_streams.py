@@ -22,11 +22,18 @@ def missed(values):
     return np.abs(reported - truth[ROWS:]).mean() / np.abs(values[ROWS - 2] - truth[ROWS:]).mean()
 
 
-@pytest.mark.parametrize("value", [1e3, 1e12])
-@pytest.mark.parametrize("at", [0, 20, 200, ROWS - 6])
+def test_a_season_is_forecast():
+    assert missed(season()[1][:ROWS]) < 0.1
+
+
+# Every place, and both values.
+IMPOSSIBLE = [(0, 1e12), (20, 1e3), (200, 1e12), (ROWS - 6, 1e3)]
+OTHERS = [pytest.param(at, 1e15 / value, marks=pytest.mark.slow) for at, value in IMPOSSIBLE]
+
+
+@pytest.mark.parametrize(("at", "value"), [*IMPOSSIBLE, *OTHERS])
 def test_one_impossible_value_does_not_carry_a_forecast_away(at, value):
     values = season()[1][:ROWS]
-    assert missed(values) < 0.1
     values[at] = value
     assert missed(values) < 0.2
 
