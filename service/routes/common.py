@@ -25,8 +25,13 @@ from rfa.service.errors import (
     ErrorReply,
     InternalError,
     InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
     NotReady,
+    Overloaded,
+    PayloadTooLarge,
     ServiceError,
+    UnsupportedMediaType,
     as_service_error,
 )
 
@@ -57,6 +62,12 @@ async def get_engine(request: Request) -> Engine:
 
 
 EngineDep = Annotated[Engine, Depends(get_engine)]
+
+
+# Errors of the routes whose body names a model.
+BODY_ERRORS: tuple[type[ServiceError], ...] = (
+    InvalidRequest, MethodNotAllowed, NotFound, NotReady, Overloaded, PayloadTooLarge, UnsupportedMediaType,
+)  # fmt: skip
 
 
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:

@@ -25,15 +25,17 @@ from rfa.service.errors import (
     Conflict,
     EngineFailure,
     InvalidRequest,
-    MethodNotAllowed,
-    NotFound,
-    NotReady,
-    Overloaded,
-    PayloadTooLarge,
-    UnsupportedMediaType,
 )
 from rfa.service.memory import lease_of
-from rfa.service.routes.common import SSE, EngineDep, document_response, encode_document, error_responses, open_stream
+from rfa.service.routes.common import (
+    BODY_ERRORS,
+    SSE,
+    EngineDep,
+    document_response,
+    encode_document,
+    error_responses,
+    open_stream,
+)
 from rfa.service.routes.state import StateExchange, choose_seed, open_exchange
 from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.text_replies import (
@@ -48,17 +50,7 @@ from rfa.service.schemas.text_replies import (
 from rfa.service.schemas.text_requests import GenerateParameters, GenerateRequest
 
 router = APIRouter(route_class=StrictJSONRoute)
-MODEL_ERRORS = error_responses(
-    NotFound,
-    MethodNotAllowed,
-    Conflict,
-    PayloadTooLarge,
-    UnsupportedMediaType,
-    InvalidRequest,
-    Overloaded,
-    EngineFailure,
-    NotReady,
-)
+MODEL_ERRORS = error_responses(*BODY_ERRORS, Conflict, EngineFailure)
 
 
 @router.post(

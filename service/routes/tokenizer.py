@@ -14,12 +14,16 @@ from rfa.service.errors import (
     MethodNotAllowed,
     NotFound,
     NotReady,
-    Overloaded,
-    PayloadTooLarge,
-    UnsupportedMediaType,
 )
 from rfa.service.memory import lease_of
-from rfa.service.routes.common import EngineDep, document_response, encode_document, error_responses, json_response
+from rfa.service.routes.common import (
+    BODY_ERRORS,
+    EngineDep,
+    document_response,
+    encode_document,
+    error_responses,
+    json_response,
+)
 from rfa.service.routes.token_texts import token_name
 from rfa.service.schemas.chat_template import CHAT_TEMPLATE
 from rfa.service.schemas.openai import LONGEST_MODEL_NAME
@@ -33,9 +37,7 @@ from rfa.service.schemas.tokenizer import (
 from rfa.service.settings import LimitSettings
 
 router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
-ERRORS = error_responses(
-    NotFound, MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType, InvalidRequest, Overloaded, NotReady
-)
+ERRORS = error_responses(*BODY_ERRORS)
 # Memory per byte of text or per token, until the reply is sent.
 BYTES_EACH = 32
 
