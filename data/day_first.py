@@ -10,8 +10,9 @@ import numpy as np
 
 from rfa.data.clock import AmbiguousDates, read_clock
 from rfa.data.clock_choice import date_columns, sample
-from rfa.data.clock_numbers import words_of
-from rfa.data.numbers import SEPARATORS_WITH_DECIMAL_COMMA, NumberFormat
+from rfa.data.clock_numbers import DAY, words_of
+from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
+from rfa.data.numbers import NumberFormat
 from rfa.data.table import Table
 
 # Words in headers of languages that write the day first.
@@ -26,6 +27,7 @@ CURRENCIES: Final = ("€", "£")
 # differ by a tenth.
 FEWEST_STEPS: Final = 6
 NEAR: Final = 0.1
+LEAST_YEAR: Final = 300 * DAY
 
 
 def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
@@ -45,24 +47,29 @@ def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) 
         if len(fits) == 1:
             return fits[0], f"in the order of {clock!r}"
     if (regular := _only_regular(cells, formats)) is not None:
-        return regular, "otherwise the steps between rows would differ"
+        return regular
     day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
     reason = _reason(table)
     return (day_first[0], f"day first, as {reason}") if len(day_first) == 1 and reason else None
 
 
-def _only_regular(column: Any, formats: Sequence[str]) -> str | None:
-    """Return the only format in which all steps between different times are about equal, or None if there is not
-    exactly one.
+def _only_regular(column: Any, formats: Sequence[str]) -> tuple[str, str] | None:
+    """Return the only format in which all steps between different times are about equal, and the reason, or None if
+    there is not exactly one. Steps of days are preferred to steps of years.
     """
-    found = []
+    found: dict[str, float] = {}
     for form in formats:
         times = read_clock(column, "", zone="UTC", time_format=form, rows=np.arange(len(column))).stamps
         steps = np.diff(np.unique(np.asarray(times, np.float64)))
         usual = float(np.median(steps)) if len(steps) >= FEWEST_STEPS else 0.0
         if usual and (np.abs(steps - usual) <= NEAR * usual).all():
-            found.append(form)
-    return found[0] if len(found) == 1 else None
+            found[form] = usual
+    days = [form for form, usual in found.items() if usual < LEAST_YEAR]
+    chosen = days or list(found)
+    if len(chosen) != 1:
+        return None
+    reason = "the steps between rows would differ" if len(found) == 1 else "rows would be years apart"
+    return chosen[0], f"otherwise {reason}"
 
 
 def _format_of(column: Any, name: str) -> str | None:

@@ -10,26 +10,23 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_choice import clock_column
+from rfa.data.number_forms import (
+    MARKS,
+    PLAIN,
+    RULES,
+    SEPARATORS_WITH_DECIMAL_COMMA,
+    all_have_points,
+    choose_rule,
+    fits,
+    has_point,
+    may_have_thousands_points,
+)
 from rfa.data.table import MISSING, Table, combine_chunks
 from rfa.data.units import NOT_ZERO, split_units
 
 # Thousands separators other than point and comma.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
 MONEY: Final = r"\p{Sc}"
-EXPONENT: Final = r"([eE][+-]?\d+)?"
-PLAIN: Final = rf"^[+-]?(\d+\.?\d*|\.\d+){EXPONENT}$"
-# A group that begins with 0 is not followed by a thousands separator, so 0,238 has a decimal comma.
-DECIMAL_COMMA: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+(,\d+)?|\d+(,\d+)?|,\d+){EXPONENT}$"
-THOUSANDS: Final = rf"^[+-]?([1-9]\d{{0,2}}((,\d{{2}})*|(,\d{{3}})*),\d{{3}}(\.\d*)?|\d+\.?\d*|\.\d+){EXPONENT}$"
-POINTS: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+|\d+){EXPONENT}$"
-# Plain numbers whose points may separate thousands.
-MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
-# Cell separators of files with decimal commas.
-SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
-# The order in which rules are tried, with a decimal comma and with a decimal point.
-RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
-ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
-FIRST: Final = 1000
 # Maximum length of a word that marks missing values in most cells of a column, and minimum number of different numbers
 # next to it.
 LONGEST_MARK, FEWEST_NUMBERS = 4, 5
@@ -41,7 +38,11 @@ SIGNS: Final = (
     (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as before it"),
     (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the bound"),
     (r"^([+-])\s+([\d.])", r"\1\2", "blanks after a sign are left out"),
-    (r"^([+-]?[\d.,]*\d[.]?)\s*[*#†‡]+$", r"\1", "* # † ‡ after a number mark it, and are left out"),
+    (
+        r"^([+-]?[\d.,]*\d[.]?)\s*(?:[*#†‡]+|\[\w{1,3}\]|\(\pL{1,2}\)|[¹²³⁰⁴-⁹ᵃ-ᶻ]+)$",
+        r"\1",
+        "marks after numbers, such as * [1] (p) ¹, are left out",
+    ),
 )
 # Letters after a number and a blank, such as Eurostat's for provisional, estimated and break, but not units or
 # multiples.
@@ -53,7 +54,6 @@ SWITCHES: Final = (
     ("wahr", "falsch"), ("ja", "nein"), ("ja", "nee"), ("oui", "non"), ("vrai", "faux"), ("sí", "no"),
     ("vero", "falso"), ("detected", "clear"), ("up", "down"), ("enabled", "disabled"),
 )  # fmt: skip
-MARKS: Final = {"": ".", "points": ",", "decimal comma": ",", "thousands": "."}
 
 RULE_NOTES: Final = {
     "": "", "decimal comma": "decimal commas", "thousands": "commas separate thousands",
@@ -114,12 +114,15 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
     import pyarrow.compute as pc
 
     table = writing.table
-    if (values := _plain_numbers(table.columns[name])) is not None:
-        return Numbers(values)
+    if (plain := _plain_numbers(table.columns[name])) is not None:
+        values, cells = plain
+        points, note = _resolve_points("", cells, writing)
+        if not points:
+            return Numbers(values, (f"column {name!r}: {note}",) if note else ())
     texts, notes = _present(table.columns[name], writing.missing)
     cells, units, odd = texts, None, np.array([], int)
     rule: str | None = ""
-    if not _fits(texts, PLAIN):
+    if not fits(texts, PLAIN):
         if writing.reads_switches:
             texts, more = _switches_among_numbers(texts)
             notes += more
@@ -136,7 +139,7 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
             return None
         odd = np.flatnonzero(is_odd.to_numpy())
         cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
-        rule, notes = _rule(cells, table.separator), [*signs, *notes]
+        rule, notes = choose_rule(cells, table.separator), [*signs, *notes]
     if rule is None:
         raise ValueError(
             f"column {name!r} mixes decimal points and decimal commas; use one of them, or choose columns with --column"
@@ -150,8 +153,9 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
     return Numbers(read.values if units.factors is None else read.values * units.factors, read.notes, units.unit)
 
 
-def _plain_numbers(column: Any) -> np.ndarray | None:
-    """Return the numbers of a column that has only plain finite numbers and empty cells, or None for others.
+def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
+    """Return the numbers of a column that has only plain finite numbers and empty cells, and the cells with null for
+    empty ones, or None for others.
 
     This is the fast path for most files.
     """
@@ -165,7 +169,7 @@ def _plain_numbers(column: Any) -> np.ndarray | None:
     except pa.ArrowInvalid:
         return None
     is_finite = int(np.isfinite(values).sum()) == len(cells) - cells.null_count
-    return values if is_finite and not _may_have_thousands_points(cells) else None
+    return (values, cells) if is_finite else None
 
 
 def _is_odd(cells: Any, texts: Any) -> Any:
@@ -243,20 +247,6 @@ def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
     return pc.if_else(is_missing, pa.scalar(None, pa.string()), cells), note
 
 
-def _fits(cells: Any, form: str) -> bool:
-    import pyarrow.compute as pc
-
-    # The first cells suffice to reject most columns.
-    parts = (cells.slice(0, FIRST), cells) if len(cells) > FIRST else (cells,)
-    return all(pc.all(pc.match_substring_regex(part, form), min_count=0).as_py() for part in parts)
-
-
-def _rule(cells: Any, separator: str | None) -> str | None:
-    """Return the first rule that fits every cell."""
-    order = RULES if separator in SEPARATORS_WITH_DECIMAL_COMMA else ORDER_WITH_POINT
-    return next((rule for rule in order if _fits(cells, RULES[rule])), None)
-
-
 def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, str]:
     """Return the rule for plain numbers whose points may separate thousands, such as 999 and 1.007, and a note if it is
     uncertain.
@@ -264,11 +254,11 @@ def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, 
     The decimal marks of other columns decide. Without any, points are decimal points, which is uncertain if some
     numbers have none.
     """
-    if rule or not _may_have_thousands_points(cells):
+    if rule or not may_have_thousands_points(cells):
         return rule, ""
     if writing.decimal_marks == {","}:
         return "points", ""
-    return "", "" if writing.decimal_marks == {"."} or _all_have_points(cells) else AMBIGUOUS_POINTS
+    return "", "" if writing.decimal_marks == {"."} or all_have_points(cells) else AMBIGUOUS_POINTS
 
 
 def _decimal_mark(column: Any, separator: str | None) -> str:
@@ -280,32 +270,18 @@ def _decimal_mark(column: Any, separator: str | None) -> str:
 
     if not pa.types.is_string(column.type):
         return ""
-    cells, _ = _present(column)
-    if not _fits(cells, PLAIN):
-        cells, _ = _strip_symbols(cells)
-    rule = _rule(cells, separator)
-    if rule != "":
-        return "" if rule is None else MARKS[rule]
-    if _may_have_thousands_points(cells):
-        return "," if separator in SEPARATORS_WITH_DECIMAL_COMMA and not _all_have_points(cells) else ""
-    return "." if _has_point(cells) else ""
-
-
-def _may_have_thousands_points(cells: Any) -> bool:
-    """Return whether the points of plain numbers may separate thousands."""
-    return _fits(cells, MAY_HAVE_POINTS) and _has_point(cells)
-
-
-def _has_point(cells: Any) -> bool:
-    """Return whether a number has a point."""
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.match_substring(cells, "."), min_count=0).as_py())
-
-
-def _all_have_points(cells: Any) -> bool:
-    """Return whether every number has a point."""
-    return _fits(cells, r"\.")
+    if (plain := _plain_numbers(column)) is not None:
+        cells = plain[1]
+    else:
+        cells, _ = _present(column)
+        if not fits(cells, PLAIN):
+            cells, _ = _strip_symbols(cells)
+        rule = choose_rule(cells, separator)
+        if rule != "":
+            return "" if rule is None else MARKS[rule]
+    if may_have_thousands_points(cells):
+        return "," if separator in SEPARATORS_WITH_DECIMAL_COMMA and not all_have_points(cells) else ""
+    return "." if has_point(cells) else ""
 
 
 def _strip_symbols(cells: Any) -> tuple[Any, list[str]]:
