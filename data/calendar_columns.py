@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import numeric_sample
+from rfa.data.clock_choice import numeric_sample, sample
 from rfa.data.clock_numbers import are_dates, are_times_of_day
+from rfa.data.month_names import LANGUAGES, names
 
 # Names of the columns of a file without a header: year, month, day and hour.
 UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
 # Maximum number of decreasing dates in columns that only their content shows to be a calendar.
 MOST_BACK: Final = 0.1
 MONTHS: Final = 12
+MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
 
 
 def is_calendar(columns: Mapping[str, Any]) -> bool:
@@ -75,3 +78,44 @@ def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
         if are_times_of_day(times) and times.max() >= 100 and (np.diff(moments) >= 0).all():
             return date, clock
     return None
+
+
+def half_hours(numbers: Any) -> Any:
+    """Return the beginnings of the half-hours of a day, which are counted from 1, as text such as 00:30."""
+    import pyarrow as pa
+
+    texts = [None if n is None else f"{(n - 1) // 2:02d}:{30 * ((n - 1) % 2):02d}" for n in numbers.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def months_of(column: Any) -> dict[str, int]:
+    """Return the months of a column's distinct cells. It is empty unless they are names in one language, or codes such
+    as M01.
+    """
+    import pyarrow as pa
+
+    cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
+    if cells and all(re.fullmatch(MONTH_CODE, cell) for cell in cells):
+        return {cell: int(cell[1:]) for cell in cells}
+    for language in LANGUAGES if cells else ():
+        numbers = {name: k for k, month in enumerate(names(language), start=1) for name in month}
+        found = {cell: numbers.get(cell.strip(". ").lower(), 0) for cell in cells}
+        if all(found.values()):
+            return found
+    return {}
+
+
+def month_numbers(column: Any) -> Any:
+    """Return month names as numbers. Other columns are unchanged."""
+    import pyarrow as pa
+
+    months = months_of(column)
+    if not months:
+        return column
+    texts = (str(cell or "").strip() for cell in column.to_pylist())
+    return pa.chunked_array([pa.array([str(months[text]) if text in months else None for text in texts], pa.string())])
+
+
+def write_month(number: int, column: Any) -> str:
+    """Return the name of a month as the column writes it, or a number if it does not occur."""
+    return next((cell for cell, month in months_of(column).items() if month == number), str(number))

@@ -26,6 +26,7 @@ from rfa.data.clock_numbers import (
 from rfa.data.durations import elapsed
 from rfa.data.epochs import DAY, origin_and_unit, parse_form, to_seconds
 from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
+from rfa.data.month_names import PERSIAN
 from rfa.data.time_formats import PLAIN_TEXT, candidate_formats, parse
 from rfa.data.units import TIMES
 
@@ -140,7 +141,8 @@ def read_clock(
         return _numbers(column, name, rows, zone, time_format)
     if not pa.types.is_string(column.type):
         raise ValueError(f"column {name!r} has type {column.type}, which is neither numbers nor dates")
-    if time_format is None and (stamps := cast_iso(column)) is not None and not stamps.null_count:
+    is_iso = time_format is None and not (len(column) and PERSIAN.match((column[0].as_py() or "").strip()))
+    if is_iso and (stamps := cast_iso(column)) is not None and not stamps.null_count:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     cells = _plain_text(column)
     is_empty = pc.equal(cells, "")
@@ -175,7 +177,7 @@ def read_clock(
         )
     if (since := _elapsed(cells, name, rows)) is not None:
         return since
-    if (stamps := parse_iso(cells)) is not None:
+    if is_iso and (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
     return _guess_format(cells, name, zone, rows, np.array([], int) if begins is None else begins)
 

@@ -38,9 +38,11 @@ UNIX_WORDS: Final = frozenset((
     "times", "timestamps", "dates",
 ))  # fmt: skip
 ELAPSED_WORDS: Final = frozenset((
-    "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "second", "seconds", "sec",
+    "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "second", "seconds", "sec", "secs",
 ))  # fmt: skip
 RELATIVE_WORDS: Final = frozenset(("relative", "elapsed", "rel", "since"))
+# Names of times since a start, in rows that need not be in their order.
+OFFSET_NAMES: Final = ("offset", "elapsed")
 # Minimum number of rows for a column of evenly spaced numbers to be the time column without a matching name.
 FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
@@ -219,9 +221,12 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
                 f"column {name!r}: {unknown!r} may be a time in an unknown format; give --time {name!r} "
                 f"--time-format and its format, such as '%d.%m.%Y %H:%M', or {choose}"
             )
-        if len(columns) > 1 and _may_be_clock(column):
+        is_offset = name.strip().lower() in OFFSET_NAMES and numbers is not None and len(set(numbers.tolist())) > 2
+        if len(columns) > 1 and (_may_be_clock(column) or is_offset):
             given = " or ".join([f"--time {name!r}", *(f"--time-format {form!r}" for form in forms)])
-            raise ValueError(f"column {name!r} increases and may be the time; give {given}, or {choose}")
+            raise ValueError(
+                f"column {name!r} {'increases and ' if not is_offset else ''}may be the time; give {given}, or {choose}"
+            )
     named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
     if len(named) > 2 and 2 * len(named) >= len(columns):
         raise ValueError(
@@ -267,7 +272,11 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
         is_elapsed = is_elapsed or time_unit(name) is not None
         if is_elapsed and len(numbers) > 2 and (np.diff(numbers) > 0).all():
             return name
-        if len(columns) > 1 and ((position == 0 and _is_even(column)) or (is_unix(numbers) and _is_even(column))):
+    if len(columns) < 2:
+        return None
+    for position, (name, column) in enumerate(columns.items()):
+        numbers = numeric_sample(column)
+        if numbers is not None and ((position == 0 and _is_even(column)) or (is_unix(numbers) and _is_even(column))):
             return name
     return None
 

@@ -70,11 +70,14 @@ def with_points(column: Any) -> Any:
 
 
 def time_unit(name: str) -> tuple[str, float] | None:
-    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s` or `t_min`, and its seconds, or None
-    without one.
+    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its
+    seconds, or None without one.
     """
+    name = re.sub(r"(?i)\b(?:seconds|minutes|hours|days)\b", lambda word: word[0].lower(), name)
+    joined = re.fullmatch(r"(.*[a-z])(US|Us|MS|Ms|Sec)", name.strip())
+    name = f"{joined[1]}_{joined[2].lower()}" if joined else name
     found = re.search(rf"[(\[/_ ]\s*({'|'.join(map(re.escape, TIMES))})\s*[)\]]?$", name.strip())
-    return (found[1], TIMES[found[1]]) if found and words_of(name[: found.start()]) & RUNNING_WORDS else None
+    return (found[1], TIMES[found[1]]) if found and words_of(name[: found.start()]) & {*RUNNING_WORDS, "x"} else None
 
 
 def words_of(name: str) -> set[str]:

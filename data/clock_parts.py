@@ -9,10 +9,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.calendar_columns import UNNAMED, are_hours, are_months, compact_pair, days_of, is_calendar
+from rfa.data.calendar_columns import (
+    UNNAMED,
+    are_hours,
+    are_months,
+    compact_pair,
+    days_of,
+    half_hours,
+    is_calendar,
+    month_numbers,
+    months_of,
+    write_month,
+)  # fmt: skip
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import YEAR_WORDS, words_of
-from rfa.data.month_names import LANGUAGES, names
+from rfa.data.counted_pairs import GPS_WEEK, SECOND, find_pair, join_pair, split_pair
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
@@ -25,10 +36,11 @@ SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
 # Formats in columns named date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
-MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
 COMPACT_DATE: Final = r"(19|20)\d{6}"
 # Years next to a column of month names.
 PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
+# The half-hours of a day from 1 on, as electricity markets count them.
+HALF_HOUR: Final = "half_hour"
 # Names and range of the numbers of each part.
 NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
     "year": (YEAR_WORDS, 1500, 2200),
@@ -51,6 +63,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
         )), 0, 24,
     ),
     "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
+    HALF_HOUR: (frozenset(("settlement period", "settlement_period", "settlementperiod", "sp")), 1, 48),
     "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
 }  # fmt: skip
 # The parts that follow a year, and how they are joined. The first match is used.
@@ -97,6 +110,9 @@ class ClockParts:
         if "zone" in self.columns:
             return f"the offsets of the times are those of column {self.columns['zone']!r}"
         named = " and ".join(repr(name) for name in self.columns.values())
+        if SECOND in self.columns:
+            kind = "GPS weeks, without leap seconds," if GPS_WEEK in self.columns else "modified Julian days"
+            return f"{kind} and seconds, in the columns {named}, are joined"
         ending = "; hours of 1 to 24 are read as their beginning" if ENDING in self.columns else ""
         return f"date and time of day, in the columns {named}, are joined{ending}"
 
@@ -104,6 +120,8 @@ class ClockParts:
         """Return the joined text of each row, or null where a part is missing or not a number."""
         import pyarrow.compute as pc
 
+        if SECOND in self.columns:
+            return join_pair(next(iter(self.columns)), *(columns[name] for name in self.columns.values()))
         parts = [_part_text(kind, columns[name]) for kind, name in self.columns.items()]
         texts = re.split(r"\{\}", self.join)
         found = pc.binary_join_element_wise(parts[0], texts[1], "")
@@ -116,6 +134,9 @@ class ClockParts:
         if "zone" in self.columns:
             moment, zone = self.columns.values()
             return {moment: unzoned(texts), zone: zone_cells(texts, columns[zone])}
+        if SECOND in self.columns:
+            cells = split_pair(next(iter(self.columns)), texts, *(columns[name] for name in self.columns.values()))
+            return dict(zip(self.columns.values(), cells, strict=True))
         whole = [text.partition(".")[0] for text in texts] if "millisecond" in self.columns else texts
         return {
             name: _part_cells(kind, texts if kind == "millisecond" else whole, columns[name])
@@ -144,14 +165,18 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         )
     ):
         return _with_milliseconds({"date": lower["date"], "clock": lower["time"]}, lower, columns)
-    hours = _numbered("hour", lower, columns)
+    hours = _numbered("hour", lower, columns) or _numbered(HALF_HOUR, lower, columns)
     dates, clocks = (sorted(each, key=lambda name: not words_of(name) & {"utc", "gmt"}) for each in (dates, clocks))
     if dates and (clocks or hours) and _repeats(columns[dates[0]]):
         if clocks:
             return _with_milliseconds({"date": dates[0], "clock": clocks[0]}, lower, columns)
+        if hours == _numbered(HALF_HOUR, lower, columns):
+            return ClockParts({"date": dates[0], HALF_HOUR: str(hours)}, "{} {}")
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
     if (compact := _compact_parts(columns)) is not None:
         return compact
+    if (pair := find_pair(columns)) is not None:
+        return ClockParts(pair, "")
     if is_calendar(columns):
         return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
     if not dates and (found := _by_content(columns, clocks)) is not None:
@@ -210,41 +235,8 @@ def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -
 
 def _month_names(kind: str, columns: Mapping[str, Any]) -> str | None:
     """Return the first column of month names."""
-    found = (name for name, column in columns.items() if kind == "month" and len(_months_of(column)) > 1)
+    found = (name for name, column in columns.items() if kind == "month" and len(months_of(column)) > 1)
     return next(found, None)
-
-
-def _months_of(column: Any) -> dict[str, int]:
-    """Return the months of a column's distinct cells. It is empty unless they are names in one language, or codes such
-    as M01.
-    """
-    import pyarrow as pa
-
-    cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
-    if cells and all(re.fullmatch(MONTH_CODE, cell) for cell in cells):
-        return {cell: int(cell[1:]) for cell in cells}
-    for language in LANGUAGES if cells else ():
-        numbers = {name: k for k, month in enumerate(names(language), start=1) for name in month}
-        found = {cell: numbers.get(cell.strip(". ").lower(), 0) for cell in cells}
-        if all(found.values()):
-            return found
-    return {}
-
-
-def _month_numbers(column: Any) -> Any:
-    """Return month names as numbers. Other columns are unchanged."""
-    import pyarrow as pa
-
-    months = _months_of(column)
-    if not months:
-        return column
-    texts = (str(cell or "").strip() for cell in column.to_pylist())
-    return pa.chunked_array([pa.array([str(months[text]) if text in months else None for text in texts], pa.string())])
-
-
-def _write_month(number: int, column: Any) -> str:
-    """Return the name of a month as the column writes it, or a number if it does not occur."""
-    return next((cell for cell, month in _months_of(column).items() if month == number), str(number))
 
 
 def _match(column: Any, pattern: str) -> bool:
@@ -260,7 +252,7 @@ def _bare(kind: str, column: Any) -> Any:
     import pyarrow.compute as pc
 
     if kind == "month":
-        return _month_numbers(column)
+        return month_numbers(column)
     if kind not in ("quarter", "week") or not pa.types.is_string(column.type):
         return column
     return pc.replace_substring_regex(column, r"^\s*(Q|T|W|KW ?)(\d)", r"\2")
@@ -298,6 +290,8 @@ def _part_text(kind: str, column: Any) -> Any:
         numbers = pc.cast(pc.cast(cells, pa.float64()), pa.int64())
     except pa.ArrowInvalid as error:
         raise ValueError(f"the {kind} of a time is not a number: {error}; name the time column with --time") from None
+    if kind == HALF_HOUR:
+        return half_hours(numbers)
     numbers = pc.subtract(numbers, 1) if kind == ENDING else numbers
     return pc.utf8_lpad(pc.cast(numbers, pa.string()), WIDTHS.get(kind, 2), padding="0")
 
@@ -322,12 +316,14 @@ def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
             is_half = [text[-1].strip(".").lower() in ("am", "pm", "a.m", "p.m") for text in split]
             return pa.array([" ".join(text[-1 - half :]) for half, text in zip(is_half, split, strict=True)])
         return pa.array([" ".join(text[:spaces]) for text in split]).cast(column.type)
-    found = [re.search(PLACES["hour" if kind == ENDING else kind], text) for text in texts]
+    found = [re.search(PLACES["hour" if kind in (ENDING, HALF_HOUR) else kind], text) for text in texts]
     numbers = [int(match[1]) + (kind == ENDING) for match in found if match]
+    if kind == HALF_HOUR:
+        numbers = [2 * hour + ("30" in text[-5:]) + 1 for hour, text in zip(numbers, texts, strict=True)]
     if not pa.types.is_string(column.type):
         return pa.array(numbers).cast(column.type)
-    if kind == "month" and _months_of(column):
-        return pa.array([_write_month(number, column) for number in numbers])
+    if kind == "month" and months_of(column):
+        return pa.array([write_month(number, column) for number in numbers])
     cells = sample(column).to_pylist()
     letters = re.match(r"\D*", cells[0])
     width = max(map(len, cells)) - len(letters[0]) if letters and min(map(len, cells)) == max(map(len, cells)) else 1
@@ -348,7 +344,9 @@ def _has_time_of_day(column: Any) -> bool:
 
     if pa.types.is_timestamp(column.type):
         return True
-    return not pa.types.is_date(column.type) and any(":" in cell for cell in sample(column).to_pylist())
+    return not pa.types.is_date(column.type) and any(
+        ":" in cell and not re.fullmatch(r"\d\d:\d\d:\d{4}", cell) for cell in sample(column).to_pylist()
+    )
 
 
 def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from functools import cache
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ LANGUAGES: Final = {
     "th": "มกราคม ม.ค,กุมภาพันธ์ ก.พ,มีนาคม มี.ค,เมษายน เม.ย,พฤษภาคม พ.ค,มิถุนายน มิ.ย,กรกฎาคม ก.ค,สิงหาคม ส.ค,"
     "กันยายน ก.ย,ตุลาคม ต.ค,พฤศจิกายน พ.ย,ธันวาคม ธ.ค",
     "tw": "",
+    "fa": "",
     "ja": ",".join(f"{month}月" for month in range(1, 13)),
 }  # fmt: skip
 # The years before the first year of Japanese eras, the latest era first.
@@ -50,6 +52,12 @@ GREGORIAN: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 # Years of Taiwan's calendar, as in 113/01/31, and how many years they are behind.
 MINGUO: Final = re.compile(r"^(\d{2,3})(?=[/-]\d{1,2}[/-]\d{1,2}\b|年)")
 BEHIND: Final = 1911
+# Dates of the Persian calendar from 1941 to 2041, such as 1402/10/01, and dates of the usual one.
+PERSIAN: Final = re.compile(r"(?<!\d)(13[2-9]\d|14[01]\d)([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
+YEAR_FIRST: Final = re.compile(r"(?<!\d)(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
+# Of 33 years, those before a leap day; and the day before the Persian year 0, as Python counts days.
+LEAP_YEARS: Final = (1, 5, 9, 13, 17, 22, 26, 30)
+DAY_BEFORE_PERSIAN: Final = 226_529
 # Words between the parts of a date, ordinal signs, and the name of a weekday in front.
 FILLERS: Final = (
     (re.compile(r"(\d) de ([^\W\d_])", re.IGNORECASE), r"\1 \2"),
@@ -70,12 +78,37 @@ def languages_of(cell: str) -> list[str]:
     """Return the languages that have the month name in a cell."""
     if ERA.search(cell):
         return ["ja"]
+    if PERSIAN.match(cell):
+        return ["fa"]
     if BUDDHIST.search(cell):
         return ["th"]
     if re.match(r"1[01]\d\D", cell) and MINGUO.match(cell):
         return ["tw"]
     words = {word.lower() for word in re.findall(r"[^\W\d_]+", cell)}
     return [language for language in LANGUAGES if any(words & set(month) for month in names(language))]
+
+
+def _persian_day(year: int, month: int, day: int) -> int:
+    """Return a day of the Persian calendar as Python counts days."""
+    cycles, rest = divmod(year, 33)
+    leaps = len(LEAP_YEARS) * cycles + sum(each < rest for each in LEAP_YEARS)
+    return DAY_BEFORE_PERSIAN + 365 * year + leaps + 31 * (month - 1) - max(0, month - 7) + day
+
+
+def _from_persian(found: re.Match[str]) -> str:
+    year, month, day = int(found[1]), int(found[3]), int(found[4])
+    if not (1 <= month <= 12 and 1 <= day <= (31 if month < 7 else 30)):
+        return found[0]
+    return f"{date.fromordinal(_persian_day(year, month, day)):%Y{found[2]}%m{found[2]}%d}"
+
+
+def _to_persian(found: re.Match[str]) -> str:
+    moment = date(int(found[1]), int(found[3]), int(found[4]))
+    year = moment.year - 621
+    year -= moment.toordinal() < _persian_day(year, 1, 1)
+    days = moment.toordinal() - _persian_day(year, 1, 1)
+    month, day = (days // 31, days % 31) if days < 186 else (6 + (days - 186) // 30, (days - 186) % 30)
+    return f"{year}{found[2]}{month + 1:02d}{found[2]}{day + 1:02d}"
 
 
 @cache
@@ -89,6 +122,8 @@ def text_to_english(text: str, language: str) -> str:
         return ERA.sub(lambda era: f"{ERAS[era[1]] + (1 if era[2] == '元' else int(era[2]))}年", text)
     if language == "tw":
         return MINGUO.sub(lambda year: str(int(year[0]) + BEHIND), text)
+    if language == "fa":
+        return PERSIAN.sub(_from_persian, text)
     if language == "th":
         text = BUDDHIST.sub(lambda year: str(int(year[0]) - AHEAD), text)
     for pattern, plain in FILLERS:
@@ -113,6 +148,8 @@ def from_english(text: str, language: str) -> str:
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)
     if language == "tw":
         return GREGORIAN.sub(lambda year: str(int(year[0]) - BEHIND), text, count=1)
+    if language == "fa":
+        return YEAR_FIRST.sub(_to_persian, text, count=1)
     if language == "th":
         text = GREGORIAN.sub(lambda year: str(int(year[0]) + AHEAD), text)
         if not any(re.search(rf"\b{name}", text) for name in ENGLISH):

@@ -21,7 +21,7 @@ DATE_FORMATS: Final = (
     "%d-%m-%Y", "%m-%d-%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%b %d %Y", "%d %B %Y", "%B %d, %Y", "%d/%b/%Y", "%a, %d %b %Y", "%a %b %d %Y",
     "%b-%y", "%b %y", "%b-%Y", "%b %Y", "%b/%Y", "%B %Y", "%B-%Y", "%Y-%b", "%Y %b", "%Y %B", "%b'%y", "%Y-%b-%d",
-    "%d %b %y", "%d%b%Y", "%d%b%y", "%m/%Y", "%m.%Y",
+    "%d %b %y", "%d/%b/%y", "%d%b%Y", "%d%b%y", "%y%b%d", "%d:%m:%Y", "%m/%Y", "%m.%Y",
     "%Y.%m.%d.", "%Y. %m. %d.", "%Y. %m. %d", "%Y-%j",
     "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
@@ -42,8 +42,14 @@ AFTERNOON: Final = r"(?:下午|오후|午後)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
 # The name of a weekday before or after a numeric date.
 WEEKDAY: Final = r"^\pL{2,10}\.?,? +(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*)$"
 WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}) ?\(?\pL{1,3}\)?( \d{1,2}:.*)?$"
+# Unambiguous abbreviations of time zones that change by the season, behind a time of day, and their offsets.
+ABBREVIATED: Final = {
+    "EST": "-0500", "EDT": "-0400", "CDT": "-0500", "MST": "-0700", "MDT": "-0600", "PST": "-0800", "PDT": "-0700",
+    "CET": "+0100", "CEST": "+0200", "MEZ": "+0100", "MESZ": "+0200", "EET": "+0200", "EEST": "+0300",
+}  # fmt: skip
 # Replacements for the text that a pattern matches.
 PLAIN_TEXT: Final = (
+    *((rf"(:\d\d(?:\.\d+)?(?: ?[AaPp][Mm])?) {name}$", rf"\1 {offset}") for name, offset in ABBREVIATED.items()),
     (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
     (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
     (r"^(\d{4}-\d\d-\d\d)_(\d\d:)", r"\1 \2"), (r"(\.\d{6})\d{1,3}( [AaPp][Mm])$", r"\1\2"),
