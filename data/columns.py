@@ -20,6 +20,7 @@ from rfa.data.units import named
 COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
 COUNTER_WORDS: Final = UNIX_WORDS | ELAPSED_WORDS | {
     "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry", "obs",
+    "iteration", "step",
 }  # fmt: skip
 # Minimum number of rows for a column with a single value to be a constant.
 LEAST_ROWS: Final = 12
@@ -212,6 +213,8 @@ def leave_out_counters(
         return (is_enough and is_row(values)) or is_large or counts(name, values)
 
     only = next(iter(found.values.items())) if len(found.values) == 1 else None
+    if is_dated and only is not None and found.has_others and _are_times(only[1], times):
+        raise ValueError(f"the only column of numbers, {only[0]!r}, holds times; choose value columns with --column")
     if only is not None and (counts(*only) or (len(only[1]) >= LEAST_ROWS and is_row(only[1]) and found.has_others)):
         name = only[0]
         raise ValueError(f"the only column of numbers, {name!r}, counts the rows; choose value columns with --column")

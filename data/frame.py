@@ -11,7 +11,7 @@ import numpy as np
 from rfa.data.checks import check_clock
 from rfa.data.clock import AmbiguousDates, Clock
 from rfa.data.clock_choice import clock_column, date_columns, epoch_column, refuse_unknown_times
-from rfa.data.clock_numbers import with_points
+from rfa.data.clock_numbers import time_unit, with_points
 from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
@@ -21,12 +21,12 @@ from rfa.data.hours_across import melt_hours
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import OFF, MissingRule
 from rfa.data.months_across import melt_months
-from rfa.data.numbers import SEPARATORS_WITH_DECIMAL_COMMA
+from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
 from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
 from rfa.data.table import Table, unique_names
-from rfa.data.table_checks import check_epoch, check_header, check_labels, check_units, zone_of
+from rfa.data.table_checks import check_epoch, check_header, check_labels, check_signs, check_units, zone_of
 from rfa.data.table_ends import timed_rows, untimed_rows
 from rfa.data.units import TIMES
 from rfa.data.utc_offsets import UTC, UtcOffsets, shown_offsets
@@ -207,13 +207,16 @@ def _read_rows(
             check_clock(rest, clock, times, by, is_dated=read.is_dated, first_row=table.first_row)
             if not (by or options.columns):
                 check_labels(rest, clock)
-        if read.form == 1.0:
+        if read.form == 1.0 and time_unit(clock) is None:
             check_epoch(clock, times[~np.isnan(times)], is_dated=read.is_dated)
     if not options.columns:
         check_header([name for name in names if name in table.columns], table.columns)
         check_units(table.columns, by)
-    values = _read_values(table, options, [name for name in names if name not in by], by, is_dated=read.is_dated)
+    others = () if options.columns or clock is None else date_columns({name: rest[name] for name in names})
+    names = [name for name in names if name not in (*by, *others)]
+    values = _read_values(table, options, names, by, is_dated=read.is_dated)
     if not options.columns:
+        check_signs({name: column for name, column in table.columns.items() if name not in by}, values.values.values())
         leave_out_counters(values, times, groups.values(), is_dated=read.is_dated)
     known = read_covariates(table, options.known, MissingRule.of(options.missing), strict=options.strict)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}

@@ -88,7 +88,9 @@ def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tu
     codes = {name: cell_codes(table.columns[name]) for name in named}
     usual = [name for name in named if 2 <= len(np.unique(codes[name])) <= MOST_LABELS_PER_ROW * len(table)]
     if times is None:
-        return tuple(usual)
+        given = {name: len(np.unique(cell_codes(table.columns[name]))) for name in table.labels if name in rest}
+        labels = [name for name, count in given.items() if 1 < count <= MOST_LABELS_PER_ROW * len(table)]
+        return tuple(usual or labels[:1])
     if (np.diff(times) > 0).all() or (np.diff(times) < 0).all():
         return tuple(usual) or _interleaved(table, times, rest)
     rows = len(times)

@@ -13,7 +13,7 @@ from rfa.data.month_names import LANGUAGES, names
 from rfa.data.table import Table
 from rfa.data.wide import VALUE, is_there
 
-MONTHS: Final = 12
+MONTHS, QUARTERS = 12, 4
 QUARTER: Final = re.compile(r"(?:Q|T|K|Qtr|Quarter|Quartal|Trim\.?|Trimestre)[ ]?[1-4]", re.IGNORECASE)
 YEAR, MONTH = "year", "month"
 
@@ -46,9 +46,11 @@ def melt_months(table: Table) -> Table:
 
 
 def _first_years(table: Table) -> str | None:
-    """Return the first of thirteen or more columns, if it has no name and consecutive years."""
+    """Return the first column next to months or quarters, if it has no name and consecutive years."""
     name = next(iter(table.columns))
-    numbers = numeric_sample(table.columns[name]) if len(table.columns) > MONTHS else None
+    numbers = (
+        numeric_sample(table.columns[name]) if len(table.columns) in (QUARTERS + 1, MONTHS + 1, MONTHS + 2) else None
+    )
     if name != "column 1" or numbers is None or len(numbers) < 2 or numbers.min() < 1500 or numbers.max() > 2200:
         return None
     return name if bool((np.diff(numbers) == 1).all()) else None

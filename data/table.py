@@ -30,6 +30,7 @@ class Table:
         first_row: number of the first row in the file, for messages.
         notes: how the file was read.
         marks: numbers that mark missing values according to the file.
+        labels: columns that are known to label the series.
         epoch: the form of its times that the lines above the header name, see `rfa.data.epochs`.
     """
 
@@ -38,6 +39,7 @@ class Table:
     first_row: int = 1
     notes: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     epoch: str | None = None
 
     @classmethod

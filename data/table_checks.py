@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from zoneinfo import available_timezones
 
@@ -14,6 +14,7 @@ from rfa.data.clock_choice import numeric_sample, sample
 from rfa.data.clock_numbers import words_of
 from rfa.data.epochs import other_forms
 from rfa.data.keys import UNIT_NAMES
+from rfa.data.zone_columns import is_local, zone_minutes
 
 FEWEST_ROWS: Final = 8
 # Seconds since 1970 from 1985 to 1999, and from 2071 on, which lie in this century if they count from other years.
@@ -22,7 +23,7 @@ OTHER_EPOCHS: Final = (
     (3.2e9, 4.2e9, ("seconds since 1904-01-01", "seconds since 1900-01-01")),
 )
 # The name of a column that is more likely a value, and a name with a time zone.
-DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?")
+DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?|1\d{9}(?:\d{3}){0,3}")
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
 # Names of labels, their maximum number, and the minimum share of rows with another label than the previous row.
 LABEL_WORDS: Final = frozenset((
@@ -30,8 +31,20 @@ LABEL_WORDS: Final = frozenset((
     "room", "host", "meter", "symbol", "ticker", "kanal", "gerät", "standort", "capteur", "dispositivo",
 ))  # fmt: skip
 MOST_LABELS, ALTERNATING = 20, 0.3
+# Words for money paid and received, and the like, in a column next to the amounts.
+SIGNS: Final = (
+    ("af", "bij"), ("s", "h"), ("soll", "haben"), ("debit", "credit"), ("d", "c"), ("dr", "cr"), ("dbit", "crdt"),
+    ("débit", "crédit"), ("cargo", "abono"), ("dare", "avere"), ("débito", "crédito"), ("wn", "ma"), ("in", "out"),
+    ("expense", "income"), ("gasto", "ingreso"), ("ausgabe", "einnahme"), ("withdrawal", "deposit"), ("sell", "buy"),
+)  # fmt: skip
+# The time zones of the United States in words.
+WORDED_ZONES: Final = {"eastern": "America/New_York", "central": "America/Chicago", "mountain": "America/Denver",
+                       "pacific": "America/Los_Angeles"}  # fmt: skip
+WORDED_ZONE: Final = re.compile(
+    rf"(?:\(.*\) ?)?({'|'.join(WORDED_ZONES)})(?: standard| daylight)? time(?: \(us.*\))?", re.IGNORECASE
+)
 ZONE_WORDS: Final = frozenset(("tz", "timezone", "zone", "zeitzone"))
-OFFSET_WORDS: Final = frozenset(("offset", "utcoffset", "gmtoffset"))
+ZONE_NAMES: Final = ZONE_WORDS | {"time"}
 
 
 def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
@@ -116,6 +129,23 @@ def check_labels(columns: Mapping[str, Any], clock: str) -> None:
             )
 
 
+def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
+    """Refuse positive values next to a column that tells which of them are paid and which received.
+
+    Raises:
+        ValueError: If there is such a column. The message names it.
+    """
+    if any((found < 0).any() for found in values):
+        return
+    for name, column in columns.items():
+        cells = [str(cell) for cell in sample(column).unique().to_pylist()]
+        if len(cells) == 2 and any({cell.lower() for cell in cells} == {*pair} for pair in SIGNS):
+            raise ValueError(
+                f"column {name!r} has {cells[0]!r} and {cells[1]!r}, which may be the signs of the values; give --by "
+                f"{name!r} for a series of each, or choose values with --column"
+            )
+
+
 def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the time zone that the name of the time column or another column names for all rows, and where, or None.
 
@@ -131,6 +161,8 @@ def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
     for name, column in columns.items():
         words = words_of(name.replace("_", " "))
         cells = [str(cell) for cell in sample(column).unique().to_pylist()] if words & ZONE_WORDS else []
+        if len(cells) == 1 and (worded := WORDED_ZONE.fullmatch(cells[0])) is not None:
+            return WORDED_ZONES[worded[1].lower()], f"in column {name!r}"
         if cells and all(cell in available_timezones() and ("/" in cell or cell == "UTC") for cell in cells):
             if len(cells) > 1:
                 raise ValueError(
@@ -138,4 +170,9 @@ def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
                     f"in UTC, or give --by {name!r} and --tz {cells[0]!r} if all are local to that time zone"
                 )
             return cells[0], f"in column {name!r}"
+        if len(cells) == 1 and words <= ZONE_NAMES and is_local(columns[clock]) and not zone_minutes(column):
+            raise ValueError(
+                f"column {name!r}: {cells[0]!r} is not a known name of a time zone; give --tz and its name, such as "
+                "--tz 'Europe/Berlin', or --tz 'Etc/UTC'"
+            )
     return None

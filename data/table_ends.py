@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_choice import has_time, take
+from rfa.data.table import NO_TIME
+from rfa.data.wide import has_digit
 
 # Number of rows at each end that are examined, and maximum share of rows that may be left out.
 MOST: Final = 20
@@ -18,16 +20,16 @@ MOST_ROWS: Final = 200_000
 
 
 def untimed_rows(cells: Any) -> np.ndarray | None:
-    """Return the rows in between whose time has no digit, such as `Sum of January`, or None if there are none, or
-    many.
+    """Return the rows in between that have words instead of a time, such as `Sum of week 3`, or None if there are
+    none, or many.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not pa.types.is_string(cells.type) or len(cells) > MOST_ROWS:
         return None
-    has_digit = pc.fill_null(pc.match_substring_regex(cells, r"\d"), False).to_numpy()
-    rows = np.flatnonzero(~has_digit)
+    is_sum = pc.fill_null(pc.match_substring_regex(cells, f"(?i)^(?:{NO_TIME.pattern})$"), False).to_numpy()
+    rows = np.flatnonzero(~has_digit(cells) | is_sum)
     return rows if 0 < len(rows) <= MOST_SHARE * len(cells) else None
 
 

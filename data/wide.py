@@ -41,14 +41,18 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     steps = step_columns([name for name in table.columns if name not in by])
     if not by or len(steps) < FEWEST_STEPS or not _is_distinct(table, by):
         return table
-    if clock_column({name: column for name, column in table.columns.items() if name not in (*by, *steps)}) is not None:
+    others = {name: column for name, column in table.columns.items() if name not in (*by, *steps)}
+    if not _are_many_dates(steps) and clock_column(others) is not None:
         return table
     if len(steps) * len(table) > MOST_VALUES:
         raise ValueError(f"the table has more than {MOST_VALUES:,} values, which is the limit; split it")
     there = np.stack([is_there(table.columns[name]) for name in steps])  # [steps, rows]
     # Empty cells after the last value are not part of a series.
     is_kept = np.maximum.accumulate(there[::-1], axis=0)[::-1]
-    step, row = np.nonzero(is_kept)
+    has_numbers = np.any([has_digit(table.columns[name]) for name in steps], axis=0)
+    left = [str(cells[0]) for cells in zip(*(table.columns[name].to_pylist() for name in by), strict=True)]
+    left = [label for label, is_series in zip(left, has_numbers.tolist(), strict=True) if not is_series]
+    step, row = np.nonzero(is_kept & has_numbers)
     totals = [name for name in table.columns if TOTAL.fullmatch(name.strip())]
     rest = {name: column.take(row) for name, column in table.columns.items() if name not in (*steps, *totals)}
     stacked = pa.chunked_array([chunk for name in steps for chunk in _chunks(table.columns[name])])
@@ -58,7 +62,8 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     elif all(YEAR_NAME.fullmatch(name.strip()) for name in steps):
         columns[YEAR] = pa.chunked_array([steps]).take(step)
     note = f"each row is a series, in the columns {steps[0]!r} to {steps[-1]!r}"
-    return Table(columns, table.separator, table.first_row, (*table.notes, note))
+    notes = (note, f"rows without numbers are left out: {', '.join(map(repr, left[:4]))}") if left else (note,)
+    return Table(columns, table.separator, table.first_row, (*table.notes, *notes))
 
 
 def wide_keys(table: Table) -> list[str]:
@@ -68,10 +73,17 @@ def wide_keys(table: Table) -> list[str]:
     first = next(iter(table.columns))
     steps = step_columns([name for name in table.columns if name != first])
     least = FEWEST_STEPS if steps and _as_dates(steps) else MANY_STEPS
-    if len(steps) < least or len(table) < 2 or clock_column(table.columns) is not None:
+    if len(steps) < least or len(table) < 2:
+        return []
+    if not _are_many_dates(steps) and clock_column(table.columns) is not None:
         return []
     labels = [name for name in table.columns if name not in steps and _holds_labels(table, name)]
     return next((key for key in (*([name] for name in labels), labels) if key and _is_distinct(table, key)), [])
+
+
+def _are_many_dates(steps: Sequence[str]) -> bool:
+    """Return whether so many columns are dates that a column of dates, such as of updates, is not the time."""
+    return len(steps) >= MANY_STEPS and bool(_as_dates(steps))
 
 
 def step_columns(names: Sequence[str]) -> list[str]:
@@ -141,6 +153,16 @@ def is_there(column: Any) -> np.ndarray:
         cells = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         return ~np.asarray(pc.is_in(pc.fill_null(cells, ""), pa.array(MISSING)).to_numpy(), bool)
     return np.asarray(pc.is_valid(column).to_numpy(), bool)
+
+
+def has_digit(column: Any) -> np.ndarray:
+    """Return which cells `[N]` have a digit. All cells of other types than text count."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_string(column.type):
+        return np.ones(len(column), bool)
+    return np.asarray(pc.fill_null(pc.match_substring_regex(column, r"\d"), False).to_numpy(), bool)
 
 
 def _chunks(column: Any) -> list[Any]:
