@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import numpy as np
+
 from rfa.data.json_shapes import time_steps
 from rfa.data.json_values import Rows, check_cells
 
@@ -19,6 +21,12 @@ SCOPE: Final = re.compile(
     r"X,((?:CH\d|MATH),?(?:(?:CH\d|MATH),?)*?),?Start,Increment,?\r?\n(Sequence),[^\n]*?,(-?[\d.eE+-]+),([\d.eE+-]+),?\s*\n"
 )
 WRISTBAND: Final = re.compile(r"(1\d{9}(?:\.\d+)?)(?:, ?\1)*\r?\n(\d+(?:\.\d+)?)(?:, ?\2)*\r?\n(?=[-\d])")
+SEISMIC: Final = re.compile(
+    r"TIMESERIES (\S+), \d+ samples, ([\d.]+) sps, (\d{4}-\d\d-\d\dT[\d:.]+), (SLIST|TSPAIR), \w+, ?(\S*)[^\n]*\n"
+)
+# The number of lines of the header, as in NASA's files; and the names above the rows of Igor's waves.
+LINES: Final = re.compile(r"(\d{1,3})[, ]+1001\s*\n")
+WAVES: Final = re.compile(r"IGOR\s+WAVES(?:/\w+)*\s+([^\n]+?)\s*\nBEGIN\s*\n([^A-Z]*)")
 MOST_PER_SECOND: Final = 10_000.0
 START: Final = "start_timestamp"
 
@@ -74,6 +82,32 @@ def wristband_as_csv(text: str) -> str | None:
     rows = text[found.end() :].split()
     names = ",".join(f"column {k + 1}" for k in range(rows[0].count(",") + 1)) if rows else "column 1"
     return "\n".join([f"time,{names}", *(f"{start + k / rate:.6f},{row}" for k, row in enumerate(rows))]) + "\n"
+
+
+def seismic_as_csv(text: str) -> str | None:
+    """Return a channel of a seismometer, as EarthScope writes it, with times, as CSV, or None for other text."""
+    if (found := SEISMIC.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
+        return None
+    name = found[5].strip() or "value"
+    cells = text[found.end() :].split()
+    if found[4] == "TSPAIR":
+        return "\n".join([f"time,{name}", *map(",".join, zip(cells[::2], cells[1::2], strict=False))]) + "\n"
+    begin = np.datetime64(found[3], "us")
+    steps = np.rint(np.arange(len(cells)) * (1e6 / float(found[2]))).astype("timedelta64[us]")
+    return "\n".join([f"time,{name}", *map(",".join, zip((begin + steps).astype(str), cells, strict=True))]) + "\n"
+
+
+def counted_header_as_csv(text: str) -> str | None:
+    """Return NASA's files, whose first number counts the lines of the header, from their names on, and Igor's waves as
+    CSV, or None for other text.
+    """
+    if (waves := WAVES.match(text)) is not None:
+        names, rows = re.split(r"[, ]+", waves[1]), (line.split() for line in waves[2].splitlines())
+        return "\n".join([",".join(names), *(",".join(row) for row in rows if row)]) + "\n"
+    if (found := LINES.match(text)) is None:
+        return None
+    lines = text.splitlines()[int(found[1]) - 1 :]
+    return f"{lines[0].replace(',', ' (s),', 1)}\n" + "\n".join(lines[1:]) + "\n" if len(lines) > 1 else None
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:

@@ -10,7 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from rfa.data.attributes import as_csv, read_series_lines, scope_as_csv, wristband_as_csv
+from rfa.data.attributes import (
+    as_csv,
+    counted_header_as_csv,
+    read_series_lines,
+    scope_as_csv,
+    seismic_as_csv,
+    wristband_as_csv,
+)
 from rfa.data.encodings import decode_other
 from rfa.data.fit_csv import read_fit
 from rfa.data.header import (
@@ -60,6 +67,7 @@ SEARCHED: Final = 4096
 # The line above the rows that names the columns, as LabChart writes it.
 TITLED: Final = re.compile(r"(?i)\s*(channel ?title|channels?|names?|variables?)\s*[:=]")
 WORDS: Final = re.compile(r"[^\W\d_]")
+MONITORED: Final = re.compile(r"(?m)^(\d\d:\d\d:\d\d\.\d{3}) -> ")
 FEWEST_ROWS: Final = 6
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
@@ -345,8 +353,17 @@ SPLITS: Final[tuple[Callable[[str], list[str]], ...]] = (
 )
 
 
+def _monitor_as_csv(text: str) -> str | None:
+    """Return lines such as `10:30:01.123 -> 20.5`, as Arduino's monitor writes them, as CSV, or None for other text."""
+    if not all(MONITORED.match(line[0]) for line in _preview(text)):
+        return None
+    separator = next((sign for sign in SEPARATORS if sign in text[:SEARCHED]), ",")
+    return MONITORED.sub(rf"\1{separator}", text)
+
+
 REWRITERS: Final = (
-    as_csv, scope_as_csv, wristband_as_csv, nem12_as_csv, partial(uncomment_header, splits=SPLITS),
+    as_csv, counted_header_as_csv, scope_as_csv, seismic_as_csv, wristband_as_csv, _monitor_as_csv, nem12_as_csv,
+    partial(uncomment_header, splits=SPLITS),
 )  # fmt: skip
 READERS: Final = (
     read_fit, read_points, read_records, read_access_log, read_labelled, read_number_lines, read_log,

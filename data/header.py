@@ -18,6 +18,8 @@ PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
 # Maximum number of lines below a header that describe the columns, such as units and types.
 MOST_DESCRIPTIONS: Final = 8
+# Maximum number of header lines of a table of two columns that are not properties.
+MOST_NAMES: Final = 4
 # Number of last rows of a preview that show which columns have values.
 LAST: Final = 4
 TYPE: Final = re.compile(r"\d+[sdn]")
@@ -125,6 +127,8 @@ def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
         names = {cell for cell in row if cell.lower() not in MISSING and not _is_unit(cell)}
         return len(names), row[0].lower() in CLOCK_NAMES
 
+    if width == 2 and len(rows) > MOST_NAMES:
+        return list(rows[-1])  # the rows above are properties
     base = max(range(len(rows)), key=lambda k: score(rows[k]))
     names = list(rows[base])
     for above in reversed(rows[:base]):

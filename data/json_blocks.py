@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from rfa.data.clock_choice import clock_column
+from rfa.data.clock_choice import clock_column, numeric_sample
 from rfa.data.json_values import check_cells, column_of, flatten_row
 from rfa.data.table import Table
 
@@ -69,7 +69,8 @@ def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Blo
         labels = labels | flatten_row({name: cell for name, cell in value.items() if not name[:1].isdigit()})
     if table is not None:
         table = _with_times(table, labels)
-    if table is not None and clock_column(table.columns) is not None:
+    is_timed = table is not None and clock_column(table.columns) is not None
+    if table is not None and is_timed and not (_is_shell(table) or _has_times_inside(value, labels, read, levels)):
         yield labels, table
         return
     found: list[Block] = []
@@ -82,9 +83,29 @@ def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Blo
             inside = row.values() if isinstance(row, Mapping) else row if isinstance(row, list) else ()
             if any(isinstance(cell, list | Mapping) for cell in inside):
                 found += _blocks(row, labels, read, levels - 1)
+    if is_timed and sum(len(inner) for _, inner in found) > 1:
+        table = None
     if table is not None and not any(clock_column(inner.columns) is not None for _, inner in found):
         found.append((labels, table))
     yield from found
+
+
+def _has_times_inside(value: Any, labels: Labels, read: Read, levels: int) -> bool:
+    """Return whether the first row of a list has rows with times and values inside."""
+    row = value[0] if isinstance(value, list) and value and isinstance(value[0], Mapping) else {}
+    inside = {name: cell for name, cell in row.items() if isinstance(cell, list) and len(cell) > 1}
+    return bool(levels and inside) and any(
+        len(table) > 1 and clock_column(table.columns) is not None and not _is_shell(table)
+        for _, table in _blocks(inside, labels, read, levels - 1)
+    )
+
+
+def _is_shell(table: Table) -> bool:
+    """Return whether a table has one row, or no numbers but its times, so that a nested one is more likely meant."""
+    clock = clock_column(table.columns)
+    return len(table) == 1 or all(
+        name == clock or numeric_sample(column) is None for name, column in table.columns.items()
+    )
 
 
 def _with_times(table: Table, labels: Labels) -> Table:
@@ -119,14 +140,14 @@ def _join(blocks: Sequence[Block]) -> Table:
     which = pa.array([number for number, size in enumerate(sizes) for _ in range(size)], pa.int64())
     columns: dict[str, Any] = {}
     for name in sorted(names, key=_label_order):
-        cells = [str(labels.get(name, "none")) for labels, _ in blocks]
-        columns[name if name not in blocks[0][1].columns else f"{OUTER}{name}"] = pa.chunked_array(
-            [pa.array(cells, pa.string()).take(which)]
-        )
+        cells = [labels.get(name) for labels, _ in blocks]
+        if not all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells):
+            cells = [str(labels.get(name, "none")) for labels, _ in blocks]
+        columns[name if name not in blocks[0][1].columns else f"{OUTER}{name}"] = column_of(cells).take(which)
     for name in blocks[0][1].columns:
         cells = [cell for _, table in blocks for cell in table.columns[name].to_pylist()]
         columns[name] = column_of(cells)
-    return Table(columns)
+    return Table(columns, labels=tuple(columns)[: len(names)])
 
 
 def _label_order(name: str) -> int:

@@ -15,6 +15,8 @@ STEPS: Final = {
     "s": ("s", 1), "min": ("m", 1), "t": ("m", 1), "h": ("h", 1), "d": ("D", 1), "b": ("D", 1), "w": ("D", 7),
     "m": ("M", 1), "q": ("M", 3), "y": ("M", 12), "a": ("M", 12),
 }  # fmt: skip
+# Names of the dimension of time, if no role tells it.
+TIME_DIMENSIONS: Final = ("time", "time_period", "tid", "year", "period", "jahr", "år")
 
 
 def prometheus(document: Any) -> Rows | None:
@@ -79,6 +81,38 @@ def rrdtool(document: Any) -> Rows | None:
     times = [int(meta["start"]) + k * int(meta["step"]) for k in range(len(document["data"]))]
     rows.add({}, time=times, **{str(name): list(values) for name, values in columns.items()})
     return rows
+
+
+def json_stat(document: Any) -> Rows | None:
+    """Datasets of JSON-stat, as statistical offices publish them, with a series for each combination of categories."""
+    inner = document.get("dataset", document) if isinstance(document, Mapping) else None
+    if not isinstance(inner, Mapping) or not {"dimension", "value"} <= inner.keys():
+        return None
+    dimension = inner["dimension"]
+    names, sizes = (inner.get(key, dimension.get(key)) for key in ("id", "size"))
+    roles = inner.get("role", dimension.get("role", {})).get("time", [])
+    time = next((name for name in names if name in roles or name.lower() in TIME_DIMENSIONS), None)
+    if time is None or np.prod(sizes, dtype=float) > MOST_CELLS:
+        return None
+    codes = {name: _categories(dimension[name]["category"]) for name in names}
+    cells, rows, axis = inner["value"], Rows(), names.index(time)
+    others = [size for k, size in enumerate(sizes) if k != axis]
+    places = np.moveaxis(np.arange(int(np.prod(sizes))).reshape(sizes), axis, -1)
+    for index in np.ndindex(*others):
+        labels = dict(zip([n for n in names if n != time],
+                          (codes[n][k] for n, k in zip([n for n in names if n != time], index, strict=True)),
+                          strict=True))  # fmt: skip
+        ours = places[index].tolist()
+        values = [cells.get(str(k)) for k in ours] if isinstance(cells, Mapping) else [cells[k] for k in ours]
+        if any(value is not None for value in values):
+            rows.add({n: label for n, label in labels.items() if len(codes[n]) > 1}, time=codes[time], value=values)
+    return rows if rows.labels else None
+
+
+def _categories(category: Mapping[str, Any]) -> list[str]:
+    """Return the codes of a dimension in their order."""
+    index = category.get("index", category.get("label", {}))
+    return sorted(index, key=index.__getitem__) if isinstance(index, Mapping) and "index" in category else list(index)
 
 
 def gluonts(document: Any) -> Rows | None:

@@ -12,25 +12,29 @@ import numpy as np
 
 from rfa.data.clock_numbers import EARLIEST_UNIX, LATEST_UNIX, unix_seconds
 from rfa.data.json_blocks import OFFSET, named_cells, parallel_lists, read_blocks
-from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, opentsdb, prometheus, rrdtool
+from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, json_stat, opentsdb, prometheus, rrdtool
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
 # The beginning of an array. A log's `[2024-01-01` does not match.
-ARRAY: Final = re.compile(rb"\[\s*(?:[\[{\"\]tfn]|-?\d[\d.eE+-]*\s*(?:[,\]]|$))")
+# The beginning of an object that lacks its bracket.
+MEMBER: Final = re.compile(rb"[\[\s]*\"?[\w .-]{1,40}\"\s*:\s*[\[{\"\d-]")
+# Labels such as {job="a"}, which are not JSON.
+LABELS: Final = re.compile(rb"\{\s*\w+\s*=")
+ARRAY: Final = re.compile(rb"\[\s*(?:[\[{\"\]tfn]|-?\d[\d.eE+-]*\s*(?:,|\]\s*(?:[\r\n,\]]|$)|$))")
 # Maximum number of digits of keys that are seconds after a start. Times since 1970 have more.
 LONGEST_OFFSET: Final = 8
 # Parsed JSON takes many times its size.
 MOST_BYTES: Final = 2**28
 SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
-    prometheus, influx, rrdtool, graphite, opentsdb, gluonts, home_assistant,
+    prometheus, influx, json_stat, rrdtool, graphite, opentsdb, gluonts, home_assistant,
 )  # fmt: skip
 
 
 def is_json(content: bytes) -> bool:
-    """Return whether a file begins as a JSON array or object."""
+    """Return whether a file begins as a JSON array or object, or as a damaged one."""
     start = content[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
-    return start[:1] == b"{" or ARRAY.match(start) is not None
+    return (start[:1] == b"{" and not LABELS.match(start)) or bool(ARRAY.match(start) or MEMBER.match(start))
 
 
 def read_json(content: bytes) -> Table:

@@ -1,9 +1,9 @@
-"""InfluxDB's line protocol and Graphite's plain text, with one point per line."""
+"""InfluxDB's line protocol, Graphite's plain text and Prometheus' samples, with one point per line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from rfa.data.json_values import Rows
@@ -15,6 +15,11 @@ INFLUX: Final = re.compile(
 FIELD: Final = re.compile(r'([^\s,="]+)=(-?\d[\d.]*(?:[eE][+-]?\d+)?|[tTfF]\b|true|false)[iu]?(?=,|$)')
 # For example servers.a.cpu 1.5 1710921600
 GRAPHITE: Final = re.compile(r"([\w;=%-]+(?:\.[\w;=%-]+)+) (-?\d[\d.]*(?:[eE][+-]?\d+)?|nan) (\d{9,10})")
+# For example up{job="a"} 1 1710921600000, or {__name__="up", job="a"} 1 1710921600000.
+PROMETHEUS: Final = re.compile(
+    r'([A-Za-z_:][\w:]*)?\{((?:\w+="(?:[^"\\]|\\.)*"(?:, ?)?)*)\} (-?\d[\d.]*(?:[eE][+-]?\d+)?|NaN|[+-]Inf) (\d{10,13})'
+)
+LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 SWITCHES: Final = {"t": 1.0, "true": 1.0, "f": 0.0, "false": 0.0}
 PREVIEW: Final = 20
 MOST_CHARACTERS: Final = 2**28
@@ -30,7 +35,7 @@ def read_points(text: str) -> Rows | None:
     """
     lines = _lines(text)
     first = [line for (_, line), _ in zip(lines, range(PREVIEW), strict=False)]
-    pattern = next((each for each in (INFLUX, GRAPHITE) if first and all(map(each.fullmatch, first))), None)
+    pattern = next((each for each in PARSERS if first and all(map(each.fullmatch, first))), None)
     if pattern is None:
         return None
     if len(text) > MOST_CHARACTERS:
@@ -40,7 +45,7 @@ def read_points(text: str) -> Rows | None:
         found = pattern.fullmatch(line)
         if found is None:
             raise ValueError(f"line {number}: {line[:60]!r} is not a point such as {first[0][:60]!r}")
-        labels, time, fields = _influx(found) if pattern is INFLUX else _graphite(found)
+        labels, time, fields = PARSERS[pattern](found)
         times, values = series.setdefault(labels, ([], []))
         times.append(time)
         values.append(fields)
@@ -66,3 +71,13 @@ def _influx(found: re.Match[str]) -> Point:
 
 def _graphite(found: re.Match[str]) -> Point:
     return (("target", found[1]),), int(found[3]), {"value": float(found[2])}
+
+
+def _prometheus(found: re.Match[str]) -> Point:
+    name = (("__name__", found[1]),) if found[1] else ()
+    return (*name, *LABEL.findall(found[2])), int(found[4]), {"value": float(found[3])}
+
+
+PARSERS: Final[dict[re.Pattern[str], Callable[[re.Match[str]], Point]]] = {
+    INFLUX: _influx, GRAPHITE: _graphite, PROMETHEUS: _prometheus,
+}  # fmt: skip

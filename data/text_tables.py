@@ -29,6 +29,8 @@ CLOCK: Final = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?
 DAY: Final = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})"
 CELL: Final = re.compile(rf'"[^"]*"|{CLOCK}(?=\s|$)|\S+')
 DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ _]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|$)|\S+')
+# Types of columns, in a line below their names.
+TYPE: Final = re.compile(r"<\w+>|(?:Date|DateTime|String|Float\d+|Int\d+|Bool)\??")
 FEWEST_ROWS: Final = 3
 # Maximum number of lines among the rows with another number of cells, such as sums and notes.
 MOST_OTHERS: Final = 0.2
@@ -54,11 +56,15 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
         return None
     if any(line[:1] in "┌│╭╔┏" for line in preview if line):
         text, preview = text.translate(FRAMES), [line.translate(FRAMES) for line in preview]
+    if any(line.rstrip().endswith("|") for line in preview) and all(line.count("|") <= 1 for line in preview):
+        text, preview = re.sub(r"(?m) +\|\s*$", "", text), [re.sub(r" +\|\s*$", "", line) for line in preview]
     if any(RULE.fullmatch(line) for line in preview):
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
         header = next((row for row in rows if not re.search(r"\d", row)), "")
         rows = [row for k, row in enumerate(rows) if row != header or row not in rows[:k]]
+        if all(re.match(r"(Row|\d+) *\||[^|]*$|\|", row) and row.count("|") < 2 for row in rows):
+            rows = [row.replace("|", " ") for row in rows]  # bars after the numbers of the rows only, as in Julia
         if sum("|" in row for row in rows) >= ALIGNED_SHARE * len(rows):
             begin = next(k for k, row in enumerate(rows) if "|" in row)
             if rows[begin].count("|") == rows[-1].count("|"):
@@ -81,12 +87,19 @@ def _spaced(lines: Sequence[str], shown: int) -> str | None:
     for split in (split_spaces, split_all_spaces):
         if (found := _rows_of_values(lines, split, shown)) is not None:
             return found
-    return "\n".join(GAP.sub("\t", row) for row in lines) if _are_aligned(lines[:shown]) else None
+    if _are_aligned(lines[:shown]):
+        return "\n".join(GAP.sub("\t", row) for row in lines)
+    return _rows_of_values(lines, split_spaces, shown, is_named=False)
 
 
-def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], shown: int) -> str | None:
+def _rows_of_values(
+    lines: Sequence[str], split: Callable[[str], list[str]], shown: int, *, is_named: bool = True
+) -> str | None:
     """Return the rows with as many cells as the line above them, or with one more for a row number or year, or None
     without such rows.
+
+    Args:
+        is_named: whether the line above the rows must have a name for each column. Otherwise it is a title.
     """
     first = next((k for k in range(min(shown, len(lines))) if _begins(lines[k:], split)), None)
     if first is None:
@@ -96,7 +109,10 @@ def _rows_of_values(lines: Sequence[str], split: Callable[[str], list[str]], sho
     if first > 1 and len(split(lines[first - 2])) == count > len(header) and not any(is_data([c]) for c in header):
         lines = [*lines[: first - 1], *lines[first:]]  # units, which the first columns do not have
         first, header = first - 1, split(lines[first - 2])
-    if first and len(header) not in (count, count - 1) and not is_data(header):
+    if first > 1 and all(map(TYPE.fullmatch, header)):
+        lines = [*lines[: first - 1], *lines[first:]]
+        first, header = first - 1, split(lines[first - 2])
+    if is_named and first and len(header) not in (count, count - 1) and not is_data(header):
         return None
     header = ["", *header] if len(header) == count - 1 else header if len(header) == count else []
     rows = [cells for line in lines[first:] if len(cells := _without_remarks(split(line), count)) == count]
@@ -139,6 +155,10 @@ def count_titles(preview: Sequence[str]) -> int:
 
 
 def _are_aligned(lines: Sequence[str]) -> bool:
-    counts = [len(GAP.split(line.strip())) for line in lines if not RULE.fullmatch(line)]
-    usual = max(counts, key=counts.count, default=0)
-    return usual > 1 and counts.count(usual) >= ALIGNED_SHARE * len(counts)
+    """Return whether most lines, and a header if there is one, have as many cells, two spaces or more apart."""
+    counts = {line: len(GAP.split(line.strip())) for line in lines if not RULE.fullmatch(line)}
+    found = [counts[line] for line in lines if line in counts]
+    usual = max(found, key=found.count, default=0)
+    headers = [count for line, count in counts.items() if not re.search(r"\d", line)]
+    is_headed = not headers or usual in headers
+    return usual > 1 and is_headed and found.count(usual) >= ALIGNED_SHARE * len(found)
