@@ -24,6 +24,7 @@ def held_back() -> Iterator[Kind]:
             row.get("options", {}),
             row.get("note", ""),
             row.get("refused", ""),
+            row.get("mended", {}),
         )
 
 

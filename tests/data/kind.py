@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +20,16 @@ WEEKS = [BEGIN + timedelta(days=7 * k) for k in range(ROWS)]
 YEARS = [datetime(1990 + k, 1, 1) for k in range(ROWS)]
 # Twice a day, beyond the twelfth.
 SPREAD = [BEGIN + timedelta(hours=12 * k) for k in range(ROWS)]
+SECONDS = [BEGIN + timedelta(seconds=k) for k in range(ROWS)]
+MINUTES = [BEGIN + timedelta(minutes=k) for k in range(ROWS)]
+TENS = [BEGIN + timedelta(minutes=10 * k) for k in range(ROWS)]
+QUARTER_HOURS = [BEGIN + timedelta(minutes=15 * k) for k in range(ROWS)]
+HALVES = [BEGIN + timedelta(minutes=30 * k) for k in range(ROWS)]
+QUARTER_DAYS = [BEGIN + timedelta(hours=6 * k) for k in range(ROWS)]
+# Hours of a day that is not a month.
+LATE = [time + timedelta(days=20) for time in HOURS]
+OTHERS = [round(40 + (k * 13) % 7 + k / 10, 1) for k in range(ROWS)]
+COUNTS = [2000 + (37 * k) % 110 for k in range(ROWS)]
 ALONE: tuple[str, ...] = ()
 NAMES = {
     "de": [
@@ -124,7 +135,12 @@ NAMES = {
 
 @dataclass
 class Kind:
-    """A file and its reading: for each key the times and the columns."""
+    """A file and its reading: for each key the times and the columns.
+
+    Attributes:
+        refused: part of the message, for a file that is refused.
+        mended: the options that the message names, with which the file is read.
+    """
 
     name: str
     content: bytes
@@ -132,6 +148,7 @@ class Kind:
     options: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     refused: str = ""
+    mended: dict[str, Any] = field(default_factory=dict)
 
 
 def seconds(times: list[datetime]) -> list[float]:
@@ -156,3 +173,24 @@ def clock(name: str, write: Any, times: list[datetime], *, header: str = "when",
 
 def decimal_comma(value: float) -> str:
     return f"{value:.2f}".replace(".", ",")
+
+
+def rows_of(head: str, write: Callable[[int], str], tail: str = "") -> bytes:
+    """The lines of a table below its first ones."""
+    return (head + "".join(write(k) + "\n" for k in range(ROWS)) + tail).encode()
+
+
+def series_of(
+    name: str, content: bytes, times: list[datetime] | list[float], columns: dict[str, Any], **more: Any
+) -> Kind:
+    """One series, with its times as moments or as numbers."""
+    shown = [(time - EPOCH).total_seconds() if isinstance(time, datetime) else time for time in times]
+    return Kind(name, content, {ALONE: (shown, columns)}, **more)
+
+
+def both_of(name: str, content: bytes, keys: tuple[Any, Any], times: list[datetime], column: str, **more: Any) -> Kind:
+    """Two series at the same times."""
+    moments = seconds(times)
+    return Kind(
+        name, content, {(keys[0],): (moments, {column: VALUES}), (keys[1],): (moments, {column: OTHERS})}, **more
+    )

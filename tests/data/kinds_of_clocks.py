@@ -101,6 +101,7 @@ def clocks() -> Iterator[Kind]:
         "days or months",
         table(["when", "y"], [f"{t:%d/%m/%Y}" for t in twelve], VALUES[:12]),
         refused="--time-format='%d/%m/%Y' or --time-format='%m/%d/%Y'",
+        mended={"time_format": "%d/%m/%Y"},
     )
     yield plain(
         "days or months, chosen",
@@ -119,6 +120,7 @@ def clocks() -> Iterator[Kind]:
         "times in an unknown form",
         table(["stamp", "y"], [f"day {t:%j} of {t:%Y}" for t in DAYS], VALUES),
         refused="give --time 'stamp' --time-format",
+        mended={"time": "stamp", "time_format": "day %j of %Y"},
     )
     yield plain(
         "times in a form that is given",

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from tests.data.kind import BEGIN, DAYS, HOURS, ROWS, VALUES, Kind, clock, plain, table
-
-OTHERS = [round(40 + (k * 13) % 7 + k / 10, 1) for k in range(ROWS)]
-QUARTER_DAYS = [BEGIN + timedelta(hours=6 * k) for k in range(ROWS)]
-MINUTES = [BEGIN + timedelta(minutes=k) for k in range(ROWS)]
+from tests.data.kind import (
+    BEGIN,
+    DAYS,
+    HOURS,
+    MINUTES,
+    OTHERS,
+    QUARTER_DAYS,
+    ROWS,
+    VALUES,
+    Kind,
+    clock,
+    plain,
+    table,
+)
 
 
 def _lines(write: Any) -> bytes:
@@ -77,6 +86,12 @@ def lines() -> Iterator[Kind]:
     rows = [f"{each:%Y-%m-%d %H:%M:%S},123 INFO sensor: hall" for each in MINUTES]
     yield plain("numbers in a log", _lines(lambda k: f"{rows[k]} {VALUES[k]} C"),
                 [each + timedelta(milliseconds=123) for each in MINUTES], "hall (C)")  # fmt: skip
+
+
+def broken() -> Iterator[Kind]:
+    """A JSON object without its first bracket."""
+    rows = ", ".join(f'{{"date": "{day:%Y-%m-%d}", "value": {value}}}' for day, value in zip(DAYS, VALUES, strict=True))
+    yield Kind("broken JSON", f'"details": {{"values": [{rows}]}}}}'.encode(), refused="this is not valid JSON")
 
 
 def several() -> Iterator[Kind]:

@@ -398,5 +398,6 @@ def files() -> Iterator[Kind]:
         connection.close()
         several = path.read_bytes()
     yield plain("SQLite", one, HOURS)
-    yield Kind("SQLite with tables", several, refused="--query 'SELECT * FROM readings'")
+    yield Kind("SQLite with tables", several, refused="--query 'SELECT * FROM readings'",
+               mended={"query": "SELECT * FROM readings"})  # fmt: skip
     yield plain("SQLite with a query", several, HOURS, options={"query": "SELECT * FROM readings"})
