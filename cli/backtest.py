@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 
 Rate = Annotated[
     str | None,
-    typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows.", show_default="0.001"),
+    typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001.", show_default="0.001"),
 ]
 Labels = Annotated[
     Path | None,
     typer.Option(
-        help="Table of labelled windows with the columns from and to, and with key columns if the windows differ by "
-        "series."
+        help=(
+            "CSV file with labelled windows. It needs the columns `from` and `to`, and the key columns if the "
+            "windows differ between series."
+        )
     ),
 ]
-Figures = Annotated[Path | None, typer.Option(help="Directory for a picture of each series.", metavar="DIR")]
-Report = Annotated[Path | None, typer.Option(help="JSON file for all results.")]
+Figures = Annotated[
+    Path | None, typer.Option(help="Directory in which to save one picture for each series.", metavar="DIR")
+]
+Report = Annotated[Path | None, typer.Option(help="JSON file in which to save all results.")]
 # File endings of configurations for `rfa watch`.
 CONFIGS: Final = (".toml", ".yaml", ".yml")
 # Maximum number of pictures.
@@ -59,11 +63,11 @@ def backtest_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Count alarms, incidents and coverage on recorded series. Each row is judged by the rows before it.
+    """Report alarms, incidents and coverage on recorded series. Each row is scored using only the rows before it.
 
-    With --windows, also report how many windows were found, how soon, how many incidents were inside them, and NAB's
-    score. Instead of a file, DATA may be a configuration of `rfa watch`. Its queries are then read over its history, or
-    from --from to --to.
+    With --windows, the report also contains how many labelled windows were found, the delay, the share of correct
+    incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. Its queries are then read over its
+    history, or from --from to --to.
     """
     from rfa.cli.filter import OUTLIER, FilterBatch, load_model
     from rfa.cli.filter_run import Task, parse_alarm
@@ -77,7 +81,9 @@ def backtest_series(
             "--lead": lead, "--model": bundle, "--system": system, "--direction": direction != "both",
         }  # fmt: skip
         for option in [option for option, value in options.items() if value]:
-            raise ValueError(f"{option} is not supported with a configuration, because each query has its own")
+            raise ValueError(
+                f"{option} is not supported with a configuration, because each query sets its own; remove {option}"
+            )
         judged, results = _of_config(Path(data[0]), reading, labels)
         return _report(_gathered(judged, labels), [[result] for result in results], figures, out, as_json=as_json)
     alarms = parse_alarm(
@@ -109,7 +115,7 @@ def _check_outputs(sources: Sequence[str], out: Path | None, figures: Path | Non
 
 
 def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktest]:
-    """Return the results for all series of a batch."""
+    """Return the results for all series of a batch of files."""
     found = []
     for results, frame in zip(batch.by_series(), batch.frames, strict=True):
         own = None if windows is None else windows.of(frame.by, results[0].key)
@@ -146,7 +152,7 @@ def _of_config(
     except SourceError as error:
         raise ValueError(f"{path}: {error}") from None
     if not judged:
-        raise ValueError(f"{path}: no query has values in this period")
+        raise ValueError(f"{path}: no query returns values in this period; choose another period")
     return judged, results
 
 
@@ -158,7 +164,7 @@ def _judge(result: Filtered, windows: Sequence[tuple[float, float]] | None) -> S
 
 
 def _moment(text: str | None, zone: str) -> float | None:
-    """Return a date in seconds since 1970."""
+    """Convert a date to seconds since 1970."""
     import numpy as np
     import pyarrow as pa
 
@@ -174,7 +180,7 @@ def _report(
     found: Backtest, results: Sequence[Sequence[Filtered]], figures: Path | None, out: Path | None, *,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the report and the pictures, and print the results."""
+    """Write the report and the figures, and print the results."""
     from rfa.cli.console import print_json
 
     if figures is not None:
@@ -188,11 +194,14 @@ def _report(
 
 
 def _draw(series: Sequence[Sequence[Filtered]], folder: Path) -> None:
-    """Draw a picture of each series, named after the series."""
+    """Draw a figure for each series. The name of the file is that of the series."""
     from rfa.cli.plot import check_panels, draw
 
     if len(series) > MOST_FIGURES:
-        raise ValueError(f"--figures draws up to {MOST_FIGURES:,} series, but there are {len(series):,}")
+        raise ValueError(
+            f"--figures draws up to {MOST_FIGURES:,} series, but there are {len(series):,}; choose fewer series or "
+            "remove --figures"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for results in series:

@@ -1,4 +1,4 @@
-"""`rfa bench`: run the benchmarks behind the published results. They need a checkout of the repository."""
+"""`rfa bench`: run the benchmarks that produced the published results. They need a checkout of the repository."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import typer
 from rfa.cli.console import print_result, print_table
 from rfa.cli.options import BundleName, Bundles, Device, JsonFile, JsonFlag, JsonTable
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed and quality.")
+app = typer.Typer(no_args_is_help=True, help="Measure speed and accuracy.")
 RESULTS = Path("results")
 AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or to read with --check.")]
-Folder = Annotated[Path | None, typer.Option(help="Directory for the pictures.", metavar="DIR")]
+Folder = Annotated[Path | None, typer.Option(help="Directory in which to save the figures.", metavar="DIR")]
 
 
 @app.command("decode")
 def bench_decode(
     bundle: BundleName = "books",
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="cuda measures the paper-size model.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="JSON file to write. The default is in results.")] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"],
+        typer.Option(help="Device to measure. With cuda, the model has the size used in the paper."),
+    ] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="JSON file to write. By default, a file in results/.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the time per token on one thread, early and late, and with a cache; on a GPU, also by batch size."""
+    """Measure the time per token on one thread, early and late in a text, and with a cache. On a GPU, also measure it
+    by batch size."""
     if device == "cuda":
         from rfa.benchmarks.gpu.decode import write_decode_gpu
 
@@ -40,11 +44,16 @@ def bench_decode(
 @app.command("aot")
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a number grew compared with --out.")] = False,
-    triton: Annotated[Path | None, typer.Option(help="Directory of another Triton (`pip install --target`).")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with status 1 if a number is larger than in the file of --out.")
+    ] = False,
+    triton: Annotated[
+        Path | None, typer.Option(help="Directory of another Triton version to measure (`pip install --target`).")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compile the fused kernels for five architectures without a GPU, and report their registers and instructions.
+    """Compile the fused kernels for five GPU architectures, and report their registers and instructions. No GPU is
+    needed.
 
     This takes 20 minutes on two cores.
     """
@@ -65,7 +74,7 @@ def bench_aot(
 def bench_cost(
     out: JsonFile = RESULTS / "cost.json",
     architecture: Annotated[
-        list[int] | None, typer.Option(help="Architecture: 80, 89, 90, 100 or 120. Repeatable. The default is all.")
+        list[int] | None, typer.Option(help="GPU architecture: 80, 89, 90, 100 or 120. Repeatable. The default is all.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -77,10 +86,11 @@ def bench_cost(
     from rfa.benchmarks.cost.report import write_cost
 
     if unknown := set(architecture or ()) - set(ARCHITECTURES):
-        raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, not {min(unknown)}")
+        raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, got {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
         raise ValueError(
-            "the committed table has all architectures; for some of them, write to another file with --out FILE"
+            "the committed table contains all architectures; to measure only some of them, write to another file "
+            "with --out FILE"
         )
     _print("cost", write_cost(out, architecture), as_json)
 
@@ -89,10 +99,14 @@ def bench_cost(
 def bench_kernel(
     part: Annotated[
         list[str] | None,
-        typer.Option(help="Part to run: attention, memory, slots or training. Repeatable. The default is all."),
+        typer.Option(help="Benchmark to run: attention, memory, slots or training. Repeatable. The default is all."),
     ] = None,
-    width: Annotated[list[int] | None, typer.Option(help="Real dimensions per head, 64 or 128. Repeatable.")] = None,
-    length: Annotated[list[int] | None, typer.Option(help="Sequence length, a divisor of 16,384. Repeatable.")] = None,
+    width: Annotated[
+        list[int] | None, typer.Option(help="Number of real dimensions per head, 64 or 128. Repeatable.")
+    ] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(help="Sequence length, which must divide 16,384. Repeatable.")
+    ] = None,
     out: JsonTable = RESULTS / "kernel.json",
     as_json: JsonFlag = False,
 ) -> None:
@@ -110,7 +124,8 @@ def bench_filter(
     out: JsonFile = RESULTS / "filter.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure error and coverage on the oscillator with the paper's noise, compared with the exact Kalman filter."""
+    """Measure error and coverage on the oscillator with the noise settings of the paper, compared with the exact Kalman
+    filter."""
     from rfa.benchmarks.filters.oscillator import write_filter
     from rfa.cli.bundles import find_bundle
 
@@ -119,12 +134,12 @@ def bench_filter(
 
 @app.command("afa")
 def bench_afa(
-    steps: Annotated[int, typer.Option(min=20, help="Training steps of each model.")] = 300,
+    steps: Annotated[int, typer.Option(min=20, help="Number of training steps for each model.")] = 300,
     out: JsonFile = RESULTS / "afa.json",
-    figures: Annotated[Path, typer.Option(help="Directory for the pictures.")] = Path("docs") / "figures",
+    figures: Annotated[Path, typer.Option(help="Directory in which to save the figures.")] = Path("docs") / "figures",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train Adaptive Filter Attention on the paper's oscillator, and compare it with the exact filter."""
+    """Train Adaptive Filter Attention on the oscillator of the paper, and compare it with the exact filter."""
     from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
     from rfa.benchmarks.papers.afa.training import PredictorTraining
 
@@ -133,15 +148,16 @@ def bench_afa(
 
 @app.command("filter-accuracy")
 def bench_filter_accuracy(
-    trials: Annotated[int, typer.Option(min=1, help="Number of streams per scenario.")] = 500,
-    steps: Annotated[int, typer.Option(min=20, help="Number of observations per stream.")] = 1000,
+    trials: Annotated[int, typer.Option(min=1, help="Number of streams in each scenario.")] = 500,
+    steps: Annotated[int, typer.Option(min=20, help="Number of observations in each stream.")] = 1000,
     out: JsonFile = RESULTS / "filter-accuracy.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure of the error by noise and the response to a jump.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a figure of the error by noise level and of the response to a jump.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure error, calibration and delay after a jump of the linear filter, on simulated systems from the
-    literature.
-    """
+    """Measure the error, calibration and delay after a jump of the linear filter, on simulated systems from the
+    literature."""
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
@@ -158,30 +174,45 @@ def bench_quality(
     data: Annotated[
         Path,
         typer.Option(
-            help="Directory with train, valid and test, either as directories of .txt files or as train.txt and so on.",
+            help=(
+                "Directory with the splits train, valid and test. Each is a directory of .txt files, or a file such "
+                "as train.txt."
+            ),
             metavar="DIR",
         ),
     ],
-    runs: Annotated[Path, typer.Option(help="Directory for the runs.", metavar="DIR", file_okay=False)],
+    runs: Annotated[Path, typer.Option(help="Directory in which to save the runs.", metavar="DIR", file_okay=False)],
     variants: Annotated[
         str | None,
         typer.Option(
-            help="Names in variants.json, such as B1,M1,M2. The default is the models of the papers.", metavar="NAMES"
+            help=(
+                "Names of models in variants.json, separated by commas, such as B1,M1,M2. The default is all models "
+                "of the papers."
+            ),
+            metavar="NAMES",
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
-    config: Annotated[str, typer.Option(help="Model size: small, paper, or a JSON file.")] = "small",
-    lengths: Annotated[str, typer.Option(help="Context windows in training lengths.", metavar="NUMBERS")] = "1,2,4,8",
+    config: Annotated[str, typer.Option(help="Model size: small, paper, or the path of a JSON file.")] = "small",
+    lengths: Annotated[
+        str,
+        typer.Option(help="Lengths of the context windows, as multiples of the training length.", metavar="NUMBERS"),
+    ] = "1,2,4,8",
     tokens: Annotated[int, typer.Option(help="Number of tokens to score.")] = 65_536,
-    workers: Annotated[int, typer.Option(min=1, help="Number of parallel runs, each with one thread.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of runs to train in parallel, each with one thread.")] = 1,
     device: Device = "auto",
-    evaluate_only: Annotated[bool, typer.Option("--evaluate-only", help="Only score trained runs.")] = False,
-    speed_only: Annotated[bool, typer.Option("--speed-only", help="Only time the variants, on one thread.")] = False,
+    evaluate_only: Annotated[
+        bool, typer.Option("--evaluate-only", help="Score runs that are already trained, and train none.")
+    ] = False,
+    speed_only: Annotated[
+        bool, typer.Option("--speed-only", help="Measure only the speed of the variants, on one thread.")
+    ] = False,
     figures: Folder = None,
     out: JsonFile = RESULTS / "quality-small.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train every variant of the papers on a corpus, or continue, and report perplexity by context length."""
+    """Train every variant of the papers on a corpus, or continue the training, and report the perplexity by context
+    length."""
     from rfa.benchmarks.language.quality.runs import FailedRunsError
     from rfa.benchmarks.language.quality.scores import Scoring
     from rfa.benchmarks.language.quality.table import QualityPlan, names, numbers, write_quality, write_speed
@@ -195,7 +226,7 @@ def bench_quality(
 
         draw_quality(document, figures)
     if document["missing"]:
-        typer.echo(f"missing in the table: {', '.join(document['missing'])}", err=True)
+        typer.echo(f"the table has no rows for: {', '.join(document['missing'])}", err=True)
     _print("quality-small", document, as_json)
     if document["failed"]:
         raise FailedRunsError("; ".join(f"{name}: {error}" for name, error in document["failed"].items()))
@@ -203,28 +234,50 @@ def bench_quality(
 
 @app.command("load")
 def bench_load(
-    name: Annotated[str, typer.Argument(help="Name of the scenario in the scenario file.", metavar="SCENARIO")],
+    name: Annotated[str, typer.Argument(help="Name of a scenario in the scenario file.", metavar="SCENARIO")],
     *,
     url: Annotated[
         str | None,
-        typer.Option(help="URL of a running server, whose key is in RFA_API_KEY. The default is to start a server."),
+        typer.Option(
+            help=(
+                "URL of a running server. The environment variable RFA_API_KEY provides its key. By default, the "
+                "command "
+                "starts a server."
+            )
+        ),
     ] = None,
-    pid: Annotated[int | None, typer.Option(help="Process id of that server, to record its memory.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Process id of the running server, whose memory is recorded.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Duration of the measurement in seconds.")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Seconds of load before the measurement.")] = None,
-    generators: Annotated[int | None, typer.Option(help="Number of processes that generate load.")] = None,
-    text_rate: Annotated[float | None, typer.Option(help="Texts per second, as a Poisson process.")] = None,
-    text_streams: Annotated[int | None, typer.Option(help="Concurrent texts, instead of --text-rate.")] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="Duration of the warm-up load in seconds, before the measurement starts.")
+    ] = None,
+    generators: Annotated[int | None, typer.Option(help="Number of processes that send requests.")] = None,
+    text_rate: Annotated[
+        float | None, typer.Option(help="Mean number of text requests per second, sent as a Poisson process.")
+    ] = None,
+    text_streams: Annotated[
+        int | None, typer.Option(help="Number of concurrent text requests, instead of --text-rate.")
+    ] = None,
     filter_streams: Annotated[int | None, typer.Option(help="Number of live filter streams.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Observations per second in each live stream.")] = None,
-    batch_rate: Annotated[float | None, typer.Option(help="Whole series per second, as a Poisson process.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Number of observations per second in each live filter stream.")
+    ] = None,
+    batch_rate: Annotated[
+        float | None,
+        typer.Option(help="Mean number of requests per second that filter a whole series, sent as a Poisson process."),
+    ] = None,
     bundles: Bundles = None,
-    budgets: Annotated[Path | None, typer.Option(help="Scenario file. The default is benchmarks/budgets.toml.")] = None,
+    budgets: Annotated[
+        Path | None, typer.Option(help="TOML file with the scenarios. The default is benchmarks/budgets.toml.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Figure of the latency over time and its distribution.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a figure of the latency over time and its distribution.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send load to a server in an open loop, and check every response. Exit with 1 if a latency budget is missed."""
+    """Send load to a server in an open loop, and check every response. The exit status is 1 if a latency budget is
+    exceeded."""
     from rfa.benchmarks.load.report import BudgetMissed
     from rfa.benchmarks.load.run import run_scenario
     from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
@@ -244,7 +297,7 @@ def bench_load(
         from rfa.benchmarks.load.plot import draw_run
 
         if run is None:
-            raise ValueError(f"{scenario.name} has no latencies to draw")
+            raise ValueError(f"{scenario.name} measured no latencies, so there is nothing to draw")
         draw_run(run, plot)
     _print("load-run", result, as_json)
     if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
@@ -264,12 +317,18 @@ def bench_filter_speed(
 
 @app.command("forecast")
 def bench_forecast(
-    data: Annotated[Path, typer.Option(help="ETTh1.csv, which is not included.", metavar="CSV")],
+    data: Annotated[
+        Path,
+        typer.Option(help="Path of ETTh1.csv. It is not part of the repository and must be downloaded.", metavar="CSV"),
+    ],
     out: JsonFile = RESULTS / "forecast-etth1.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure of a week of forecasts with their intervals.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a figure of one week of forecasts with their intervals.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forecast ETTh1 1 and 24 hours ahead, and compare with persistence, seasonal naive and statsmodels."""
+    """Forecast ETTh1 one hour and 24 hours ahead, and compare the errors with persistence, seasonal naive and
+    statsmodels."""
     from rfa.benchmarks.forecasting.ett import write_ett
 
     _print("forecast-etth1", write_ett(data, out, plot), as_json)
@@ -277,12 +336,18 @@ def bench_forecast(
 
 @app.command("series")
 def bench_series(
-    data: Annotated[Path, typer.Option(help="Directory with m4 and ett, which are not included.", metavar="DIR")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Directory with the datasets m4 and ett. They are not part of the repository and must be downloaded.",
+            metavar="DIR",
+        ),
+    ],
     model: Annotated[list[str] | None, typer.Option(help="Model to measure. Repeatable. The default is all.")] = None,
     out: JsonTable = RESULTS / "gift.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure forecasts under GIFT-Eval's protocol, compared with seasonal naive and statsforecast."""
+    """Measure forecasts with the protocol of GIFT-Eval, compared with seasonal naive and statsforecast."""
     from rfa.benchmarks.series.gift import write_gift
 
     _print("gift", write_gift(data, out, tuple(model or ())), as_json)
@@ -291,13 +356,16 @@ def bench_series(
 @app.command("nab")
 def bench_nab(
     data: Annotated[
-        Path, typer.Option(help="Directory of NAB, with data and windows.json.", exists=True, file_okay=False)
+        Path,
+        typer.Option(
+            help="Directory of the Numenta Anomaly Benchmark, with data and windows.json.", exists=True, file_okay=False
+        ),
     ],
     bundle: BundleName = "auto",
     out: JsonFile = RESULTS / "filter-nab.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Detect anomalies on NAB under its public rules, compared with its windowed Gaussian."""
+    """Detect anomalies on NAB and score them by its public rules, compared with its windowed Gaussian."""
     from rfa.benchmarks.nab.benchmark import write_nab
 
     _print("filter-nab", write_nab(bundle, data, out), as_json)
@@ -306,14 +374,19 @@ def bench_nab(
 @app.command("equalities")
 def bench_equalities(
     url: Annotated[str, typer.Argument(help="URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")],
-    replica: Annotated[str | None, typer.Option(help="URL of another server with the same model.")] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the model. The default is the server's default.")] = None,
-    cases: Annotated[int, typer.Option(min=1, help="Number of random prompts.")] = 100,
-    key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key of the server.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file, written while the cases are compared.")] = None,
+    replica: Annotated[
+        str | None, typer.Option(help="URL of another server with the same model, to compare with.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model in requests. The default is the server's default model.")
+    ] = None,
+    cases: Annotated[int, typer.Option(min=1, help="Number of random prompts to send.")] = 100,
+    key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key to send to the server.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results. It is updated after every case.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check whether a server's log probabilities are the same alone, batched, chunked, restored and on a replica.
+    """Check whether the log probabilities of a server are equal for requests alone, batched, chunked, restored and on a
+    replica.
 
     This works with any server that supports `logprobs`, `echo` and `return_tokens_as_token_ids`. The exit code is 1 if
     they differ.
@@ -341,7 +414,7 @@ def bench_equalities(
 def bench_blimp(
     data: Annotated[Path, typer.Option(help="Checkout of github.com/alexwarstadt/blimp.", metavar="DIR")],
     bundle: BundleName = "books",
-    pairs: Annotated[int, typer.Option(min=1, help="Number of pairs per paradigm, from the first on.")] = 1000,
+    pairs: Annotated[int, typer.Option(min=1, help="Number of pairs per paradigm. The first pairs are used.")] = 1000,
     out: JsonFile = RESULTS / "blimp.json",
     as_json: JsonFlag = False,
 ) -> None:
@@ -354,13 +427,15 @@ def bench_blimp(
 
 @app.command("events")
 def bench_events(
-    data: Annotated[Path, typer.Option(help="Directory with DeepLog's normal.txt and abnormal.txt.", metavar="DIR")],
+    data: Annotated[Path, typer.Option(help="Directory with normal.txt and abnormal.txt from DeepLog.", metavar="DIR")],
     bundle: BundleName = "events",
-    corpus: Annotated[Path | None, typer.Option(help="Only write the training corpus, to this directory.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Directory in which to write the training corpus. Nothing is measured then.")
+    ] = None,
     out: JsonFile = RESULTS / "events.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Detect anomalous HDFS sessions from their events, and report F1, recall and false alarms."""
+    """Detect abnormal HDFS sessions from their events, and report F1, recall and false alarms."""
     from rfa.benchmarks.language.events import write_corpus, write_events
 
     if corpus is not None:
@@ -373,15 +448,25 @@ def bench_events(
 def bench_recall(
     setting: Annotated[
         list[str] | None,
-        typer.Option(help="Train only this setting and keep the file's other rows. Repeatable. The default is all."),
+        typer.Option(
+            help=(
+                "Train only this setting, and keep the results of the others in the file. Repeatable. The default is "
+                "all."
+            )
+        ),
     ] = None,
-    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="Only train this task.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Train a few settings, which takes three minutes.")] = False,
+    task: Annotated[Literal["recall", "copy"] | None, typer.Option(help="Train only on this task.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train only a few settings, which takes three minutes.")
+    ] = False,
     out: JsonTable = RESULTS / "recall.json",
-    plot: Annotated[Path | None, typer.Option(help="Figure of the accuracy by pairs, length and distance.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a figure of the accuracy by number of pairs, length and distance.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train softmax, RFA and slots on associative recall and copying, to measure the capacity of the state."""
+    """Train softmax attention, RFA and memory slots on associative recall and copying, to measure the capacity of their
+    state."""
     from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()
@@ -389,7 +474,7 @@ def bench_recall(
 
 
 def _print(result: str, document: Mapping[str, Any], as_json: bool) -> None:
-    """Print a document as on the results page, or as JSON."""
+    """Print a result as on the results page, or as JSON."""
     from rfa.benchmarks.results_page.page import tables_of
 
     print_table(document, tables_of(result, document), as_json)

@@ -1,4 +1,4 @@
-"""`rfa export`, `verify`, `info`, `keygen` and `sign`: make, check, describe and sign bundles."""
+"""`rfa export`, `verify`, `info`, `keygen` and `sign`: create, check, describe and sign bundles."""
 
 from __future__ import annotations
 
@@ -19,27 +19,34 @@ RECORD_FILE = "train.json"
 
 def export(
     run: Annotated[
-        Path, typer.Argument(help="Run directory of `rfa train`.", metavar="RUN", exists=True, file_okay=False)
+        Path, typer.Argument(help="Run directory that `rfa train` wrote.", metavar="RUN", exists=True, file_okay=False)
     ],
     out: Annotated[
-        Path, typer.Option("--out", help="Bundle directory to write. An existing bundle is replaced.", metavar="BUNDLE")
+        Path, typer.Option("--out", help="Bundle directory to write. It replaces an existing bundle.", metavar="BUNDLE")
     ],
     form: Annotated[
         Literal["bundle", "transformers"],
         typer.Option(
-            "--format", help="transformers writes a directory for AutoModelForCausalLM; RUN may then be a bundle."
+            "--format",
+            help=(
+                "Format of the output. `transformers` writes a directory for AutoModelForCausalLM; RUN may then also "
+                "be a bundle."
+            ),
         ),
     ] = "bundle",
     name: Annotated[
-        str | None, typer.Option(help="Name of the model in requests. The default is the name of the directory.")
+        str | None, typer.Option(help="Name of the model in requests. By default, the name of the directory.")
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(help="Also compile kernels for these GPUs, such as sm_80,sm_90.", metavar="ARCHITECTURES"),
+        typer.Option(
+            help="GPU architectures to compile kernels for, separated by commas, such as sm_80,sm_90.",
+            metavar="ARCHITECTURES",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn a trained run into a bundle with graphs, calibration and hashes, or into a directory for transformers."""
+    """Export a trained run as a bundle with graphs, calibration and hashes, or as a directory for transformers."""
     from rfa.model.checkpoint import read_config
 
     if form == "transformers":
@@ -52,9 +59,11 @@ def export(
         return
     family = read_config(run)[0]
     if not (run / RECORD_FILE).is_file():
-        raise ValueError(f"{run} is not finished; run the same `rfa train` command again to continue it")
+        raise ValueError(f"training in {run} has not finished; run the same `rfa train` command again to continue it")
     if gpu is not None and family != "language":
-        raise ValueError(f"--gpu is only for language models, but {run} has family {family!r}")
+        raise ValueError(
+            f"--gpu supports only language models, but the model in {run} belongs to the family {family!r}"
+        )
     if family == "language":
         from rfa.export.language_export import export_language
 
@@ -88,15 +97,16 @@ def verify(
     trusted_key: Annotated[
         list[str] | None,
         typer.Option(
-            help="Minisign public key, or a file of keys. One of them must have signed the bundle. Repeatable.",
+            help=(
+                "Minisign public key, or a file of public keys. The bundle must be signed with one of them. Repeatable."
+            ),
             metavar="KEY",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a bundle's signature, hashes, shapes and golden outputs. If torch is installed, also compare the graphs
-    with the model. GPU kernels are not run.
-    """
+    """Check the signature, hashes, shapes and golden outputs of a bundle. If torch is installed, the graphs are also
+    compared with the model. GPU kernels are not run."""
     import asyncio
 
     from rfa.cli.bundles import find_bundle
@@ -116,14 +126,16 @@ def verify(
     print_result(document, as_json)
     if not report.passed:
         far = [comparison.what for comparison in report.comparisons if not comparison.passed]
-        raise ValueError(f"{report.name}: the graphs do not reproduce the outputs of the model: {', '.join(far)}")
+        raise ValueError(
+            f"{report.name}: the exported graphs do not reproduce the outputs of the model: {', '.join(far)}"
+        )
 
 
 def keygen(
-    out: Annotated[Path, typer.Option("--out", help="Path of both files, without suffixes.", metavar="PREFIX")],
+    out: Annotated[Path, typer.Option("--out", help="Path of the key files, without suffixes.", metavar="PREFIX")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a key pair. PREFIX.key signs bundles and is not encrypted; PREFIX.pub verifies them."""
+    """Create a key pair. PREFIX.key signs bundles and is not encrypted; PREFIX.pub verifies their signatures."""
     from rfa.runtime.bundle.signing import write_keys
 
     paths = write_keys(out)
@@ -135,11 +147,13 @@ def sign(
     bundle: BundleName,
     key: Annotated[
         Path,
-        typer.Option("--key", help="Secret key from `rfa keygen` or `minisign -G -W`.", exists=True, dir_okay=False),
+        typer.Option(
+            "--key", help="Secret key created with `rfa keygen` or `minisign -G -W`.", exists=True, dir_okay=False
+        ),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Sign a bundle by writing manifest.json.minisig. The bundle's digest does not change."""
+    """Sign a bundle by writing manifest.json.minisig. The digest of the bundle does not change."""
     from rfa.cli.bundles import find_bundle
     from rfa.runtime.bundle.bundle import open_bundle
     from rfa.runtime.bundle.signing import SecretKey, sign_bundle
@@ -152,13 +166,13 @@ def sign(
 
 
 def _key_text(value: str) -> str:
-    """Return the key in the option's value, or in the file that it names."""
+    """Return the key in the value of an option, or in the file that it names."""
     path = Path(value)
     return path.read_text() if path.is_file() else value
 
 
 def info(bundle: BundleName, as_json: JsonFlag = False) -> None:
-    """Describe a bundle with its kind, origin and calibration."""
+    """Print a description of a bundle: its kind, origin and calibration."""
     from rfa.cli.bundles import find_bundle
     from rfa.export.verify import bundle_info
 

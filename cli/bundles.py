@@ -1,4 +1,4 @@
-"""The bundles that a command serves or measures."""
+"""Find the bundles that a command serves or measures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 
 def served_bundles(bundles: list[Path] | None = None, *, ignore: frozenset[str] = frozenset()) -> tuple[Path, ...]:
-    """Return the given bundles, or those of RFA_BUNDLES, of ./bundles, or of this package, in this order.
+    """Return the first of these that exists: the given bundles, those in RFA_BUNDLES, those in ./bundles, or those of
+    this package.
 
     Args:
-        ignore: environment variables that look like settings but belong to the command.
+        ignore: environment variables that look like settings but are options of the command.
 
     Raises:
         FileNotFoundError: If there are no bundles.

@@ -1,4 +1,4 @@
-"""`rfa compile`: compile kernels before the first start of the server."""
+"""`rfa compile`: compile the kernels before the first start of the server."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def compile_kernels(bundles: Bundles = None) -> None:
 
     typer.echo("Compiling kernels, which takes about a minute the first time.", err=True)
     seconds = compile_ahead(Settings(bundles=served_bundles(bundles)))
-    typer.echo(f"Kernels are ready after {seconds:.0f} s.", err=True)
+    typer.echo(f"Compiled the kernels in {seconds:.0f} s.", err=True)

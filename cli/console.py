@@ -1,4 +1,4 @@
-"""Printing of results and errors.
+"""Printing of results and errors of commands.
 
 An error is one line on stderr and a non-zero exit code. `RFA_DEBUG=1` shows the traceback instead.
 """
@@ -35,7 +35,7 @@ def _one_line(text: str) -> str:
 
 
 def explain(error: Exception) -> str:
-    """Return one line that says what went wrong and, if known, what to do."""
+    """Return one line that describes an error and, if known, what to do about it."""
     if hasattr(error, "format_message"):  # a usage error of the command line parser
         return f"{_one_line(error.format_message())} (see --help)"
     name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
@@ -61,14 +61,15 @@ def explain(error: Exception) -> str:
     is_for_user = isinstance(error, USER_ERRORS) or type(error).__module__.split(".")[0] == "rfa"
     if (is_for_user or isinstance(error, OSError)) and text:
         return text
-    return f"unexpected {type(error).__name__}: {text} (RFA_DEBUG=1 shows where)"
+    return f"unexpected {type(error).__name__}: {text} (set RFA_DEBUG=1 to see the traceback)"
 
 
 class CommandGroup(TyperGroup):
-    """The root group. It turns exceptions of commands into one line and an exit code."""
+    """The root group of commands. It converts exceptions to one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Usage errors exit with 2, other failures with 1, and signals with 128 plus their number."""
+        """Run the command. The exit code is 2 for usage errors, 1 for other errors, and 128 plus the signal number
+        after a signal."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, EOFError):
@@ -92,7 +93,7 @@ class CommandGroup(TyperGroup):
 
 
 def print_json(document: Any) -> None:
-    """Print a document of finite numbers on one line."""
+    """Print a JSON document of finite numbers on one line."""
     typer.echo(json.dumps(document, allow_nan=False))
 
 

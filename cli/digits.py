@@ -1,4 +1,4 @@
-"""Rounding of output numbers to the digits that matter, given the width of their interval."""
+"""Round output numbers to their significant digits, given the width of their interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STDS: Final = 3.29
 
 
 def parse_digits(text: str) -> int | None:
-    """Return the value of `--digits`, or None for all digits.
+    """Parse the value of `--digits`. Return None for all digits.
 
     Raises:
         ValueError: If the text is neither a number of digits nor "full".
@@ -29,9 +29,9 @@ def parse_digits(text: str) -> int | None:
 
 
 def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict[str, np.ndarray]:
-    """Round columns `[N]` of one quantity to `digits` digits beyond the leading digit of the interval's width.
+    """Round columns `[N]` of one quantity to `digits` digits after the leading digit of the width of its interval.
 
-    A width of 2.34 and 3 digits round to thousandths. Digits before the decimal point are kept.
+    For a width of 2.34 and 3 digits, numbers are rounded to thousandths. Digits before the decimal point are kept.
 
     Args:
         parts: columns by name, including "low90" and "high90", or "std".
@@ -43,9 +43,8 @@ def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict
 
 
 def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
-    """Round a score `[N]` to `digits` digits beyond its leading digit. Near 1, use the leading digit of its distance
-    from 1.
-    """
+    """Round a score `[N]` to `digits` digits after its leading digit. Near 1, the leading digit of its distance from 1
+    is used."""
     import numpy as np
 
     if digits is None:

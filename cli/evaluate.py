@@ -1,4 +1,4 @@
-"""`rfa eval`: score a bundle on test data."""
+"""`rfa eval`: evaluate a bundle on test data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rfa.cli.console import print_result, print_table
 from rfa.cli.options import BundleName, JsonFlag, TestFolder
 
-app = typer.Typer(no_args_is_help=True, help="Score a bundle on test data.")
+app = typer.Typer(no_args_is_help=True, help="Evaluate a bundle on test data.")
 
 
 @app.command("lm")
@@ -39,10 +39,10 @@ def eval_confidence(
     data: TestFolder,
     limit: Annotated[int, typer.Option(help="Maximum number of tokens to score.")] = 131_072,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Figure to write, with a reliability diagram.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a figure with a reliability diagram.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the calibration of token confidence in both modes."""
+    """Measure the calibration of the token confidence in both modes."""
     from rfa.measured import write_result
     from rfa.training.evaluate.confidence import report, table
 
@@ -61,13 +61,12 @@ def eval_filter(
     bundle: BundleName,
     data: Annotated[
         str,
-        typer.Option(help="File to filter, whose last fifth is scored, or simulate:oscillator."),
+        typer.Option(help="File to filter, or simulate:oscillator for simulated data. Only the last fifth is scored."),
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Report the error of one-step forecasts, compared with repeating the last value, and the likelihood and coverage
-    of the intervals.
-    """
+    """Report the error of one-step forecasts compared with repeating the last value, and the likelihood and coverage of
+    the intervals."""
     from rfa.cli.bundles import find_bundle
     from rfa.training.evaluate.filter import score_filter
 

@@ -16,12 +16,18 @@ from rfa.cli.options import JsonFlag
 Session = Annotated[
     str | None,
     typer.Option(
-        help="Regular expression of the session in a line, such as 'blk_-?[0-9]+'. The default is a single session."
+        help=(
+            "Regular expression that finds the session in a line, such as 'blk_-?[0-9]+'. By default, all lines "
+            "belong to one session."
+        )
     ),
 ]
 TemplateFile = Annotated[
     Path | None,
-    typer.Option("--templates", help="JSON file with the templates of the events. It is created, or extended."),
+    typer.Option(
+        "--templates",
+        help="JSON file with the templates of the events. The command creates it, or adds new templates to it.",
+    ),
 ]
 
 
@@ -31,14 +37,17 @@ def log_events(
     session: Session = None,
     templates: TemplateFile = None,
     counts: Annotated[
-        str | None, typer.Option(help="Count each event in steps such as 1min, as input for rfa watch.", metavar="STEP")
+        str | None,
+        typer.Option(
+            help="Count each event in time steps such as 1min. `rfa watch` can read the result.", metavar="STEP"
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the events of a log as numbers, one session per line, for rfa train lm and rfa score. With --counts, count
-    the events.
+    """Print the events of a log as numbers, one session per line, for `rfa train lm` and `rfa score`. With --counts,
+    print the counts of the events.
 
-    Lines that differ only in numbers and names are the same event. Lines without the session's name are left out.
+    Lines that differ only in numbers and names are the same event. Lines that do not contain a session are left out.
     """
     from rfa.data.log_lines import count_events, events_of
     from rfa.data.log_templates import Templates
@@ -46,9 +55,11 @@ def log_events(
     has_templates = templates is not None and templates.is_file()
     known = json.loads(templates.read_text()) if templates is not None and has_templates else []
     if not isinstance(known, list) or not all(isinstance(text, str) for text in known):
-        raise ValueError(f"--templates {templates} is not a list of texts written by this command")
+        raise ValueError(f"--templates {templates} is not a file written by this command; name another file")
     if counts is not None and (session is not None or as_json):
-        raise ValueError("--counts prints JSON lines for all sessions; remove --session and --json")
+        raise ValueError(
+            "--counts prints JSON lines for all sessions and does not support --session or --json; remove them"
+        )
     miner, sessions = Templates(known), dict[str, list[int]]()
     pattern = None if session is None else re.compile(session)
     with sys.stdin if file == "-" else Path(file).open(encoding="utf-8", errors="replace") as stream:

@@ -1,6 +1,5 @@
 """`rfa filter`, `rfa forecast`, `rfa detect` and `rfa plot`: filter recorded series and write a table, a JSON document
-or a picture.
-"""
+or a figure."""
 
 from __future__ import annotations
 
@@ -78,10 +77,10 @@ def filter_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Estimate the states behind recorded series. Without --out, --plot or --json, the table goes to stdout.
+    """Estimate the states of recorded series. Without --out, --plot or --json, the table is printed on stdout.
 
-    The output has the file's columns, sorted by time, and the estimates next to them. --horizon appends the forecast.
-    If a series fails, its error is printed, the other series are written, and the exit code is 1.
+    The output contains the columns of the file, sorted by time, and the estimates next to them. --horizon appends a
+    forecast. If a series fails, its error is printed, the other series are written, and the exit code is 1.
     """
     from rfa.cli.filter_run import Task, parse_alarm, parse_range
 
@@ -126,8 +125,8 @@ def forecast_series(
 ) -> None:
     """Forecast the next rows of recorded series, with mean, standard deviation and 90 % interval.
 
-    The default horizon depends on the time step: a day of hours, a week of days, a year of months or quarters, and so
-    on.
+    The default horizon depends on the time step: one day for hourly rows, one week for daily rows, one year for monthly
+    or quarterly rows, and so on.
     """
     from rfa.cli.filter_run import Task, parse_range
     from rfa.data.horizon import USUAL
@@ -165,7 +164,7 @@ def detect_series(
     """Print the incidents of recorded series. An incident is a group of alarms.
 
     An alarm is an unusual value, a changed level or spread, a value that no longer changes, or a time without values.
-    --rate determines how many alarms there are.
+    --rate sets the expected number of alarms.
     """
     from rfa.cli.filter_run import Task, parse_alarm
 
@@ -192,9 +191,8 @@ def plot_series(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Draw recorded series with measurements, estimates, 50 and 90 % intervals, outliers, alarms, gaps and the
-    forecast.
-    """
+    """Draw recorded series with their values, estimates, 50 and 90 % intervals, outliers, alarms, gaps and a
+    forecast."""
     from rfa.cli.filter_run import Task, parse_alarm
     from rfa.data.horizon import USUAL
     from rfa.data.source import display_name
@@ -216,7 +214,7 @@ def _load(
     plot: Path | None,
     plot_option: str = "--plot",
 ) -> Filters:
-    """Check the outputs and load the model."""
+    """Check the output options, and load the model."""
     from rfa.cli.filter_output import check_outputs
 
     check_outputs(out, plot, data, plot_option)
@@ -224,15 +222,15 @@ def _load(
 
 
 def load_model(bundle: str | None, system: Path | None) -> Filters:
-    """Return the filters of --model or --system.
+    """Return the filters that --model or --system names.
 
     Raises:
-        ValueError: If both are given, or loading fails.
+        ValueError: If both are given, or the model cannot be loaded.
     """
     from rfa.cli.filter_run import load_filter, load_system
 
     if bundle is not None and system is not None:
-        raise ValueError("--system replaces --model; remove one of them")
+        raise ValueError("--system and --model cannot be combined; remove one of them")
     return load_filter(bundle) if system is None else load_system(system)
 
 
@@ -248,15 +246,15 @@ def _write(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: 
 
 @dataclass
 class FilterBatch:
-    """Files and the results of their series.
+    """Files, and the results of their series.
 
     Attributes:
         source: options of `rfa.data.load_table`.
         view: rows of the table: all with the forecast, only the forecast, only alarms, or one row per incident.
-        digits: number of digits in CSV output. None means all.
-        has_plot: whether all columns are drawn into one picture.
-        has_keys: whether a file has several series.
-        frames: the file of each series that was filtered, as it was read.
+        digits: number of digits in CSV output. None prints all digits.
+        has_plot: whether all columns are drawn in one figure.
+        has_keys: whether a file contains several series.
+        frames: the table of each series that was filtered, as it was read from the file.
         failed: the error of each series or file that could not be filtered.
     """
 
@@ -275,7 +273,7 @@ class FilterBatch:
 
     @property
     def has_one_result(self) -> bool:
-        """Whether there is one series whose columns were filtered together."""
+        """Whether there is only one series, whose columns were filtered together."""
         return self._has_one_series and len(self.results) == 1
 
     @property
@@ -307,7 +305,7 @@ class FilterBatch:
             raise ValueError(f"no series could be filtered; the first of {len(self.failed)} errors: {first}")
 
     def by_series(self) -> list[list[Filtered]]:
-        """Return the results of each series. There are several if its columns were filtered separately."""
+        """Return the results of each series. A series has several results if its columns were filtered separately."""
         return [list(parts) for _, parts in groupby(self.results, key=lambda result: (result.file, result.key))]
 
     def _series(self, source: str, name: str) -> Iterator[tuple[Frame, Key, Series]]:
@@ -351,7 +349,7 @@ class FilterBatch:
 
 
 def _print_notes(name: str, read: dict[Key, Series]) -> None:
-    """Print what was decided while reading. Notes that apply to all series of a file are printed once."""
+    """Print the decisions made while reading a file. A note that applies to all of its series is printed once."""
     from rfa.data import key_name
 
     counts = Counter(note for series in read.values() for note in series.notes)
@@ -367,6 +365,6 @@ def _print_notes(name: str, read: dict[Key, Series]) -> None:
 
 def _print_first(lines: Iterator[str]) -> None:
     found = list(lines)
-    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"and {len(found) - SHOWN} more of this kind"]
+    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"and {len(found) - SHOWN} more warnings of this kind"]
     for line in shown:
         typer.echo(line, err=True)

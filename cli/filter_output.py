@@ -1,4 +1,5 @@
-"""Output of `rfa filter` as a table, a document or a picture, depending on the ending of the file name."""
+"""Write the results of `rfa filter` as a table, a JSON document or a figure, depending on the extension of the file
+name."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TABLES = (".csv", ".parquet", ".arrow", ".jsonl")
 
 
 def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str], plot_option: str = "--plot") -> None:
-    """Reject outputs that cannot be written, before any file is read.
+    """Check that all output files can be written, before any file is read.
 
     Raises:
         ValueError: See `check_output`.
@@ -41,29 +42,29 @@ def check_outputs(out: Path | None, plot: Path | None, sources: Sequence[str], p
 
 
 def check_output(option: str, path: Path, endings: Sequence[str], sources: Sequence[str]) -> None:
-    """Reject a file that cannot be written.
+    """Check that an output file can be written.
 
     Raises:
-        ValueError: If the ending is unknown, the directory is missing, permission is missing, or the file is one of the
-            sources.
+        ValueError: If the extension is unknown, the directory does not exist, permission is missing, or the file is
+            also an input file.
     """
     if path.suffix.lower() not in endings:
         allowed = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
-        raise ValueError(f"{option} must end in {allowed}, got {path.name!r}")
+        raise ValueError(f"{option} must end in {allowed}, got {path.name!r}; choose another file name")
     folder = path.parent
     if not folder.is_dir():
-        raise ValueError(f"{option}: directory {str(folder)!r} does not exist")
+        raise ValueError(f"{option}: the directory {str(folder)!r} does not exist; create it or name another")
     if path.is_dir():
         raise ValueError(f"{option}: {str(path)!r} is a directory; name a file")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"{option}: no permission to write {str(path)!r}")
+        raise ValueError(f"{option}: no permission to write {str(path)!r}; name another file")
     files = (Path(source) for source in sources if "://" not in source and source != "-")
     if path.exists() and any(file.exists() and file.samefile(path) for file in files):
-        raise ValueError(f"{option}: {str(path)!r} is the file to filter; name another file")
+        raise ValueError(f"{option}: {str(path)!r} is the input file; name another file")
 
 
 def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: bool) -> None:
-    """Write the file and the picture, and print the document, the table or only a summary."""
+    """Write the file and the figure, and print the JSON document, the table or a summary."""
     flag, has_table = batch.task.flag, not as_json and out is None and plot is None
 
     def document() -> dict[str, Any]:
@@ -87,7 +88,7 @@ def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as
 
 
 def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
-    """Return all series in one table, in the order of their files and keys."""
+    """Concatenate the tables of all series, in the order of their files and keys."""
     import pyarrow as pa
 
     from rfa.cli.filter_table import as_table
@@ -101,7 +102,7 @@ def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:  # a column is text in one file and numbers in another
         raise ValueError(
-            f"the files do not form one table ({str(error).splitlines()[0]}); filter them one by one"
+            f"the files cannot be combined into one table ({str(error).splitlines()[0]}); filter them one by one"
         ) from None
 
 
@@ -133,7 +134,7 @@ def _summary(batch: FilterBatch) -> str:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format of the file's ending."""
+    """Write a table in the format given by the extension of the file name."""
     import pyarrow as pa
 
     kind = path.suffix.lower()
@@ -151,7 +152,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def as_csv(table: pa.Table) -> bytes:
-    """Return the table as CSV. Missing values are empty cells."""
+    """Return the table as CSV. Missing values become empty cells."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -171,7 +172,7 @@ def as_csv(table: pa.Table) -> bytes:
 
 
 def _as_lines(table: pa.Table) -> bytes:
-    """Return one JSON object per row."""
+    """Return the table as JSON Lines, with one object per row."""
     table = _plain(table)
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return b"".join(
@@ -181,7 +182,7 @@ def _as_lines(table: pa.Table) -> bytes:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with dates, nested and binary cells as text."""
+    """Return the table with dates, nested values and binary values converted to text."""
     import pyarrow as pa
 
     for k, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
@@ -194,7 +195,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def as_document(result: Filtered, flag: float) -> dict[str, Any]:
-    """Return all results of one series, as JSON types."""
+    """Return all results of one series as a dictionary of JSON types."""
     from rfa.runtime.filters.ahead import points
 
     sequence, leads = result.sequence, len(result.leads)
@@ -227,9 +228,8 @@ def as_document(result: Filtered, flag: float) -> dict[str, Any]:
 
 
 def _weights(result: Filtered) -> dict[str, Any]:
-    """Return the weights of the model's experts in each row of the forecast, for each column, if they were
-    requested.
-    """
+    """Return the weights of the models in the mixture for each row and column of the forecast, if they were
+    requested."""
     found = result.forecast
     if found is None or not found.experts:
         return {}

@@ -1,4 +1,4 @@
-"""Filtering of one series, with estimates, forecasts and diagnostics."""
+"""Filter one series: estimates, forecasts and diagnostics."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ MULTI_STEP = 1.5
 
 @dataclass(frozen=True)
 class Filtered:
-    """The results of a series, or of one of its columns that was filtered separately.
+    """Results of a series, or of one of its columns that was filtered separately.
 
     Attributes:
-        file, key: file of the series, and the cells that identify the series in it.
-        is_part: whether other columns of the series have results of their own.
+        file, key: file of the series, and the values of the key columns that identify it.
+        is_part: whether this is one of several results of the series, one for each column.
         outputs: results of each row, by the names of `Columns`.
-        outliers: rows of the outliers, from 0.
+        outliers: row numbers of the outliers, counted from 0.
         leads: horizons of the forecasts made at each row, in units of the times.
         lead_names: horizons as given by `--lead`.
         future_times: times of the forecast rows, `[M]`.
@@ -65,7 +65,7 @@ class Filtered:
 
     @property
     def label(self) -> str:
-        """Name of the result among several."""
+        """Name of this result, if there are several."""
         parts = [key_name(self.key)] * bool(self.key) + [*self.series.names] * self.is_part
         return ": ".join([self.file, *parts])
 
@@ -76,7 +76,7 @@ class Filtered:
         return self.forecast.moments[:, 2]
 
     def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
-        """Return the mean, standard deviation and both bounds of the interval of the forecast, for each column."""
+        """Return the mean, the standard deviation, and the bounds of the interval of the forecast, for each column."""
         assert self.forecast is not None
         moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [
@@ -86,16 +86,16 @@ class Filtered:
 
 @dataclass(frozen=True)
 class Task:
-    """Specifies what to compute for each series.
+    """What to compute for each series.
 
     Attributes:
-        filters: returns the filters of a series or of its columns.
+        filters: function that returns the filters of a series or of its columns.
         leads, horizon: option values of `--lead` and `--horizon`.
-        flag: share of rows that deviate less than an outlier.
-        smooth: whether to estimate each state also from all rows, or from the next `lag` rows.
-        option: name of the alarm rate's option, for messages.
+        flag: share of the rows that are not outliers.
+        smooth: whether to also compute smoothed estimates, from all rows or from the next `lag` rows.
+        option: name of the option for the alarm rate, for messages.
         range: range that contains all estimates and forecasts.
-        weights: whether forecasts have the weights of the model's experts.
+        weights: whether forecasts contain the weights of the models in the mixture.
     """
 
     filters: Filters
@@ -110,7 +110,7 @@ class Task:
     weights: bool = False
 
     def check(self) -> None:
-        """Check the option values before a file is read.
+        """Check the values of the options before a file is read.
 
         Raises:
             ValueError: If `--lead` or `--horizon` is invalid.
@@ -121,24 +121,25 @@ class Task:
             parse_horizon(self.horizon)
 
     def run(self, file: str, key: Key, series: Series) -> list[Filtered]:
-        """Filter a series, or its columns separately.
+        """Filter a series with all columns together, or each column separately.
 
         Raises:
-            ValueError: If the series does not fit the filter or the alarm rate.
+            ValueError: If the filter or the alarm rate does not support the series.
         """
         from rfa.library.models import check_mixture, with_covariates
         from rfa.runtime.uncertainty.alarms import is_most
 
         if self.alarm.needs_times == "rate" and series.clock is None:
             raise ValueError(
-                f"{self.option} is a rate per time, but {file} has no time column; use a share of the rows"
+                f"{self.option} is a rate per time, but {file} has no time column; use a share of the rows such as "
+                "0.001"
             )
         if self.alarm.needs_times and series.clock is None:
-            raise ValueError(f"--mute contains times, but {file} has no time column")
+            raise ValueError(f"--mute contains times, but {file} has no time column; name it with --time")
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
-                f"{self.option} exceeds half of the rows of {file}, which are {step:,.12g} s apart; use a lower rate "
-                "such as 1/week, or a share of the rows such as 0.001"
+                f"{self.option} requests an alarm for more than half of the rows of {file}, which are {step:,.12g} s "
+                "apart; use a lower rate such as 1/week, or a share of the rows such as 0.001"
             )
         with suggest_column_option():
             filters = with_covariates(self.filters)
@@ -200,7 +201,7 @@ class Task:
 
 @contextmanager
 def suggest_column_option() -> Iterator[None]:
-    """Mention `--column` in the error for too many columns."""
+    """Add a reference to `--column` to the error for too many columns."""
     try:
         yield
     except InvalidInput as error:
@@ -217,13 +218,13 @@ def run_filter(
     alarm: Alarm | None = None,
     range: tuple[float, float] = (-math.inf, math.inf),
 ) -> FilteredSequence:
-    """Filter a series, with a progress bar.
+    """Filter a series while showing a progress bar.
 
     Args:
-        smooth: whether to estimate each state also from all rows, or from the next `lag` rows.
+        smooth: whether to also compute smoothed estimates, from all rows or from the next `lag` rows.
 
     Raises:
-        ValueError: If the bundle takes another number of columns.
+        ValueError: If the bundle requires another number of columns.
     """
     import numpy as np
     from tqdm import tqdm
@@ -237,9 +238,9 @@ def run_filter(
 
     if series.values.shape[1] != runtime.observation_size:
         raise ValueError(
-            f"the file has {series.values.shape[1]} columns of values ({', '.join(series.names)}), but bundle "
-            f"{runtime.name!r} takes {runtime.observation_size}; `rfa train filter --data CSV` trains a filter for "
-            "this file"
+            f"the file has {series.values.shape[1]} value columns ({', '.join(series.names)}), but bundle "
+            f"{runtime.name!r} accepts {runtime.observation_size}; train a filter for this file with `rfa train "
+            "filter --data CSV`"
         )
     values, times = np.asarray(series.values, np.float64), np.asarray(series.times, np.float64)
     options = FilterOptions(
@@ -257,7 +258,7 @@ def run_filter(
 
 
 def load_filter(bundle: str | None) -> Filters:
-    """Return the filters of a model. None selects the default model. Built-in models do not open a bundle.
+    """Return the filters of a model. None selects the default model. Built-in models need no bundle.
 
     Raises:
         FileNotFoundError, ValueError: If the model cannot be loaded.
@@ -287,8 +288,7 @@ def load_filter(bundle: str | None) -> Filters:
 
 
 def load_system(path: Path) -> Filters:
-    """Return the filters for the system in a JSON file, or for the systems that it defines for columns or series by
-    name.
+    """Return the filters for the system in a JSON file, or for the systems in it by the names of columns or series.
 
     Raises:
         OSError, ValueError: If the file cannot be read.
@@ -311,7 +311,8 @@ def load_system(path: Path) -> Filters:
             raise ValueError(f"{path.name}: {error}") from None
         if not series.is_dated and any(runtime.calendar is not None for _, runtime in found):
             raise ValueError(
-                f"{path.name} has a calendar, but the times of the file are not dates; name the date column with --time"
+                f"{path.name} uses a calendar, but the times in the file are not dates; name the date column with "
+                "--time"
             )
         return found
 
@@ -319,9 +320,8 @@ def load_system(path: Path) -> Filters:
 
 
 def describe_coverage(checks: ForecastChecks) -> list[str]:
-    """Describe how many values were inside their intervals, one and more steps ahead. The result is empty if none was
-    scored.
-    """
+    """Describe how many values were inside their intervals, one step and more steps ahead. Return an empty string if no
+    value was scored."""
     from rfa.runtime.uncertainty.diagnostics import name_steps
 
     shares = {"one step": checks.coverage.get(WIDE)}
@@ -331,14 +331,15 @@ def describe_coverage(checks: ForecastChecks) -> list[str]:
         if lead.steps is not None and lead.steps >= MULTI_STEP
     }
     parts = [f"{100 * share:.1f} % {ahead} ahead" for ahead, share in shares.items() if share is not None]
-    return [f"{100 * float(WIDE):g} % intervals held {', '.join(parts)}"] if parts else []
+    return [f"{100 * float(WIDE):g} % intervals contained {', '.join(parts)}"] if parts else []
 
 
 def parse_lead(text: str, row: float) -> float:
-    """Return the value of `--lead` in units of the times. A value with a unit is in seconds.
+    """Convert the value of `--lead` to units of the times. A value with a unit is converted to seconds.
 
     Args:
-        row: factor for a number without a unit: the usual time between two rows of a dated file.
+        row: factor by which a number without a unit is multiplied: the usual time between two rows of a file with
+            dates.
 
     Raises:
         ValueError: If the value is not a positive duration.
@@ -351,7 +352,7 @@ def parse_lead(text: str, row: float) -> float:
 
 
 def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
-    """Return the range of `--min` and `--max`.
+    """Return the range given by `--min` and `--max`.
 
     Raises:
         ValueError: If the minimum is not below the maximum.
@@ -362,7 +363,7 @@ def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
 
 
 def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--alarm", **options: Any) -> Alarm:
-    """Return the alarm options for a rate, which is a share of the rows or a number per time, and other options of
+    """Return the alarm options for a rate, which is a share of the rows or a number per time, and for other fields of
     `alarm`.
 
     Args:
@@ -378,7 +379,7 @@ def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--a
     if rate is None:
         for name in ("quiet", "rules", "mute"):
             if options.get(name):
-                raise ValueError(f"--{name} requires --alarm with a rate, such as 1/day")
+                raise ValueError(f"--{name} requires an alarm rate, such as --alarm 1/day")
         return NEVER
     try:
         return alarm_of({"rate": float(rate) if _is_number(rate) else rate, **options}, tz)

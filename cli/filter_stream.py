@@ -1,4 +1,4 @@
-"""`rfa filter --stream`: filter a Parquet file of many series part by part, with bounded memory."""
+"""`rfa filter --stream`: filter a Parquet file with many series in parts, with bounded memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_THREADS: Final = 4
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Values of --model, --alarm, --min and --max."""
+    """Values of the options --model, --alarm, --min and --max."""
 
     model: str | None
     alarm: str | None
@@ -33,7 +33,7 @@ class StreamOptions:
 def stream_parquet(
     sources: Sequence[str], out: Path | None, reading: ReadOptions, options: StreamOptions, others: Sequence[str]
 ) -> None:
-    """Write the rows of a Parquet file with their estimates.
+    """Filter the rows of a Parquet file, and write them with their estimates.
 
     Args:
         others: options that were given and are not supported with --stream.
@@ -64,7 +64,7 @@ def stream_parquet(
     parts = [f"{len(work.streams):,} series", f"{file.metadata.num_rows:,} rows"]
     parts += [f"{work.alarms:,} alarms"] if alarm is not None else []
     parts += (
-        [f"{work.refused:,} rows without estimates, because they are out of order or a cell is missing"]
+        [f"{work.refused:,} rows have no estimates, because they are out of order or a cell is missing"]
         if work.refused
         else []
     )
@@ -72,7 +72,7 @@ def stream_parquet(
 
 
 def write_filtered(file: Any, work: TableFilter, out: Path) -> None:
-    """Write the rows of a Parquet file with their estimates. Reading, filtering and writing overlap."""
+    """Write the rows of a Parquet file with their estimates. Reading, filtering and writing run at the same time."""
     from pyarrow import parquet
 
     batches = file.iter_batches(PART_ROWS)
@@ -96,25 +96,25 @@ def write_filtered(file: Any, work: TableFilter, out: Path) -> None:
 
 
 def _check(sources: Sequence[str], out: Path | None, reading: ReadOptions, others: Sequence[str]) -> str:
-    """Check the options and return the source."""
+    """Check the options, and return the source."""
     from rfa.cli.filter_output import check_output
 
     if reading.known or reading.start or reading.end or reading.every or reading.missing or reading.time_format:
         others = [*others, "--known, --from, --to, --every, --missing or --time-format"]
     if others:
-        raise ValueError(f"--stream does not support {others[0]}")
+        raise ValueError(f"--stream does not support {others[0]}; remove one of them")
     for option, value in (("--by", reading.by), ("--time", reading.time), ("--out", out)):
         if not value:
             raise ValueError(f"--stream requires {option}")
     if len(sources) != 1 or not Path(sources[0]).is_file():
-        raise ValueError(f"--stream requires a single Parquet file on this machine, got {', '.join(sources)}")
+        raise ValueError(f"--stream requires one Parquet file on this machine, got {', '.join(sources)}")
     assert out is not None
     check_output("--out", out, (".parquet",), sources)
     return sources[0]
 
 
 def _rate(text: str) -> float | str:
-    """Return a share of the rows, or a rate such as 1/day."""
+    """Parse an alarm rate: a share of the rows, or a rate such as 1/day."""
     try:
         return float(text)
     except ValueError:

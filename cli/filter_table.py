@@ -1,4 +1,5 @@
-"""A filtered series as a table, with the columns of its file, the results of each row, and the forecast rows."""
+"""Convert a filtered series to a table with the columns of its file, the results of each row, and the rows of the
+forecast."""
 
 from __future__ import annotations
 
@@ -34,16 +35,17 @@ def as_table(
     has_forecast: bool,
     digits: int | None = None,
 ) -> pa.Table:
-    """Return the columns of the file, followed by the estimates, scores, forecasts and smoothed states of each row.
+    """Return a table with the columns of the file, followed by the estimates, scores, forecasts and smoothed states of
+    each row.
 
     Args:
-        parts: the results of one series. There are several if its columns were filtered separately, each with its own
-            scores.
+        parts: the results of one series. There are several if its columns were filtered separately; each then has its
+            own scores.
         view: "forecast" returns only the forecast, "alarms" only the rows with alarms, and "incidents" one row per
             incident.
         has_file: whether the first column is the file name.
         has_forecast: whether the forecast is appended, with a column that marks its rows.
-        digits: see `round_estimates`. None means all digits.
+        digits: see `round_estimates`. None keeps all digits.
     """
     import pyarrow as pa
 
@@ -97,7 +99,7 @@ def _incident_columns(table: Table, parts: Sequence[Filtered], digits: int | Non
 
 
 def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the rows with an alarm."""
+    """Return the rows that raised an alarm."""
     import numpy as np
 
     raised = [table[name].to_numpy(zero_copy_only=False) == 1 for name in names]
@@ -105,7 +107,7 @@ def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _source_columns(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:
-    """Return the file's columns in the order of the series' rows. Filtered columns are numbers."""
+    """Return the columns of the file in the order of the rows of the series. Filtered columns contain numbers."""
     import numpy as np
 
     series = parts[0].series

@@ -1,4 +1,4 @@
-"""`rfa fit`: fit a model to each series of a file, for `rfa filter --system`."""
+"""`rfa fit`: fit a model to each series of a file. `rfa filter --system` uses the models."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 # Maximum number of models, failed series and notes that are printed.
 SHOWN = 8
 
-Out = Annotated[Path, typer.Option("--out", help="JSON file for the models.")]
+Out = Annotated[Path, typer.Option("--out", help="JSON file in which to save the models.")]
 Country = Annotated[
-    str | None, typer.Option(help="Country whose holidays form a separate day pattern, such as US or DE-BY.")
+    str | None, typer.Option(help="Country whose public holidays get their own daily pattern, such as US or DE-BY.")
 ]
 Holidays = Annotated[
-    list[str] | None, typer.Option(help="Date of a holiday, such as 2026-12-24. Repeatable.", metavar="DATE")
+    list[str] | None,
+    typer.Option(help="Date of an additional holiday, such as 2026-12-24. Repeatable.", metavar="DATE"),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option(help="JSON file with seasons, max_harmonics, max_free_modes and iterations.")
+    Path | None,
+    typer.Option(help="JSON file with options of the fit: seasons, max_harmonics, max_free_modes and iterations."),
 ]
 
 
@@ -44,11 +46,11 @@ def fit(
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
-    """Fit level, trend, seasons and a calendar to each column of each series. This does not need torch.
+    """Fit a model with level, trend, seasons and a calendar to each column of each series. This does not need torch.
 
-    Models of several files are named FILE / COLUMN.
-    `rfa filter FILE --system MODELS` uses the models. Ctrl-C and SIGTERM keep the finished models, and the same command
-    continues. If a series fails, its error is printed, and the exit code is 1.
+    Models of several files are named FILE / COLUMN. `rfa filter FILE --system MODELS` uses the models. On Ctrl-C or
+    SIGTERM, completed models are saved, and running the same command again continues. If a series fails, its error is
+    printed, and the exit code is 1.
     """
     from rfa.cli.filter_output import DOCUMENT, check_output
 
@@ -73,7 +75,7 @@ def fit(
 def _read(
     files: list[str], reading: ReadOptions, source: dict[str, str | None]
 ) -> tuple[dict[Key, Series], dict[str, str]]:
-    """The series of all files, and the errors of those that cannot be read."""
+    """Read the series of all files. Return them, and the errors of those that cannot be read."""
     from rfa.data import key_name, load_table, read_all
     from rfa.data.series import with_file
     from rfa.data.source import display_names
@@ -93,7 +95,7 @@ def _read(
         failed |= {key_name((*prefix, *key)): reason for key, reason in refused.items()}
         found |= with_file(name, series) if prefix else series
     if not found:
-        raise ValueError(f"no series can be read; the first: {next(iter(failed.values()))}")
+        raise ValueError(f"no series could be read; the first error is: {next(iter(failed.values()))}")
     return found, failed
 
 
@@ -104,7 +106,7 @@ def _note_failure(failed: dict[Key, str], key: Key, error: ValueError) -> None:
 def _fit(
     series: dict[Key, Series], out: Path, config: Path | None, *, zone: str, country: str | None, holidays: list[str]
 ) -> Models:
-    """Fit the models, with a progress bar."""
+    """Fit the models while showing a progress bar."""
     from tqdm import tqdm
 
     from rfa.fitting.column_models import SHARES, StructuralConfig

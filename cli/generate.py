@@ -1,4 +1,4 @@
-"""`rfa generate`: continue a text with a language bundle, in this process."""
+"""`rfa generate`: continue a text with a language model, in this process."""
 
 from __future__ import annotations
 
@@ -22,24 +22,35 @@ Bundle = Annotated[str, typer.Option(help="Bundle directory, or name of a defaul
 Decode = Annotated[
     Literal["recurrent", "attention"] | None,
     typer.Option(
-        help="Use filter slots, or attention over a growing cache. The default is slots if the bundle supports them."
+        help=(
+            "Whether to use memory slots of constant size, or attention over a cache that grows. The default is "
+            "slots if the bundle supports them."
+        )
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1)]
 Temperature = Annotated[
-    float, typer.Option(min=0, max=100, help="Sampling temperature; 0 selects the most probable token.")
+    float, typer.Option(min=0, max=100, help="Sampling temperature; 0 always selects the most probable token.")
 ]
-TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most probable tokens.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Sample only from the k most probable tokens.")]
 TopP = Annotated[
-    float, typer.Option(min=1e-9, max=1, help="Sample from the smallest set of tokens with this probability.")
+    float,
+    typer.Option(
+        min=1e-9, max=1, help="Sample only from the smallest set of tokens whose probabilities sum to at least this."
+    ),
 ]
-LatentNoise = Annotated[float, typer.Option(min=0, max=10, help="Scale of the last layer's latent sample.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Random seed. The default is random; --json prints it.")]
-Stop = Annotated[list[str] | None, typer.Option(help="Text before which to end. Repeatable.")]
+LatentNoise = Annotated[
+    float,
+    typer.Option(min=0, max=10, help="Scale of the noise in the latent sample of the last layer; 0 disables sampling."),
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Random seed. By default it is chosen at random; --json prints it.")
+]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the generation when it appears. Repeatable.")]
 
 
 async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
-    """Generate with the server's engine, so that a seed gives the same text as /generate."""
+    """Generate a text with the engine of the server, so that a seed gives the same text as /generate."""
     from rfa.service.engine.engine import Engine
     from rfa.service.engine.models import load_models
     from rfa.service.engine.text.generated import Generation
@@ -77,7 +88,7 @@ def generate(
     stop: Stop = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Continue a text and stream it to the terminal."""
+    """Continue a text, and print it as it is generated."""
     import asyncio
 
     from rfa.cli.bundles import find_bundle

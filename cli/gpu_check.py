@@ -1,4 +1,4 @@
-"""`rfa gpu-check`: run checks and timings on a GPU."""
+"""`rfa gpu-check`: check and measure everything that runs on a GPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rfa.cli.options import JsonFile, JsonFlag
 
 def gpu_check(
     seconds: Annotated[
-        float, typer.Option(help="Time limit in seconds. Parts that may exceed it are skipped.")
+        float, typer.Option(help="Time limit in seconds. Checks that may exceed it are skipped.")
     ] = 1500.0,
     out: JsonFile = Path("gpu-check.json"),
     as_json: JsonFlag = False,
 ) -> None:
-    """Check and time everything that runs on a GPU, in up to 25 minutes. The exit code is 1 if a check fails."""
+    """Check everything that runs on a GPU and measure its speed, in up to 25 minutes. The exit code is 1 if a check
+    fails."""
     from rfa.benchmarks.gpu.check import GpuCheckError, problems, run_gpu_check
     from rfa.benchmarks.results_page.page import tables_of
 

@@ -1,4 +1,4 @@
-"""`rfa inspect`: show how files would be read."""
+"""`rfa inspect`: show how files are read, without filtering them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ SEARCHED = 20_000
 def inspect_files(
     data: Sources, *, as_json: JsonFlag = False, reading: ReadOptions, source: dict[str, str | None]
 ) -> None:
-    """Show how files are read: time column, step, gaps, columns, missing values, seasons, and what was decided."""
+    """Show how files are read: time column, step, gaps, columns, missing values, seasons, and the decisions that were
+    made."""
     if len(data) == 1:
         document = _inspect(data[0], reading, source)
         print_table(document, _lines(document), as_json)
@@ -38,7 +39,7 @@ def inspect_files(
             documents[file] = {"error": str(error)}
     print_table({"files": documents}, _lines_of_files(documents), as_json)
     if all("error" in document for document in documents.values()):
-        raise ValueError(f"none of the {len(documents)} files can be read")
+        raise ValueError(f"none of the {len(documents)} files could be read")
 
 
 def _inspect(file: str, reading: ReadOptions, source: dict[str, str | None]) -> dict[str, Any]:
@@ -55,13 +56,13 @@ def _inspect(file: str, reading: ReadOptions, source: dict[str, str | None]) -> 
 def describe(
     frame: Frame, reading: ReadOptions, failed: Mapping[str, str], sample: TableSample | None = None
 ) -> dict[str, Any]:
-    """Return what was read, as JSON types. Counts are estimates if the table is a sample."""
+    """Return a description of what was read, as JSON types. Counts are estimates if the table is a sample."""
     from rfa.data import key_name
 
     share, breaks = (1.0, 0) if sample is None else (sample.share, sample.breaks)
     series = list(frame.series.values())
     if not series:
-        raise ValueError(f"no series can be read; the first error: {next(iter(failed.values()))}")
+        raise ValueError(f"no series could be read; the first error is: {next(iter(failed.values()))}")
     first = series[0]
     return {
         "clock": list(first.clock_columns) or None,
@@ -98,7 +99,8 @@ def _describe_series(series: Series, share: float, breaks: int) -> dict[str, Any
 
 
 def _estimate(count: int, share: float) -> int:
-    """Return a count for the whole file, rounded to three digits. It is exact if all of the file was read."""
+    """Return a count for the whole file. It is exact if the whole file was read, and otherwise an estimate rounded to
+    three digits."""
     return count if share == 1.0 else int(float(f"{count / share:.3g}"))
 
 
@@ -111,7 +113,7 @@ def _describe_values(values: Any, share: float) -> dict[str, Any]:
 
 
 def _seasons(series: Series) -> list[float]:
-    """Return the seasonal periods in rows."""
+    """Return the periods of the seasons of a series in rows."""
     from rfa.fitting.seasons import candidate_periods
 
     found = candidate_periods(series.times[-SEARCHED:], series.values[-SEARCHED:, 0])
@@ -133,8 +135,8 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     zone = f" ({document['zone']})" if document["zone"] else ""
     share = document["read_share"]
     if share < 1.0:
-        yield f"sample   {100 * share:.2g} % of the file from both ends and parts between; counts are estimates"
-    yield f"clock    {' + '.join(clock) + zone if clock else 'none: rows are counted'}"
+        yield f"sample   {100 * share:.2g} % of the file, from its beginning, middle and end; counts are estimates"
+    yield f"clock    {' + '.join(clock) + zone if clock else 'none; rows are numbered'}"
     if document["by"]:
         yield f"series   {len(document['series'])}, by {' and '.join(document['by'])}"
     for series in document["series"][:SHOWN]:
@@ -150,6 +152,6 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
             values, missing = (_count(column[part], share) for part in ("values", "missing"))
             yield f"column   {column['name']}: {values} values{ends}, {missing} missing{found}"
     if (more := len(document["series"]) - SHOWN) > 0:
-        yield f"         and {more} more series; --json has all"
+        yield f"and {more} more series; use --json to see all"
     yield from (f"note     {note}" for note in document["notes"])
     yield from (f"failed   {name}: {reason}" for name, reason in document["failed"].items())

@@ -36,10 +36,10 @@ READERS = ("filter", "forecast", "detect", "plot", "backtest", "inspect", "fit")
 
 
 class App(typer.Typer):
-    """The command line."""
+    """Command line application."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as a program. Tests call the commands in another way."""
+        """Run the command line as a program. Tests call the commands in another way."""
         if sys.argv[1:2] and sys.argv[1] in READERS:
             from rfa.data.without_pandas import WithoutPandas  # loads numpy
 
@@ -69,7 +69,7 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Robust Filter Attention: train, export and serve models that say how sure they are."""
+    """Robust Filter Attention: train, export and serve models with calibrated uncertainty."""
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -10,37 +10,54 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON document on the last line.")]
 BundleName = Annotated[str, typer.Argument(help="Bundle directory, or name of a default bundle.", metavar="BUNDLE")]
 JsonFile = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
-JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write or extend.")]
-Bundles = Annotated[list[Path] | None, typer.Option("--bundle", help="Bundle to serve. Repeatable.", metavar="DIR")]
-TestFolder = Annotated[
-    Path, typer.Option(help="Directory with test.txt, or with a directory test of .txt files.", metavar="DIR")
+JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write. Results are added to an existing file.")]
+Bundles = Annotated[
+    list[Path] | None, typer.Option("--bundle", help="Bundle directory to serve. Repeatable.", metavar="DIR")
 ]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
+TestFolder = Annotated[
+    Path, typer.Option(help="Directory with test.txt, or with a subdirectory test of .txt files.", metavar="DIR")
+]
+Device = Annotated[str, typer.Option(help="Device to use: auto, cpu or cuda.")]
 
 # Options for reading a file of series (see `rfa.data.read_frame`), with the type, default and help of each.
 READING: Final[dict[str, tuple[Any, Any, Any]]] = {
-    "time": (str | None, None, typer.Option(help="Time column. By default it is found by its name or content.")),
+    "time": (
+        str | None, None,
+        typer.Option(help="Name of the time column. By default, it is found by its name or content."),
+    ),
     "column": (
-        list[str] | None, None, typer.Option(help="Value column. Repeatable. The default is all numeric columns."),
+        list[str] | None, None, typer.Option(help=(
+            "Name of a column with values. Repeatable. By default, all numeric columns are "
+            "used."
+        )),
     ),
     "known": (
         list[str] | None, None,
-        typer.Option(help="Column whose future values are known, such as a price or a holiday. Repeatable."),
+        typer.Option(help="Name of a column whose future values are known, such as a price or a holiday. Repeatable."),
     ),
     "by": (
         list[str] | None, None,
-        typer.Option(help="Column that labels series. Repeatable. By default such columns are found."),
+        typer.Option(help=(
+            "Name of a column that identifies the series. Repeatable. By default, such columns are found "
+            "automatically."
+        )),
     ),
     "sheet": (
-        str | None, None, typer.Option(help="Sheet of a workbook, file in a ZIP archive, or 'table 2' of a text file."),
+        str | None, None, typer.Option(help=(
+            "Sheet of a workbook, file in a ZIP archive, or table of a text file, such as "
+            "'table 2'."
+        )),
     ),
     "query": (
         str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. The default is its only table."),
     ),
-    "zone": (str, "UTC", typer.Option("--tz", help="Time zone of times that do not state one, and of days and weeks.")),
+    "zone": (
+        str, "UTC",
+        typer.Option("--tz", help="Time zone of the days and weeks, and of times without a time zone."),
+    ),
     "time_format": (
         str | None, None,
         typer.Option(help="Format of the times, such as '%d.%m.%Y %H:%M', MJD or 'hours since 1900-01-01'."),
@@ -48,24 +65,33 @@ READING: Final[dict[str, tuple[Any, Any, Any]]] = {
     "missing": (
         list[str] | None, None,
         typer.Option(
-            help="Word or number that marks missing values, such as -999. Repeatable. `none` disables the search for "
-            "such numbers."
+            help=(
+                "Word or number that marks a missing value, such as -999. Repeatable. `none` disables the automatic "
+                "search for such numbers."
+            )
         ),
     ),
     "strict": (
-        bool, False, typer.Option("--strict", help="Reject decreasing times and cells that are not numbers."),
+        bool, False, typer.Option("--strict", help="Raise an error if times decrease or a cell is not a number."),
     ),
-    "start": (str | None, None, typer.Option("--from", help="First time to read, such as 2024-03-31.")),
-    "end": (str | None, None, typer.Option("--to", help="Read rows before this time.")),
+    "start": (
+        str | None, None,
+        typer.Option("--from", help="First time to read, such as 2024-03-31. Earlier rows are skipped."),
+    ),
+    "end": (
+        str | None, None,
+        typer.Option("--to", help="End of the period to read. Rows at or after this time are skipped."),
+    ),
     "every": (
         str | None, None,
-        typer.Option(help="Regular step, such as 5min or 1d, to which the rows are resampled by their mean."),
+        typer.Option(help="Time step such as 5min or 1d. Rows are resampled to it by their mean."),
     ),
 }  # fmt: skip
 
 
 def reads_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of READING to a command. It gets them as `reading`, a `ReadOptions`, and `source`."""
+    """Add the options in READING to a command. The command receives them as `reading`, a `ReadOptions`, and
+    `source`."""
     # rfa.data loads numpy, which `rfa --help` does not need.
     hints = get_type_hints(command, localns={"ReadOptions": Any}, include_extras=True)
     own = [

@@ -1,4 +1,4 @@
-"""Pictures of filtered series."""
+"""Draw figures of filtered series."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ UNITS: Final = {
 
 
 def check_panels(count: int) -> None:
-    """Reject more columns than one picture can show, before they are filtered.
+    """Check that one figure can show all columns, before they are filtered.
 
     Raises:
         ValueError: If there are more than `MAX_PANELS`.
     """
     if count > MAX_PANELS:
         raise ValueError(
-            f"a picture shows up to {MAX_PANELS} columns, but there are {count:,}; choose columns with --column, or "
+            f"a figure shows up to {MAX_PANELS} columns, but there are {count:,}; choose columns with --column, or "
             "use fewer series"
         )
 
 
 def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
-    """Draw a panel for each column, with measurements, estimates, intervals, outliers, alarms, gaps and the forecast.
+    """Draw one panel for each column, with its values, estimates, intervals, outliers, alarms, gaps and forecast.
 
-    A short forecast is drawn again in a second panel with the last rows. The suffix of `path` selects the format.
+    A short forecast is also drawn in a second panel with only the last rows. The suffix of `path` selects the format.
     """
     count = sum(len(one.series.names) for one in found)
     has_ends = any(_zoom_begin(one) for one in found)
@@ -115,7 +115,7 @@ def _save(figure: Figure, path: Path, title: str) -> None:
 
 
 def axis_label(name: str) -> str:
-    """Return a column's name, with its unit in brackets if the name contains one."""
+    """Return the label of an axis: the name of the column, with its unit in brackets if the name contains one."""
     if found := BRACKETED_UNIT.match(name):
         return f"{found[1]} [{found[2]}]"
     stem, _, unit = name.rpartition("_")
@@ -123,13 +123,13 @@ def axis_label(name: str) -> str:
 
 
 def _zoom_begin(one: Filtered) -> int:
-    """Return the first row of the second panel for a short forecast, or 0 if no second panel is needed."""
+    """Return the first row of the second panel, or 0 if no second panel is needed."""
     rows, ahead = len(one.series.times), len(one.future_times)
     return max(0, rows - max(ZOOM_ROWS * ahead, MIN_ZOOM_ROWS)) if 0 < SHORT * ahead < rows else 0
 
 
 def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.ndarray) -> None:
-    """Draw a column from row `begin` on. Outliers and alarms are marked where `is_largest` `[N]` is True."""
+    """Draw a column from row `begin` on. Outliers and alarms are marked only where `is_largest` `[N]` is True."""
     series, outputs, name = one.series, one.outputs, one.series.names[k]
     rows = len(series.times)
     every = slice(begin, None, max(1, (rows - begin) // MAX_POINTS))
@@ -171,9 +171,8 @@ def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.nda
 
 
 def y_limits(one: Filtered, k: int, begin: int) -> tuple[float, float]:
-    """Return the limits of a panel. They contain all values and forecasts, and the intervals except wide ones in the
-    first rows.
-    """
+    """Return the limits of the value axis. They contain all values and forecasts, and all intervals except wide ones in
+    the first rows."""
     outputs, name, values = one.outputs, one.series.names[k], one.series.values[:, k]
     seen = np.flatnonzero(~np.isnan(values))
     begin_bands = int(seen[min(FIRST_ROWS, int(FIRST_SHARE * len(seen)))]) if len(seen) else 0
@@ -218,9 +217,10 @@ def _shade(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
 
 
 def largest_deviations(one: Filtered) -> np.ndarray:
-    """Return whether a column deviates most in its row, relative to its median deviation, `[N, P]`.
+    """Return whether the deviation of a column is the largest in its row, relative to the median deviation of each
+    column, `[N, P]`.
 
-    Outliers and alarms belong to rows. This selects the columns in which they are marked.
+    Outliers and alarms refer to whole rows. This selects the columns in which they are marked.
     """
     off = np.abs(np.stack([one.outputs[f"innovation.{name}"] for name in one.series.names], axis=1))
     usual = [float(np.median(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in off.T]
@@ -229,7 +229,7 @@ def largest_deviations(one: Filtered) -> np.ndarray:
 
 
 def gaps(times: np.ndarray, is_missing: np.ndarray) -> list[tuple[int, int]]:
-    """Return the gaps without a measurement that are longer than usual, as their first and last rows."""
+    """Return the gaps that are longer than usual, as pairs of their first and last rows."""
     steps = np.diff(times)
     if not (steps > 0).any():
         return []

@@ -1,4 +1,4 @@
-"""`rfa score`: find surprising events in sequences."""
+"""`rfa score`: find improbable events in sequences."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from rfa.cli.console import print_json
 from rfa.cli.options import JsonFlag
 
 Rate = Annotated[
-    float, typer.Option(min=1e-9, max=0.5, help="Share of the events in ordinary sequences that are alarms.")
+    float, typer.Option(min=1e-9, max=0.5, help="Share of the events in ordinary sequences that may raise an alarm.")
 ]
 
 
 def score_events(
-    file: Annotated[
-        str, typer.Argument(help="File with one sequence of whole numbers per line, or - for standard input.")
-    ],
+    file: Annotated[str, typer.Argument(help="File with one sequence of integers per line, or - for standard input.")],
     bundle: Annotated[str, typer.Option(help="Bundle directory, or name of a default bundle.")] = "events",
     rate: Rate = 0.001,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the events of sequences that are alarms at the given rate. The end of a sequence counts as an event.
 
-    `rfa train lm` trains a bundle on your own sequences.
+    Use `rfa train lm` to train a model on your own sequences.
     """
     from rfa.library.events import EventModel
     from rfa.runtime.text.sequences import read_sequences
@@ -52,8 +50,8 @@ def score_events(
         print_json({**summary, "rate": rate, "found": found})
     else:
         typer.echo(
-            f"{len(found)} alarms in {flagged} of {lines} sequences; {rate * events:.3g} alarms are expected among "
-            f"{events} ordinary events",
+            f"{len(found)} alarms in {flagged} of {lines} sequences; {rate * events:.3g} alarms would be expected if "
+            f"all {events} events were ordinary",
             err=True,
         )
 

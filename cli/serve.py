@@ -13,16 +13,16 @@ def serve(
     bundles: Bundles = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. The default is 127.0.0.1.")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on; 0 chooses a free one. The default is 8000.")
+        int | None, typer.Option(help="Port to listen on. The default is 8000; 0 chooses a free port.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Device: auto (the CPU), cpu, cuda, or a numbered GPU such as cuda:1.")
+        str | None, typer.Option(help="Device: auto (the same as cpu), cpu, cuda, or a numbered GPU such as cuda:1.")
     ] = None,
     text_runtime: Annotated[
-        str | None, typer.Option(help="Runtime for texts on a CPU: auto, compiled or onnx.")
+        str | None, typer.Option(help="Runtime for language models on a CPU: auto, compiled or onnx.")
     ] = None,
 ) -> None:
-    """Serve bundles over HTTP until stopped. RFA_* environment variables set limits, and the default bundles."""
+    """Serve bundles over HTTP until stopped. Environment variables RFA_* set limits and the default bundles."""
     from rfa.cli.bundles import served_bundles
     from rfa.service.server import serve as run_server
     from rfa.service.settings import Settings

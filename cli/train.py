@@ -1,6 +1,5 @@
-"""`rfa train lm`, `rfa train filter` and `rfa train series`: train on data and write a run directory for `rfa
-export`.
-"""
+"""`rfa train lm`, `rfa train filter` and `rfa train series`: train a model on data, and write a run directory for `rfa
+export`."""
 
 from __future__ import annotations
 
@@ -27,48 +26,78 @@ app = typer.Typer(no_args_is_help=True, help="Train a model from data.")
 Steps = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Number of training steps, instead of the config's. A larger number continues a finished run."
+        min=1,
+        help=(
+            "Number of training steps. It replaces the value in the config. A larger number continues a finished run."
+        ),
     ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Random seed, instead of the config's.")]
-Out = Annotated[Path, typer.Option("--out", help="Run directory to write.", metavar="RUN", file_okay=False)]
+Seed = Annotated[int | None, typer.Option(help="Random seed. It replaces the value in the config.")]
+Out = Annotated[Path, typer.Option("--out", help="Directory in which to save the run.", metavar="RUN", file_okay=False)]
 Corpus = Annotated[
     Path,
     typer.Option(
-        help="Directory with train and valid, each a directory of files or files of that name; or one file, or a "
-        "directory of files: text, JSONL, Parquet, Arrow. Files of whole numbers are sequences of events, one a line.",
+        help=(
+            "Training data: a directory with train and valid, each a directory of files or a single file. A single "
+            "file or a directory of files is split automatically. Formats are text, JSONL, Parquet and Arrow. Files "
+            "of integers contain one sequence of events per line."
+        ),
         metavar="PATH",
         exists=True,
     ),
 ]
-TextField = Annotated[str, typer.Option("--field", help="Field of the text in JSONL, Parquet and Arrow.")]
-LanguageConfig = Annotated[str, typer.Option(help="Packaged config (small, books, paper, events), or a JSON file.")]
-Variant = Annotated[str | None, typer.Option(help="Model of the papers to train at that size: B1, M2, M2.4, slots, …")]
+TextField = Annotated[
+    str, typer.Option("--field", help="Name of the field with the text in JSONL, Parquet and Arrow files.")
+]
+LanguageConfig = Annotated[
+    str, typer.Option(help="Name of a packaged config (small, books, paper, events), or the path of a JSON file.")
+]
+Variant = Annotated[
+    str | None,
+    typer.Option(help="Model of the papers to train, with the size given by the config: B1, M2, M2.4, slots, …"),
+]
 SeriesFiles = Annotated[
     list[str] | None,
     typer.Option(
-        help="File of series to use in addition to synthetic series, read as by rfa filter. Repeatable.", metavar="FILE"
+        help=(
+            "File of series to train on, in addition to synthetic series. It is read in the same way as by rfa "
+            "filter. Repeatable."
+        ),
+        metavar="FILE",
     ),
 ]
 StartFrom = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Run or bundle with the initial weights. The default is series with --data, else new weights.",
+        help=(
+            "Run or bundle with the initial weights. By default, training starts from `series` if --data is set, and "
+            "from random weights otherwise."
+        ),
         metavar="BUNDLE|RUN|new",
     ),
 ]
 SeriesConfig = Annotated[
     str | None,
     typer.Option(
-        help="Packaged config (series, series_tune, series_v2), or a JSON file. The default is series_tune with "
-        "--data, else series."
+        help=(
+            "Name of a packaged config (series, series_tune, series_v2), or the path of a JSON file. The default is "
+            "series_tune if --data is set, and series otherwise."
+        )
     ),
 ]
 Minutes = Annotated[
-    float | None, typer.Option(help="Training time in minutes, instead of steps. The learning rates follow the time.")
+    float | None,
+    typer.Option(
+        help="Training time in minutes, instead of a number of steps. The learning rate schedule is scaled to it."
+    ),
 ]
-CopyTo = Annotated[Path | None, typer.Option(help="Directory for copies of checkpoints, which --out may name later.")]
+CopyTo = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory in which copies of the checkpoints are saved. A later run can continue from it with --out."
+    ),
+]
 
 
 @app.command("lm")
@@ -84,7 +113,7 @@ def train_lm(
     field: TextField = "text",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a language model, or continue the run in --out. Ctrl-C and SIGTERM save the current step."""
+    """Train a language model, or continue the run in --out. On Ctrl-C or SIGTERM, the current step is saved."""
     from rfa.training.language import train_language
 
     record = train_language(config, data, out, variant=variant, seed=seed, steps=steps, device=device, field=field)
@@ -97,14 +126,18 @@ def train_filter(
     data: Annotated[
         str,
         typer.Option(
-            help="File of series, read as by rfa filter, or simulate:oscillator.", metavar="FILE|simulate:NAME"
+            help="File of series, read in the same way as by rfa filter, or simulate:oscillator for simulated data.",
+            metavar="FILE|simulate:NAME",
         ),
     ],
     out: Out,
     config: Annotated[
         str | None,
         typer.Option(
-            help="Packaged config (structural, oscillator, linear), or a JSON file. The default is a deep filter."
+            help=(
+                "Name of a packaged config (structural, oscillator, linear), or the path of a JSON file. The default "
+                "is a deep filter."
+            )
         ),
     ] = None,
     steps: Steps = None,
@@ -112,7 +145,7 @@ def train_filter(
 ) -> None:
     """Train a filter on recorded series or a simulated system, or continue the run in --out.
 
-    The config structural fits level, trend and seasons. Ctrl-C and SIGTERM save the current step.
+    The config `structural` fits a model with level, trend and seasons. On Ctrl-C or SIGTERM, the current step is saved.
     """
     from rfa.training.filter import RECORD_FILE, FilterRun
     from rfa.training.filter import train_filter as train
@@ -121,7 +154,9 @@ def train_filter(
     run = FilterRun.from_file(find_config(config)) if config else FilterRun.from_dict({"family": "deep"})
     if steps is not None:
         if run.family != "deep":
-            raise ValueError(f"--steps applies only to deep filters, but the family is {run.family}; remove it")
+            raise ValueError(
+                f"--steps requires a deep filter, but the config has the family {run.family}; remove --steps"
+            )
         run = replace(run, training=replace(run.training, steps=steps))
     model = train(run, data, out)
     if run.family == "structural":
@@ -147,10 +182,10 @@ def train_series(
     copy_to: CopyTo = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train the series network on synthetic series for hours, or from the shipped weights on your own series for
-    minutes.
+    """Train the series network, either on synthetic series for hours, or from the included weights on your own series
+    for minutes.
 
-    A run in --out is continued. Ctrl-C and SIGTERM save the current step.
+    An existing run in --out is continued. On Ctrl-C or SIGTERM, the current step is saved.
     """
     from rfa.training.language_config import find_config
     from rfa.training.series_config import SeriesRun
@@ -172,7 +207,7 @@ def train_series(
 
 
 def _read_cells(files: Sequence[str]) -> list[Cells]:
-    """Return the columns of all series of some files, as training data."""
+    """Return the columns of all series in some files, as training data."""
     from rfa.data import load_table, read_frame, usual_step
     from rfa.training.series_batches import cells_of
 
@@ -186,7 +221,7 @@ def _read_cells(files: Sequence[str]) -> list[Cells]:
 
 
 def _series_network(source: str) -> SeriesNetwork:
-    """Return the series network of a bundle or a run."""
+    """Load the series network of a bundle or a run."""
     from rfa.cli.bundles import find_bundle
     from rfa.model.checkpoint import CONFIG_FILE
     from rfa.model.loading import load_model
@@ -195,5 +230,5 @@ def _series_network(source: str) -> SeriesNetwork:
     path = Path(source)
     model = load_model(path if (path / CONFIG_FILE).is_file() else find_bundle(source))
     if not isinstance(model, Network):
-        raise ValueError(f"--from {source} is not a series network")
+        raise ValueError(f"--from {source} is not a series network; name the run or bundle of one")
     return model

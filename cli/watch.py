@@ -16,11 +16,13 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from rfa.watch.config import Config
 
-ConfigFile = Annotated[Path, typer.Argument(help="TOML or YAML file; see the guide to rfa watch.", metavar="CONFIG")]
+ConfigFile = Annotated[
+    Path, typer.Argument(help="TOML or YAML configuration file, described in the guide to rfa watch.", metavar="CONFIG")
+]
 
 
 class _RunByDefault(TyperGroup):
-    """A group that runs the command `run` if none is named."""
+    """A command group that runs the command `run` if none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, "-h", "--help"}:
@@ -31,8 +33,10 @@ class _RunByDefault(TyperGroup):
 app = typer.Typer(
     cls=_RunByDefault,
     no_args_is_help=True,
-    help="Filter the series of a metrics store as they arrive, and write back scores and alarms. Start it with "
-    "rfa watch CONFIG.",
+    help=(
+        "Filter the series of a metrics store as they arrive, and write anomaly scores and alarms back. Start it "
+        "with rfa watch CONFIG."
+    ),
 )
 
 
@@ -40,9 +44,12 @@ app = typer.Typer(
 def run(
     config: ConfigFile,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file and the source, then exit.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check the configuration file and the connection to the source, then exit."),
+    ] = False,
 ) -> None:
-    """Watch until stopped. SIGHUP reads the file again. If it is invalid, the current configuration is kept."""
+    """Watch until stopped. SIGHUP reloads the configuration. If the new one is invalid, the current one is kept."""
     from rfa.watch.config import load_config
 
     options = load_config(config)
@@ -76,25 +83,26 @@ def run(
 def init(
     url: Annotated[str, typer.Argument(help="URL of a Prometheus or VictoriaMetrics server.", metavar="URL")],
     *,
-    out: Annotated[Path, typer.Option(help="File to write. It must not exist.")] = Path("watch.toml"),
+    out: Annotated[Path, typer.Option(help="Configuration file to write. It must not exist yet.")] = Path("watch.toml"),
 ) -> None:
-    """Write a configuration for some metrics of a running server."""
+    """Write a configuration for some of the metrics of a running server."""
     from rfa.watch.init import write_config
 
     if out.exists():
         raise ValueError(f"{out} already exists; name another file with --out")
     out.write_text(write_config(url), encoding="utf-8")
-    typer.echo(f"{out} written; start with rfa watch {out}")
+    typer.echo(f"{out} written; start watching with `rfa watch {out}`")
 
 
 @app.command()
 def demo(
     *,
     target: Annotated[
-        str | None, typer.Option(help="Only serve the metrics of the simulated service, in real time, at HOST:PORT.")
+        str | None,
+        typer.Option(help="Serve the metrics of the simulated service in real time at HOST:PORT, and do nothing else."),
     ] = None,
 ) -> None:
-    """Watch a simulated service with an incident. Three hours pass in a few seconds."""
+    """Watch a simulated service with an incident. Three simulated hours take a few seconds."""
     from rfa.watch.demo import DemoTarget, run_demo
 
     if target is not None:
@@ -130,7 +138,7 @@ def dashboard(config: ConfigFile) -> None:
 
 
 def _check(options: Config) -> None:
-    """Print the queries, their numbers of series, and the memory of their states."""
+    """Print the queries, the number of their series, and the memory of their states."""
     import time
 
     from rfa.library.models import find_model
@@ -141,7 +149,7 @@ def _check(options: Config) -> None:
         and options.state.file is not None
         and not options.state.file.absolute().parent.is_dir()
     ):
-        raise ValueError(f"state.file: the folder of {options.state.file} does not exist")
+        raise ValueError(f"state.file: the directory of {options.state.file} does not exist; create it or name another")
     source = Prometheus(options.source.prometheus) if options.source.prometheus is not None else None
     for query in options.query:
         size = find_model(query.model, 1).runtime.state_bytes
@@ -150,4 +158,4 @@ def _check(options: Config) -> None:
         except SourceError as error:
             raise ValueError(f"query {query.name!r}: {error}") from None
         memory = query.series_limit * size / 1e6
-        typer.echo(f"{query.name}: {series}at most {query.series_limit}, with {memory:.1f} MB of state, {query.model}")
+        typer.echo(f"{query.name}: {series}at most {query.series_limit}, using {memory:.1f} MB of state, {query.model}")

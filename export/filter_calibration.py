@@ -1,4 +1,4 @@
-"""Calibration of a filter on validation data: variance scales and split-conformal quantiles per level and horizon.
+"""Calibrate a filter on validation data: variance scales and split-conformal quantiles per level and horizon.
 
 For every mode:
 
@@ -44,7 +44,8 @@ FAR = 9.0
 
 
 class Evaluation(NamedTuple):
-    """Arrays `[B, N, …]` of one mode over a batch. Forecasts are [lead, B, N, P], at the step that they predict."""
+    """Results of one mode for a batch, `[B, N, …]`. Forecasts are `[lead, B, N, P]`, stored at the step that they
+    predict."""
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -59,9 +60,8 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
-    """Filter a batch, and forecast every observation from `leads` observations before it. Forecasts without such an
-    origin are NaN.
-    """
+    """Filter a batch, and forecast each observation from the states `leads` observations earlier. Forecasts for which
+    there is no such state are NaN."""
     y, present, times = batch.tensors()
     size, length, components = y.shape
     usable = tuple(lead for lead in leads if lead < length)
@@ -103,7 +103,8 @@ def _forecast_from(
     leads: tuple[int, ...],
     forecasts: np.ndarray,
 ) -> None:
-    """Forecast from the states after observation `first` and later, and store the forecasts at their targets."""
+    """Compute forecasts from the states after observation `first` and later, and store them at the steps that they
+    predict."""
     if not leads:
         return
     size, length = times.shape
@@ -124,16 +125,16 @@ def _forecast_from(
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
-    """Return split-conformal quantiles: the ceil((n + 1) level)-th smallest score."""
+    """Return the split-conformal quantile of scores: the ceil((n + 1) level)-th smallest."""
     ordered = np.sort(scores)
     n = len(ordered)
     if n == 0:
-        raise ValueError("there are no observations to calibrate with")
+        raise ValueError("there are no observations for the calibration")
     return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
 
 
 def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Calibrate one mode on a batch."""
+    """Compute the calibration of one mode on a batch."""
     found = evaluate(model, batch, mode, leads)
     quantiles, scales = [], []
     for k in range(len(found.leads)):
@@ -175,13 +176,14 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
 
 
 def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
-    """Return the precision tables of one mode, from its evaluation on data with truth `[B, N, P]`."""
+    """Compute the precision tables of one mode on data whose true states `[B, N, P]` are known."""
     error2, variance = ((truth - found.mean) ** 2).mean(-1), (found.deviation**2).mean(-1)
     return precision_tables(error2 / variance, found.gain, surprises(found)[1])
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Return the novelty and the running novelty after every observation, `[B, N]`, as the runtime computes them."""
+    """Return the novelty and the running novelty after each observation, `[B, N]`, computed in the same way as in the
+    runtime."""
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
     running = np.zeros_like(z)
@@ -193,7 +195,7 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Return the coverage of the next observation's 0.9 interval, binned by the running novelty before it."""
+    """Return the coverage of the 0.9 interval of the next observation, in bins of the running novelty before it."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed
@@ -213,14 +215,14 @@ def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier
 
 
 def modes_of(model: StateFilter) -> tuple[Mode, ...]:
-    """Return the modes of a bundle. A linear filter has no graphs and therefore no attention mode."""
+    """Return the modes that the bundle of a filter supports. A linear filter has no graphs and therefore no attention
+    mode."""
     return ("recurrent",) if isinstance(model, LinearFilter) else MODES
 
 
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Return the content of calibration.json for every mode, and a summary for the manifest. `leads` must be
-    ascending.
-    """
+    """Compute the content of calibration.json for all modes, and its summary for the manifest. `leads` must be in
+    ascending order."""
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in modes_of(model)}
     document["summary"] = {
         "levels": list(LEVELS),
@@ -234,15 +236,15 @@ def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) 
 
 
 def describe_problem(summary: Mapping[str, Any]) -> str | None:
-    """Return a warning if the errors of a filter are much larger than its model predicts, else None.
+    """Return a warning if the errors of a filter are much larger than its model predicts, otherwise None.
 
     Args:
-        summary: summary of the calibration, as in the manifest.
+        summary: summary of the calibration, as stored in the manifest.
     """
     widest = max(summary["variance_scale"].values())
     if widest <= FAR:
         return None
     return (
-        f"the errors are {widest**0.5:.3g} times as large as the filter expects, and its intervals were widened by "
-        "that factor; check its noises, initial_mean and initial_covariance"
+        f"the errors are {widest**0.5:.3g} times as large as the filter expects, so its intervals were widened by "
+        "that factor; check its noise covariances, initial_mean and initial_covariance"
     )

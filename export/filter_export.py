@@ -1,4 +1,5 @@
-"""Export a filter run as a bundle: calibration on its validation data, golden outputs, and ONNX graphs of deep filters.
+"""Export a run of a filter as a bundle: calibration on its validation data, golden outputs, and ONNX graphs of deep
+filters.
 
 Deep filters have the following graphs (float32, dynamic batch). Linear filters have no graphs, and their golden outputs
 are those of a step and a forecast.
@@ -50,13 +51,14 @@ TOKEN = len(Token._fields)
 
 
 def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the observation, its passes if the model takes them, and the remaining inputs."""
+    """Split the inputs of a graph into the observation, its number of passes if the model uses it, and the remaining
+    inputs."""
     end = TOKEN + model.takes_passes()
     return Token(*inputs[:TOKEN]), inputs[TOKEN:end], inputs[end:]
 
 
 class _Step(nn.Module):
-    """`step` on a flat list of tensors."""
+    """Wrapper of `step` with a flat list of tensors as inputs and outputs."""
 
     def __init__(self, model: StateFilter, names: list[str]) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class _Step(nn.Module):
 
 
 class _Attend(nn.Module):
-    """`attend` on a flat list of tensors."""
+    """Wrapper of `attend` with a flat list of tensors as inputs and outputs."""
 
     def __init__(self, model: StateFilter, names: list[str], rows: list[str]) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class _Attend(nn.Module):
 
 
 class _Forecast(nn.Module):
-    """`forecast` on a flat list of tensors."""
+    """Wrapper of `forecast` with a flat list of tensors as inputs and outputs."""
 
     def __init__(self, model: StateFilter, names: list[str]) -> None:
         super().__init__()
@@ -96,7 +98,7 @@ class _Forecast(nn.Module):
 
 
 class GraphSource(NamedTuple):
-    """The module and example inputs of a graph."""
+    """The module and the example inputs from which a graph is exported."""
 
     module: nn.Module
     inputs: dict[str, Tensor]  # example inputs in the order of `forward`
@@ -105,7 +107,7 @@ class GraphSource(NamedTuple):
 
 
 def build_graph(source: GraphSource) -> Graph:
-    """Export a graph. The exporter needs named parameters, so the variadic `forward` gets a signature."""
+    """Export a graph. The exporter needs named parameters, so the variadic `forward` is given a signature."""
     variadic = source.module.forward
 
     def forward(*tensors: Tensor) -> Any:
@@ -122,7 +124,7 @@ def build_graph(source: GraphSource) -> Graph:
 
 
 class _TorchSession:
-    """A step or a forecast of the model, with the interface of an ONNX session."""
+    """The step or the forecast of the torch model, with the interface of an ONNX session."""
 
     def __init__(self, source: GraphSource) -> None:
         self._source = source
@@ -141,7 +143,7 @@ class _TorchSession:
 
 
 def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
-    """Return the sources of the graphs of a filter. For a linear filter, they are the sources of its golden outputs."""
+    """Return the sources of the graphs of a filter. For a linear filter, they are used only for its golden outputs."""
     p = model.observation_size
     state = {name: tensor.detach().clone() for name, tensor in model.init_state(TRACE_BATCH).items()}
     names = list(state)
@@ -182,14 +184,15 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """Return the graphs of a filter. A linear filter has none, because it is compiled from its configuration."""
+    """Export the graphs of a filter. A linear filter has none, because it is compiled from its configuration."""
     if isinstance(model, LinearFilter):
         return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
-    """Return the tensors of the model, its initial state, and the map from the state to observation units."""
+    """Return the tensors of the model, its initial state, and the matrices that map the state to the units of the
+    observations."""
     with torch.no_grad():
         sensor = model.sensor()
         initial = {f"initial.{name}": tensor[0] for name, tensor in model.init_state(1).items()}
@@ -198,7 +201,8 @@ def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
 
 
 def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Record a few steps with a gap, a missing component and an outlier in each mode, and a forecast."""
+    """Record golden outputs: a few steps with a gap, a missing component and an outlier in each mode, and a
+    forecast."""
     sessions: dict[str, Any] = {name: open_session(graph, weights) for name, graph in graphs.items()}
     if not graphs:
         sessions = {name: _TorchSession(source) for name, source in graph_sources(model).items()}
@@ -233,20 +237,20 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
 
 
 def load_batch(path: Path) -> Batch:
-    """Load data that training has written to a run.
+    """Load a data file that training has saved in a run.
 
     Raises:
         FileNotFoundError: If the file is missing.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path.parent} has no {path.name}; create the run with `rfa train filter`")
+        raise FileNotFoundError(f"{path.parent} does not contain {path.name}; create the run with `rfa train filter`")
     arrays = load_file(path)
     return Batch(arrays["times"], arrays["observations"], arrays.get("truth"))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread, because the steps of a filter are small."""
+    """Limit torch to one thread inside this block, because the steps of a filter are small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -256,10 +260,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
-    """Write the bundle of a filter run.
+    """Write the bundle of a filter from its run.
 
     Args:
-        name: name of the bundle. The default is the name of the directory.
+        name: name of the bundle. By default, the name of the directory.
 
     Raises:
         ValueError: If the run is not a filter run.
@@ -267,7 +271,7 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     source, target = Path(run), Path(out)
     model: StateFilter = load_run(source)
     if not isinstance(model, StateFilter):
-        raise ValueError(f"{source} is not a filter run")
+        raise ValueError(f"{source} is not the run of a filter; create one with `rfa train filter`")
     record = json.loads((source / RECORD_FILE).read_text())
     validation = load_batch(source / VALIDATION_FILE)
     with _one_thread():

@@ -1,4 +1,4 @@
-"""Recording of golden outputs at export. `rfa.runtime.bundle.golden` defines the format and the check."""
+"""Record golden outputs during export. `rfa.runtime.bundle.golden` defines their format and checks them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SAFE_MARGIN = 10.0
 
 
 class Stored(NamedTuple):
-    """A tensor of model.safetensors as an input, with a batch of one."""
+    """An input that is a tensor of model.safetensors, with a batch dimension of one."""
 
     tensor: str
 
 
 class Earlier(NamedTuple):
-    """An output of an earlier case as an input."""
+    """An input that is an output of an earlier case."""
 
     case: int
     output: str
 
 
 class Filled(NamedTuple):
-    """A constant input."""
+    """An input that is filled with a constant."""
 
     shape: tuple[int, ...]
     value: float = 0.0
@@ -41,7 +41,7 @@ Source = np.ndarray | Stored | Earlier | Filled
 
 
 class GoldenRecorder:
-    """Runs cases at export and records them for golden.json.
+    """Recorder that runs cases during export and stores them for golden.json.
 
     recorder = GoldenRecorder(sessions, weights)
     first = recorder.run("step", {"token": np.array([5]), "means": Stored("initial.means"), …})
@@ -63,7 +63,8 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case and store samples of its outputs. For `argmax` outputs, also store the argmax if it is clear."""
+        """Run a case, and store samples of its outputs. For `argmax` outputs, the argmax is also stored if it is
+        unambiguous."""
         sources = {name: _encode_source(source) for name, source in inputs.items()}
         arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
         outputs = run_graph(self._sessions, graph, arrays)
@@ -78,12 +79,12 @@ class GoldenRecorder:
         return RecordedCase(len(self._cases) - 1, outputs)
 
     def document(self, **notes: Any) -> dict[str, Any]:
-        """Return the content of golden.json, with `notes` added to the cases."""
+        """Return the content of golden.json. `notes` are added to the cases."""
         return {"cases": self._cases, **notes}
 
 
 class RecordedCase(NamedTuple):
-    """Index of a recorded case, and its outputs by name."""
+    """Index and outputs by name of a recorded case."""
 
     case: int
     outputs: dict[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""Compiles kernels for GPUs and replaces those in an existing bundle.
+"""Compile GPU kernels, and replace those in an existing bundle.
 
     python -m rfa.export.gpu_kernels BUNDLE --gpu sm_80,sm_90
 
@@ -20,7 +20,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 
 def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = None) -> Bundle:
-    """Write a language bundle with kernels for its shapes, in place or to `target`.
+    """Write the bundle of a language model with kernels for its shapes, in place or to `target`.
 
     Raises:
         BundleError: If the bundle is not a language model, or is damaged.
@@ -28,15 +28,19 @@ def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = 
     """
     bundle = open_bundle(path)
     if bundle.kind != "lm":
-        raise BundleError(f"bundle {bundle.name!r} has kind {bundle.kind!r}; only language models can store kernels")
+        raise BundleError(
+            f"bundle {bundle.name!r} has kind {bundle.kind!r}, but only language models can store kernels"
+        )
     files = kernel_files(LanguageModelConfig.from_dict(bundle.config), architectures)
     constants = bundle.read(CONSTANTS_FILE) if bundle.language.has_constants and bundle.constants() else None
     return rewrite_bundle(bundle, target or path, constants, kernels=files)
 
 
 def main() -> None:
-    """Run `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`."""
-    parser = argparse.ArgumentParser(description="Compile kernels for GPUs and store them in a language bundle.")
+    """Run the command `python -m rfa.export.gpu_kernels BUNDLE --gpu ARCHITECTURES`."""
+    parser = argparse.ArgumentParser(
+        description="Compile GPU kernels and store them in the bundle of a language model."
+    )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--gpu", required=True, metavar="ARCHITECTURES", help="such as sm_80,sm_90")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Compiles the kernels that serve a language model, for GPUs that need not be present.
+"""Compile the kernels that serve a language model. The GPUs need not be present.
 
 Each architecture is compiled in a subprocess. It prints the number of kernels, then each kernel as a JSON line:
 
@@ -44,7 +44,7 @@ class KernelCompilationError(RuntimeError):
 
 
 def parse_architectures(text: str) -> tuple[int, ...]:
-    """Parse `sm_80,sm_90` as (80, 90).
+    """Parse a text such as `sm_80,sm_90` to (80, 90).
 
     Raises:
         ValueError: If the text has any other form.
@@ -58,13 +58,13 @@ def parse_architectures(text: str) -> tuple[int, ...]:
 
 
 def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> dict[str, bytes]:
-    """Return the kernel files of a model: kernels.json, and the machine code and PTX of each kernel.
+    """Compile the kernel files of a model: kernels.json, and the machine code and PTX of each kernel.
 
     Raises:
         KernelCompilationError: If no kernel supports the model, there are too many, or one does not compile.
     """
     if not launches_kernels(config, min(architectures)):
-        raise KernelCompilationError("no GPU kernel supports this model")
+        raise KernelCompilationError("no GPU kernel supports this model; leave out --gpu")
     with _Bar(len(architectures)) as bar, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         parts = pool.map(lambda architecture: list(_compile_in_subprocess(config, architecture, bar)), architectures)
         made = [kernel for part in parts for kernel in part]
@@ -73,7 +73,8 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
 
 
 class _Bar(tqdm):
-    """Progress bar over all kernels. An architecture without a count is assumed to have as many as the others."""
+    """Progress bar for all kernels. As long as the count of an architecture is unknown, it is assumed to equal the
+    others."""
 
     def __init__(self, architectures: int) -> None:
         super().__init__(desc="compile", unit="kernel", leave=False)
@@ -86,7 +87,7 @@ class _Bar(tqdm):
 
 
 def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: _Bar) -> Iterator[list[Any]]:
-    """Compile in a subprocess without TRITON_INTERPRET, and yield the entry and files of each kernel."""
+    """Compile the kernels in a subprocess without TRITON_INTERPRET, and yield the entry and files of each kernel."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
     request = json.dumps({"config": config.to_dict(), "architecture": architecture})
     home = Path(str(rfa.__file__)).parent.parent
@@ -115,7 +116,7 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
 
 
 def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
-    """Compile a launch. The `asm` of the result has "cubin" and "ptx"."""
+    """Compile a launch. The attribute `asm` of the result contains "cubin" and "ptx"."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -131,7 +132,7 @@ def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
 
 
 def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
-    """Return the registers and stack bytes per thread of a kernel.
+    """Return the number of registers and stack bytes that each thread of a kernel uses.
 
     Raises:
         ValueError: If the machine code does not state them.
@@ -143,12 +144,12 @@ def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
     _, _, after = report.partition(f"Function {kernel}:")
     found = RESOURCES.search(after)
     if found is None:
-        raise ValueError(f"cuobjdump reports no resources for {kernel}: {report[:200]!r}")
+        raise ValueError(f"cuobjdump reports no resource usage for {kernel}: {report[:200]!r}")
     return int(found[1]), int(found[2])
 
 
 def tool(name: str, *arguments: str) -> str:
-    """Run one of Triton's binary tools and return its output."""
+    """Run one of the binary tools of Triton, and return its output."""
     from triton import knobs
 
     path = getattr(knobs.nvidia, name).path
@@ -199,13 +200,13 @@ def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple
 
 
 def launch_fields(launch: KernelLaunch) -> dict[str, Any]:
-    """Return the part of an entry that `StoredKernel.fits` compares with launches."""
+    """Return the fields of an entry that `StoredKernel.fits` compares with launches."""
     parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
     return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
 
 
 def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
-    """Return the entry of a parameter, see `rfa.runtime.bundle.stored_kernels.Parameter`."""
+    """Return the entry of a parameter, as described in `rfa.runtime.bundle.stored_kernels.Parameter`."""
     return {
         "name": name,
         "type": launch.signature[name],
@@ -215,7 +216,7 @@ def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compile for one architecture. See the module docstring."""
+    """Compile kernels for one architecture, as described in the module docstring."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Triton prints the errors of ptxas
 

@@ -1,4 +1,4 @@
-"""Records the launches that serving a language model on a GPU makes, at several sizes.
+"""Record the kernel launches that serving a language model on a GPU makes, at several sizes.
 
 Each kernel is compiled for the common properties of its launches, so that it serves all of them.
 """
@@ -23,7 +23,7 @@ SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
 def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
-    """Return whether serving a model on a GPU launches kernels of this package."""
+    """Return whether serving a model on a GPU uses kernels of this package."""
     try:
         with simulated_gpu(divmod(architecture, 10)):
             found = ServedPasses(LanguageModel(config), DTYPES[0])
@@ -33,7 +33,7 @@ def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
 
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """Return the launches of prefill, step, attention and sampling of a model, in each dtype."""
+    """Return the launches of prefill, step, attention and sampling that serving a model makes, in each dtype."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:
@@ -66,7 +66,7 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
 
 
 def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
-    """Return one launch, with the common properties, per group of launches that one kernel can serve."""
+    """Group launches that one kernel can serve, and return one launch per group with their common properties."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:
         groups[_key(launch)].append(launch)
@@ -74,13 +74,13 @@ def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 
 
 def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
-    """Return whether a parameter is a number that may differ between launches. Triton turns 1 into a constant."""
+    """Return whether a parameter is a number that may differ between launches. Triton compiles 1 as a constant."""
     value = launch.call.values[name]
     return not launch.function.params[index].is_constexpr and isinstance(value, int)
 
 
 def _key(launch: KernelLaunch) -> str:
-    """Return what the launches of one kernel share: constants, pointer types and options."""
+    """Return what all launches of one kernel have in common: constants, pointer types and options."""
     parts = [
         (name, kind, launch.constexprs.get((index,)))
         for index, (name, kind) in enumerate(launch.signature.items())

@@ -1,4 +1,4 @@
-"""Calibration of a language model: the temperature of its confidence, and the remaining error.
+"""Calibrate a language model: the temperature of its confidence, and the remaining calibration error.
 
 The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). In each mode, T
 minimises the negative log likelihood (NLL) on the first half of the validation windows (Guo et al. 2017, On Calibration
@@ -49,16 +49,16 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """Tokens chosen under a rule: log softmax(logits / T)[token] `[n]`, and whether each was the actual token."""
+    """Tokens that were chosen by a rule: log softmax(logits / T)[token] `[n]`, and whether each was the actual
+    token."""
 
     log_probability: Reals
     is_right: NDArray[np.bool_]
 
 
 def fit_temperature(scored: ScoredTokens) -> float:
-    """Return the temperature in [1/20, 20] with the least NLL, by Newton's method on b = 1/T, in which the NLL is
-    convex.
-    """
+    """Return the temperature in [1/20, 20] that minimises the NLL. Newton's method is used on b = 1/T, in which the NLL
+    is convex."""
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
         slope, curvature = _moments(scored, inverse)
@@ -74,7 +74,7 @@ def fit_temperature(scored: ScoredTokens) -> float:
 
 
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
-    """Return the content of calibration.json.
+    """Compute the content of calibration.json.
 
     Args:
         tokens: token ids of the validation split. The first half of its windows is for fitting, the second for
@@ -85,7 +85,9 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     """
     count = min(MAX_WINDOWS, (len(tokens) - 1) // window)
     if count < 2:
-        raise ValueError(f"the validation split has {len(tokens)} tokens, but calibration needs {2 * window + 1}")
+        raise ValueError(
+            f"the validation split has {len(tokens)} tokens, but the calibration needs at least {2 * window + 1}"
+        )
     starts = np.linspace(0, len(tokens) - 1 - window, count).astype(int)
     windows = tokens[starts[:, None] + np.arange(window + 1)]
     fit, held_out = (part.astype(np.int64) for part in np.split(windows, [count // 2]))
@@ -129,7 +131,7 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
-    """Yield the logits of each window, which has no earlier context."""
+    """Yield the logits of each window, computed without earlier context."""
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
         with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
@@ -137,7 +139,7 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Fit the temperature to at least one window. The windows are evenly spaced, and as many as `MAX_LOGITS` allows."""
+    """Fit the temperature on evenly spaced windows. There is at least one, and as many as `MAX_LOGITS` allows."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
     logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
@@ -145,7 +147,7 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """Return, for each temperature, the tokens "top" and "sampled", and the actual "next" tokens."""
+    """Return the tokens "top" and "sampled" for each temperature, and the actual "next" tokens."""
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:
@@ -161,7 +163,7 @@ def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> l
 
 
 def _add_tails(parts: Iterable[ScoredTokens], temperature: float, tails: list[Reals]) -> Iterator[ScoredTokens]:
-    """Yield the parts, and append the model's tail probabilities of their tokens to `tails`."""
+    """Yield the parts unchanged, and append the tail probabilities of their tokens under the model to `tails`."""
     for part in parts:
         tails.append(score_tokens(part.logits, part.targets.tolist(), np.float32(temperature), 0).tail)
         yield part
@@ -175,7 +177,7 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return the entry of a mode, from windows of tokens `[windows, window + 1]`."""
+    """Compute the entry of a mode from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
     tails: list[Reals] = []
     raw, scaled = _chosen(_add_tails(_passes(model, held_out, mode), temperature, tails), (1.0, temperature))

@@ -1,4 +1,4 @@
-"""Exports a trained language model as a bundle with weights, graphs, tokenizer, calibration and golden cases."""
+"""Export a trained language model as a bundle with weights, graphs, tokenizer, calibration and golden cases."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def export_language(
     Calibration uses the run's validation tokens (`corpus/valid.npy`).
 
     Args:
-        name: name of the bundle. The default is the name of the directory.
-        window: context length of the calibration.
+        name: name of the bundle. By default, the name of the directory.
+        window: context length of the calibration in tokens.
         architectures: GPUs to compile kernels for, such as 80 and 90.
 
     Raises:
@@ -62,7 +62,7 @@ def export_language(
     source, target = Path(run), Path(out)
     model = load_run(source)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"{source} is not a language model run")
+        raise ValueError(f"{source} is not the run of a language model; create one with `rfa train lm`")
     kernels = _compiled_kernels(model, architectures)
     record = json.loads((source / RECORD_FILE).read_text())
     tokenizer_bytes = (source / TOKENIZER_FILE).read_bytes()
@@ -90,9 +90,8 @@ def export_language(
 
 
 def _provenance() -> dict[str, Any]:
-    """Return library versions, and the commit of the working tree. The commit is marked if the tree has changes, and
-    None outside a checkout.
-    """
+    """Return the library versions, and the commit of the working tree. The commit is marked if the tree has changes,
+    and is None outside a checkout."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {"commit": git_commit(), "versions": versions}
 
@@ -106,13 +105,13 @@ def _compiled_kernels(model: LanguageModel, architectures: Sequence[int]) -> dic
 
 
 def constants_file(model: LanguageModel) -> bytes:
-    """Return the content of decoder.safetensors, the constrained parameters for the compiled decoder."""
+    """Return the content of decoder.safetensors, which stores the constrained parameters for the compiled decoder."""
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in decoder_constants(model).items()}
     return bytes(safetensors.numpy.save(arrays))
 
 
 def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
-    """Return the tensors of the model and, if it has slots, the state before the first token (`initial.*`)."""
+    """Return the tensors of the model and, if it has memory slots, the state before the first token (`initial.*`)."""
     weights = {key: tensor.detach().numpy() for key, tensor in model.state_dict().items()}
     if "recurrent" not in model.config.modes:
         return weights
@@ -121,7 +120,7 @@ def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> bytes:
-    """Return tokenizer_config.json for transformers' PreTrainedTokenizerFast."""
+    """Return the content of tokenizer_config.json for PreTrainedTokenizerFast of transformers."""
     special = sorted(entry.content for entry in tokenizer.get_added_tokens_decoder().values() if entry.special)
     end = {role: special[0] for role in ("bos_token", "eos_token") if special}
     document = {
@@ -137,7 +136,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
 def language_golden(
     graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], config: LanguageModelConfig, prompt: list[int]
 ) -> dict[str, Any]:
-    """Record golden cases: a prompt and its greedy continuation in each mode, with a sampled latent."""
+    """Record golden cases: a prompt and its greedy continuation in each mode, with a latent sample."""
     recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
     latent = 1, config.n_heads, 2 * config.head_dim
     continuation = {}

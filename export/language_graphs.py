@@ -1,4 +1,4 @@
-"""ONNX graphs of a language model: attention, and step and prefill if it has slots.
+"""ONNX graphs of a language model: attention, and for models with memory slots also step and prefill.
 
     step       one token of every stream, recurrent, from state to state
     prefill    many tokens, recurrent, with batched projections and readout, and the slots in a Scan
@@ -40,7 +40,8 @@ class _ModelGraph(nn.Module):
 
 
 class StepGraph(_ModelGraph):
-    """`LanguageModel.step` on flat tensors. With a window, it is `PrefillGraph` with one token."""
+    """Wrapper of `LanguageModel.step` with flat tensors. For a model with a window, it is `PrefillGraph` with one
+    token."""
 
     def forward(
         self,
@@ -59,7 +60,7 @@ class StepGraph(_ModelGraph):
 
 
 class PrefillGraph(_ModelGraph):
-    """`LanguageModel.prefill` for rows of different length.
+    """Wrapper of `LanguageModel.prefill` for rows of different lengths.
 
     Only the update of the slots is a Scan over tokens; the readout is one batched operation. The state of a row is the
     state after its last valid token, bit for bit, so padding has no effect.
@@ -78,7 +79,7 @@ class PrefillGraph(_ModelGraph):
 
 
 class AttentionGraph(_ModelGraph):
-    """`LanguageModel.extend` on flat tensors."""
+    """Wrapper of `LanguageModel.extend` with flat tensors."""
 
     def forward(
         self, tokens: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor
@@ -88,7 +89,7 @@ class AttentionGraph(_ModelGraph):
 
 
 class _State(NamedTuple):
-    """Slots and ring of a model `[B, L, …]`, or of one layer `[B, …]`."""
+    """Memory slots and ring of a model `[B, L, …]`, or of one layer `[B, …]`."""
 
     means: Tensor
     precisions: Tensor
@@ -103,9 +104,8 @@ class _State(NamedTuple):
 def _read_tokens(
     model: LanguageModel, tokens: Tensor, length: Tensor, position: Tensor, state: _State, noise: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Return the output of the last valid token of each row, and the state after it. tokens is `[B, N]`, length
-    `[B]`.
-    """
+    """Return the output of the last valid token of each row, and the state after it. `tokens` has shape `[B, N]`, and
+    `length` `[B]`."""
     rows, last = torch.arange(tokens.shape[0]), length - 1
     positions = position[:, None] + torch.arange(tokens.shape[1])
     x = model._embed(tokens)
@@ -128,10 +128,11 @@ def _read_tokens(
 def _scan_layer(
     block: Block, x: Tensor, positions: Tensor, state: _State, noise: Tensor | None
 ) -> tuple[MixerOutput, Tensor, Tensor, Tensor | None]:
-    """Run the mixer of one layer over `[B, N, d]`.
+    """Apply the mixer of one layer to `[B, N, d]`.
 
     Returns:
-        The output, the slots after every token `[B, N, H, S, …]`, and with a window the ring and tokens `[B, W + N, H,
+        The output, the memory slots after every token `[B, N, H, S, …]`, and with a window the ring and tokens `[B, W +
+            N, H,
         4D + 2S]`.
     """
     mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
@@ -205,9 +206,8 @@ def prefill_interface(model: LanguageModel) -> Interface:
 
 
 def carried_state(state: State) -> dict[str, Tensor]:
-    """Return the tensors of a state that a recurrent graph takes and returns, in order. The position is not
-    included.
-    """
+    """Return the tensors of a state that a recurrent graph reads and returns, in order. The position is not
+    included."""
     return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
 
 
@@ -232,14 +232,14 @@ def attention_interface(model: LanguageModel) -> Interface:
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
-    """Return the reason why a model cannot be exported, or None."""
+    """Return the reason why a model cannot be exported, or None if it can."""
     if config.mixer not in BUNDLED:
-        return f"the mixer {config.mixer!r} only serves comparisons in the quality table"
+        return f"the mixer {config.mixer!r} is only used for comparisons in the quality table"
     return None
 
 
 def language_graphs(model: LanguageModel) -> dict[str, Graph]:
-    """Export a graph for attention, and graphs for step and prefill if the model has slots.
+    """Export a graph for attention and, if the model has memory slots, graphs for step and prefill.
 
     Raises:
         ValueError: If the mixer is not one of `BUNDLED`.

@@ -1,8 +1,8 @@
-"""Exports torch modules as ONNX graphs without weights.
+"""Export torch modules as ONNX graphs without weights.
 
 Weights are inputs while a graph is simplified, so that no values are folded into it, and external constants when it is
-stored. `rfa.runtime.bundle.bundle.open_session` supplies them at load. Two models with the same configuration give
-identical bytes.
+stored. `rfa.runtime.bundle.bundle.open_session` provides them when a graph is loaded. Two models with the same
+configuration give identical bytes.
 """
 
 from __future__ import annotations
@@ -89,20 +89,20 @@ def _program(
     fixed: dict[str, Any] = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": table}
     program: torch.onnx.ONNXProgram | None = torch.onnx.export(source, **arguments, **options, **fixed)
     if program is None:
-        raise ValueError("the exporter returned no graph")
+        raise ValueError("the ONNX exporter returned no graph")
     return program
 
 
 def _captured(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
-    """Return a program that the exporter translates without decomposing it."""
+    """Trace a module to a program that the exporter can translate without decomposing it."""
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}
     for target in targets:
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
-            raise ValueError(f"{target} changes a tensor in place, which graphs do not support")
+            raise ValueError(f"{target} changes a tensor in place, which ONNX graphs do not support")
     program.run_decompositions = lambda _table=None: program  # type: ignore[method-assign]
     return program
 
@@ -110,7 +110,7 @@ def _captured(
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:
-    """Return a Python number as a constant of its type.
+    """Convert a Python number to a constant of its own type.
 
     The exporter's translation rounds to float32. With 2 pi rounded in this way, a phase is off by 0.03 rad at position
     10^6.
@@ -152,14 +152,14 @@ def _eye(n: int, dtype: int = TensorProto.FLOAT, layout: str = "", device: str =
 
 def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     if (offset, dim1, dim2) != (0, -2, -1):
-        raise ValueError("only a matrix in the last two dimensions with its main diagonal can be translated")
+        raise ValueError("only a matrix in the last two dimensions with its main diagonal can be translated to ONNX")
     is_diagonal = OPSET.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
     return OPSET.Where(is_diagonal, OPSET.Unsqueeze(self, [-2]), OPSET.CastLike(0.0, self))
 
 
 def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     if n != 1 or append is not None:
-        raise ValueError("only first differences without appended values can be translated")
+        raise ValueError("only first differences without appended values can be translated to ONNX")
     joined = self if prepend is None else OPSET.Concat(prepend, self, axis=dim)
     later = OPSET.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
@@ -182,7 +182,7 @@ PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's warnings about its own deprecated calls and about torchvision."""
+    """Suppress the warnings of the exporter about its own deprecated calls and about torchvision."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -195,7 +195,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
-    """Turn weights into inputs, so that the optimiser does not see their values."""
+    """Convert weights to inputs, so that the optimiser does not see their values."""
     found = names & set(model.graph.initializers)
     for name in sorted(found):
         value = model.graph.initializers.pop(name)
@@ -205,7 +205,7 @@ def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
 
 
 def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str) -> None:
-    """Turn used weights into constants without values, named as in model.safetensors. Drop unused ones."""
+    """Convert used weights to constants without values, named as in model.safetensors, and remove unused ones."""
     used = {name for part in _graphs(graph) for node in part.node for name in node.input}
     kept = []
     for value in graph.input:
@@ -227,7 +227,7 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 
 
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
-    """Give the transposed use of a tied weight (the output head of a tied embedding) its own constant.
+    """Add a separate constant for the transposed use of a tied weight (the output layer of a tied embedding).
 
     The runtime transposes a weight once at load if it is only used transposed.
     """
@@ -272,7 +272,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Remove stack traces, paths and inferred types, which make up most of the size."""
+    """Remove stack traces, paths and inferred types, which make up most of the size of a graph."""
     messages: list[Any] = [model, *_graphs(model.graph)]
     for message in messages:
         del message.metadata_props[:]
@@ -291,4 +291,7 @@ def _check_embedded(model: onnx.ModelProto) -> None:
     for graph in _graphs(model.graph):
         for tensor in graph.initializer:
             if tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() > MAX_EMBEDDED_BYTES:
-                raise ValueError(f"constant {tensor.name!r} of {tensor.ByteSize()} bytes remains in the graph")
+                raise ValueError(
+                    f"the constant {tensor.name!r} of {tensor.ByteSize()} bytes was left in the graph instead of the "
+                    "weights file"
+                )

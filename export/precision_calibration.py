@@ -1,4 +1,4 @@
-"""Calibration of a filter's `precision`, so that the mean of precision × error² is 1.
+"""Calibrate the `precision` of a filter, so that the mean of precision × error² is 1.
 
     precision = 1 / (v a(gain) b(surprise))
 
@@ -31,7 +31,7 @@ LEAST = 1e-6
 
 
 class _Lines:
-    """A table that is being fitted, with its points and the two points around each row of data."""
+    """A table during the fit: its points, and for each row of data the two points around it."""
 
     def __init__(self, feature: Array, places: Array) -> None:
         self.places, self.factors = places, np.ones(len(places))
@@ -42,12 +42,12 @@ class _Lines:
         self._share = np.divide(inside - places[self._low], width, out=np.zeros_like(inside), where=width > 0)
 
     def values(self) -> Array:
-        """Return the value of the table for every row."""
+        """Return the value of the table for each row."""
         found: Array = (1 - self._share) * self.factors[self._low] + self._share * self.factors[self._high]
         return found
 
     def improve(self, ratio: Array) -> None:
-        """Do one iteration towards Σ (ratio - 1) h_i = 0, given the ratio with the current table."""
+        """Make one iteration towards Σ (ratio - 1) h_i = 0, given the ratio with the current table."""
         own = self.values()
         weighted, there = self._sums(ratio / own), self._sums(1 / own)
         moved = np.divide(weighted, there, out=np.ones_like(weighted), where=there > 0) ** PACE
@@ -60,7 +60,7 @@ class _Lines:
 
 
 def precision_tables(ratio: Array, gain: Array, surprise: Array) -> dict[str, list[float]]:
-    """Return the tables of one mode.
+    """Fit the tables of one mode.
 
     Args:
         ratio: squared error divided by the model's variance, after every observation `[B, N]`.

@@ -1,4 +1,4 @@
-"""Exports a run of the series network as a bundle of weights and golden outputs, without graphs."""
+"""Export a run of the series network as a bundle of weights and golden outputs, without graphs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
 
 
 def export_series(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
-    """Write the bundle of a run of the series network.
+    """Write the bundle of a series network from its run.
 
     Args:
-        name: name of the bundle. The default is the name of the directory.
+        name: name of the bundle. By default, the name of the directory.
 
     Raises:
         ValueError: If the run is not a run of the series network.
@@ -37,7 +37,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
     source, target = Path(run), Path(out)
     model = load_run(source)
     if not isinstance(model, SeriesNetwork):
-        raise ValueError(f"{source} is not a run of the series network")
+        raise ValueError(f"{source} is not the run of a series network; create one with `rfa train series`")
     record = json.loads((source / RECORD_FILE).read_text())
     weights = {key: tensor.detach().contiguous().numpy() for key, tensor in model.state_dict().items()}
     sessions = {NETWORK: SeriesSession(SeriesDecoder.of(weights))}
@@ -61,7 +61,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
-    """Record golden outputs for a season with noise, a gap and an outlier."""
+    """Record golden outputs for a seasonal series with noise, a gap and an outlier."""
     rng = np.random.default_rng(0)
     t = np.arange(GOLDEN_ENDS[-1])
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))

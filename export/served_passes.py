@@ -1,4 +1,4 @@
-"""The passes of a language model that GPU serving runs, on CPU tensors.
+"""The passes of a language model that serving runs on a GPU, here with CPU tensors.
 
 With `rfa.model.placement.simulated_gpu`, they launch the serving kernels, for code that intercepts launches. Otherwise
 they are the eager code that the kernels are compared with.
@@ -25,21 +25,21 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 class Cache(NamedTuple):
-    """Keys and values of one stream, `[L, n, H, 2D]` each."""
+    """Cached keys and values of one stream, `[L, n, H, 2D]` each."""
 
     keys: Tensor
     values: Tensor
 
 
 class ServedPasses:
-    """Passes of a model in one dtype.
+    """The passes of a model in one dtype.
 
     Args:
         model: float32 model on the CPU.
         dtype: dtype of the matrices.
 
     Attributes:
-        has_slots, has_attention: whether kernels support the mode.
+        has_slots, has_attention: whether the kernels support the recurrent mode and the attention mode.
 
     Raises:
         ValueError: If no decoder supports the model.
@@ -54,16 +54,15 @@ class ServedPasses:
     def prefill(
         self, pieces: Sequence[Sequence[int]], begins: Sequence[int], slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """Process the next tokens of B streams, and return the output and the slots after them. slots is `[L, B,
-        …]`.
-        """
+        """Process the next tokens of B streams. Return the output and the memory slots after them. `slots` has shape
+        `[L, B, …]`."""
         output, means, precisions = self._ragged.prefill(Ragged.of(pieces, begins, torch.device("cpu")), *slots)
         return output, SlotPool(means, precisions)
 
     def step(
         self, tokens: Sequence[int], positions: Sequence[int], noise: Tensor, slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """Process one token of B streams, with noise `[B, H, 2D]` and slots `[L, B, …]`."""
+        """Process one token of B streams, with noise `[B, H, 2D]` and memory slots `[L, B, …]`."""
         pool = SlotPool(*(part.clone() for part in slots))
         # As in serving, the tensors are contiguous and the noise is not aligned.
         rows = list(range(len(tokens)))
@@ -75,7 +74,8 @@ class ServedPasses:
     def extend(
         self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
     ) -> tuple[StepOutput, list[Cache]]:
-        """Process the next tokens of B streams in attention mode, and return their rows. noise is `[B, H, 2D]`."""
+        """Process the next tokens of B streams in attention mode, and return their rows of the cache. `noise` has shape
+        `[B, H, 2D]`."""
         begins = [cache.keys.shape[1] for cache in held]
         totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
         counts = [-(-total // PAGE_KEYS) for total in totals]
@@ -94,7 +94,8 @@ class ServedPasses:
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
-        """Sample the next tokens after outputs of B rows. With `is_filtered`, the first row has top_p and top_k."""
+        """Sample the next token of B rows from their outputs. With `is_filtered`, top_p and top_k apply to the first
+        row."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
         top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)
@@ -106,16 +107,16 @@ class ServedPasses:
         return drawn
 
     def empty_cache(self) -> Cache:
-        """Return the cache of a stream without tokens."""
+        """Return an empty cache for a stream without tokens."""
         config = self.decoder.config
         return Cache(*(torch.zeros(config.n_layers, 0, config.n_heads, 2 * config.head_dim) for _ in range(2)))
 
     def silence(self, streams: int) -> Tensor:
-        """Return zero noise, `[B, H, 2D]`."""
+        """Return noise of zero, `[B, H, 2D]`."""
         return torch.zeros(streams, self.decoder.config.n_heads, 2 * self.decoder.config.head_dim)
 
 
 def initial_slots(model: LanguageModel, streams: int) -> SlotPool:
-    """Return slots of B streams before their first token."""
+    """Return the memory slots of B streams before their first token."""
     state = model.init_state(streams)
     return SlotPool(*(part.transpose(0, 1).contiguous() for part in (state.means, state.precisions)))

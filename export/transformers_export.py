@@ -1,4 +1,4 @@
-"""Writes a language model as a directory that transformers loads with AutoModelForCausalLM.from_pretrained(…)."""
+"""Export a language model to a directory that transformers loads with AutoModelForCausalLM.from_pretrained(…)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ CONFIG_FILE = "config.json"
 
 
 def export_transformers(source: str | Path, out: str | Path) -> dict[str, Any]:
-    """Write the language model of a run or a bundle. Its logits equal those of `load_model` within 1e-5.
+    """Write the language model of a run or a bundle in the format of transformers. Its logits equal those of
+    `load_model` within 1e-5.
 
     Returns:
         The content of config.json.
 
     Raises:
         FileNotFoundError: If `source` is neither a run nor a bundle.
-        ValueError: If `source` is not a language model, the written model does not support a part of it, or `out` has
-            other files.
+        ValueError: If `source` is not a language model, the written model does not support a part of it, or `out`
+            contains other files.
     """
     model, target = load_model(source), Path(out)
     if not isinstance(model, LanguageModel):
-        raise ValueError(f"--format transformers is only for language models, but {source} is not one")
+        raise ValueError(f"--format transformers supports only language models, but {source} is not one")
     if target.exists() and any(target.iterdir()) and not (target / f"{MODULE}.py").is_file():
-        raise ValueError(f"--out {target} has other files; choose another directory")
+        raise ValueError(f"--out {target} contains other files; choose another directory")
     check_supported(model.config)
     text = (Path(source) / TOKENIZER_FILE).read_bytes()
     tokenizer = Tokenizer.from_str(text.decode())
@@ -52,7 +53,7 @@ def export_transformers(source: str | Path, out: str | Path) -> dict[str, Any]:
 
 
 def check_supported(config: LanguageModelConfig) -> None:
-    """Refuse models that have a part which the written model does not support.
+    """Check that the exported format supports all parts of a model.
 
     Raises:
         ValueError: If the model has another mixer than RFA, an ablation, an extension, or a window.
@@ -61,11 +62,11 @@ def check_supported(config: LanguageModelConfig) -> None:
     usual.pop("kernel")
     for name, value in usual.items():
         if getattr(config, name) != value:
-            raise ValueError(f"--format transformers only supports {name} {value!r}, got {getattr(config, name)!r}")
+            raise ValueError(f"--format transformers supports only {name} {value!r}, got {getattr(config, name)!r}")
 
 
 def config_document(config: LanguageModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the content of config.json."""
+    """Return the content of config.json for transformers."""
     special = [entry for entry in sorted(tokenizer.get_added_tokens_decoder().items()) if entry[1].special]
     end = {name: special[0][0] for name in ("bos_token_id", "eos_token_id") if special}
     absent = {"mixer_options", *EXTENSIONS}

@@ -1,7 +1,7 @@
-"""Verification of bundles.
+"""Verify bundles.
 
 - files: `open_bundle` checks every byte and every shape.
-- outputs: the golden outputs are reproduced with this machine's runtime.
+- outputs: the runtime of this machine must reproduce the golden outputs.
 - model: if torch is installed, the graphs or the compiled model are compared with the torch model, which is rebuilt
   from config and weights. This runs in a subprocess, over 1,000 recurrent steps, and between modes.
 - kernels: `open_bundle` checks the hashes, signature and form of GPU kernels. They are not run.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Statements about GPU kernels. Servers do not run kernels without a trusted signature.
 TRUSTED_KERNELS = "signed by a trusted key"
-UNTRUSTED_KERNELS = "no trusted key was given; servers load the kernels only with a trusted signature"
+UNTRUSTED_KERNELS = "no trusted key was named; servers load the kernels only if a trusted key signed the bundle"
 STEPS = 1000
 # Limit on the largest difference, relative to the largest magnitude of the output or 1.
 LIMIT = 1e-5
@@ -41,7 +41,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest relative difference in a comparison, and its limit."""
+    """Largest relative difference found in a comparison, and its limit."""
 
     what: str
     error: float
@@ -54,7 +54,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Results of `verify_bundle`. `comparisons` is empty without torch.
+    """Results of `verify_bundle`. `comparisons` is empty if torch is not installed.
 
     Attributes:
         kernels: for a bundle with GPU kernels, whether a given key signed them.
@@ -78,7 +78,7 @@ class VerifyReport:
 
 
 def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> VerifyReport:
-    """Verify a bundle as far as this installation allows.
+    """Verify a bundle with all checks that this installation supports.
 
     Args:
         trusted_keys: see `open_bundle`.
@@ -102,7 +102,7 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
 
 
 def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
-    """Return sessions for the golden outputs of a bundle without graphs, if there is a compiler."""
+    """Return sessions that compute the golden outputs of a bundle without graphs, if a compiler is available."""
     if bundle.manifest.graphs or importlib.util.find_spec("numba") is None:
         return {}
     if bundle.kind == "filter":
@@ -117,9 +117,8 @@ def _compiled_sessions(bundle: Bundle) -> dict[str, Any]:
 
 
 def bundle_info(path: str | Path) -> dict[str, Any]:
-    """Describe a checked bundle with its kind, configuration, sizes, interfaces, calibration, metrics and
-    provenance.
-    """
+    """Return a description of a checked bundle: its kind, configuration, sizes, interfaces, calibration, metrics and
+    provenance."""
     bundle = open_bundle(path)
     manifest = bundle.manifest
     return {
@@ -175,7 +174,7 @@ def _in_fresh_process(bundle: Bundle) -> tuple[Comparison, ...]:
     result = subprocess.run(command, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise BundleError(f"{bundle.name}: the comparison with torch failed: {reason}")
+        raise BundleError(f"{bundle.name}: comparing the bundle with torch failed: {reason}")
     return tuple(Comparison(**comparison) for comparison in json.loads(result.stdout))
 
 
@@ -185,7 +184,7 @@ def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 class _Largest:
-    """Largest difference of each output over many comparisons."""
+    """The largest difference of each output over several comparisons."""
 
     def __init__(self) -> None:
         self.errors: dict[str, float] = {}
@@ -212,9 +211,9 @@ def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare the compiled network with torch on the golden stream.
+    """Compare the compiled network with the torch model on the golden stream.
 
-    A token before the end of its patch reads the slots without changing them.
+    A token before the end of its patch reads the memory slots without changing them.
     """
     import torch
 
@@ -252,12 +251,12 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _carried(state: Any) -> dict[str, Any]:
-    """Return the parts of a recurrent state that the graphs take and return."""
+    """Return the parts of a recurrent state that the graphs read and return."""
     return {name: part for name, part in state._asdict().items() if name != "position"}
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare steps with independent states. The second stream starts at a large position."""
+    """Compare single steps with independent states. The second stream starts at a large position."""
     import torch
 
     session, largest = bundle.session("step"), _Largest()
@@ -277,11 +276,11 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
             largest.add(name, found[name], getattr(output, name))
         for name, part in _carried(state).items():
             largest.add(name, carried[name], part)
-    yield from largest.comparisons(f"step against torch over {tokens.shape[1]} steps")
+    yield from largest.comparisons(f"one step at a time, compared with torch over {tokens.shape[1]} steps")
 
 
 def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare rows of different length with torch steps. Padding must have no effect."""
+    """Compare rows of different lengths with steps of the torch model. Padding must have no effect."""
     import torch
 
     session, largest = bundle.session("prefill"), _Largest()
@@ -298,11 +297,11 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
             largest.add(name, found[name][row : row + 1], getattr(output, name))
         for name, part in _carried(state).items():
             largest.add(name, found[f"next_{name}"][row : row + 1], part)
-    yield from largest.comparisons("prefill against torch step by step")
+    yield from largest.comparisons("prefill, compared with torch step by step")
 
 
 def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare a prompt, then tokens with the cache, with torch's parallel pass."""
+    """Compare a prompt followed by tokens with a cache with the parallel pass of the torch model."""
     import torch
 
     session, largest = bundle.session("attention"), _Largest()
@@ -323,11 +322,11 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
         done += count
         largest.add("logits", found["logits"], parallel.logits[:, done - 1])
         largest.add("log_precision", found["log_precision"], parallel.log_precision[:, done - 1])
-    yield from largest.comparisons("attention over a cache against torch's parallel pass")
+    yield from largest.comparisons("attention over a cache, compared with the parallel pass of torch")
 
 
 def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare the constants of the compiled decoder."""
+    """Compare the constants of the compiled decoder with those computed by the torch model."""
     from rfa.model.decoder_constants import decoder_constants
 
     found = bundle.constants()
@@ -340,7 +339,7 @@ def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare steps with independent states, irregular times and one missing observation in ten."""
+    """Compare single steps with independent states, irregular times and one missing observation in ten."""
     import torch
 
     from rfa.model.state_filter import Token
@@ -368,11 +367,11 @@ def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
             largest.add(name, found[name], getattr(output, name))
         for name, expected in state.items():
             largest.add(f"state.{name}", carried[name], expected)
-    yield from largest.comparisons(f"step against torch over {STEPS} steps")
+    yield from largest.comparisons(f"one step at a time, compared with torch over {STEPS} steps")
 
 
 def main() -> None:
-    """Print the comparisons as a JSON list, for `verify_bundle`, when run as `python -m rfa.export.verify BUNDLE`."""
+    """Print the comparisons as a JSON list. `verify_bundle` runs this as `python -m rfa.export.verify BUNDLE`."""
     json.dump([asdict(comparison) for comparison in compare_with_torch(open_bundle(sys.argv[1]))], sys.stdout)
 
 

@@ -1,6 +1,5 @@
-"""Writing of bundles. Files go to a temporary directory and are checked there. Then a rename replaces an older
-bundle.
-"""
+"""Write bundles. Files are written to a temporary directory and checked there. Then a rename replaces an older
+bundle."""
 
 from __future__ import annotations
 
@@ -54,8 +53,9 @@ def write_bundle(
     """Write a bundle, check it, and replace an older one.
 
     Args:
-        weights, graphs: tensors and graphs by name. A graph is written to `<name>.onnx`.
-        calibration, golden: contents of golden.json and of calibration.json, whose "summary" the manifest repeats.
+        weights, graphs: tensors and graphs by name. Each graph is written to `<name>.onnx`.
+        calibration, golden: contents of calibration.json, whose "summary" is repeated in the manifest, and of
+            golden.json.
         state: tensors of the recurrent state. Shapes exclude the batch.
 
     Raises:
@@ -88,7 +88,8 @@ def write_bundle(
 
 
 def _write_checked(target: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
-    """Write the files to a temporary directory next to `target`, check them as a bundle, and rename the directory."""
+    """Write the files to a temporary directory next to `target`, check them as a bundle, and rename the directory to
+    `target`."""
     _check_replaceable(target)
     encoded = encode_manifest(manifest)
     decode_manifest(encoded)  # checks the file names before a file is written
@@ -113,10 +114,10 @@ def rewrite_bundle(
     calibration: Mapping[str, Any] | None = None,
     kernels: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a bundle to `target` with other constants, calibration or kernels.
+    """Write a copy of a bundle to `target`, with other constants, calibration or kernels.
 
     Args:
-        constants: content of decoder.safetensors. None omits the file.
+        constants: content of decoder.safetensors. None leaves the file out.
         calibration: content of calibration.json. None keeps the bundle's calibration.
         kernels: files of compiled kernels. None keeps the bundle's kernels.
     """
@@ -159,9 +160,9 @@ def _write(path: Path, data: bytes) -> None:
 
 def _check_replaceable(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise FileExistsError(f"{target} exists and is not a directory")
+        raise FileExistsError(f"{target} exists and is not a directory; choose another path")
     if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
-        raise FileExistsError(f"{target} has files but no {MANIFEST_FILE}; choose an empty directory or a bundle")
+        raise FileExistsError(f"{target} contains files but no {MANIFEST_FILE}; choose an empty directory or a bundle")
 
 
 def _replace(temporary: Path, target: Path) -> None:

@@ -6,8 +6,9 @@
 The prior makes the pattern smooth over the day (the part common to all days) and over the week (the differences between
 days). A holiday is modelled as a Sunday plus a smooth difference. The scales a maximise the marginal likelihood.
 
-Residuals are correlated within a day. A day therefore counts as a few observations, however many rows it has, and has
-one Student-t weight computed from its mean squared residual. The structural model is then fitted to the residuals.
+Residuals are correlated within a day. A day therefore counts as a few observations, whatever its number of rows. It
+gets one Student-t weight, which is computed from its mean squared residual. The structural model is then fitted to the
+residuals.
 """
 
 from __future__ import annotations
@@ -66,20 +67,20 @@ class Prior:
         self.count = 2 + bool(days.holidays)
 
     def covariance(self, scales: np.ndarray) -> np.ndarray:
-        """Return the covariance, given the logs of the scales."""
+        """Return the prior covariance for the logarithms of the scales."""
         found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
         found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
         return found
 
 
 def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
-    """Return X β, `[N]`."""
+    """Return the pattern at the rows, X β, `[N]`."""
     found: np.ndarray = pattern[nodes.before] * (1 - nodes.share) + pattern[nodes.after] * nodes.share
     return found
 
 
 def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
-    """Fit β `[K]`, the concatenation of the patterns of the types of day.
+    """Fit the pattern β `[K]`, which concatenates the patterns of all types of day.
 
     Args:
         times: Seconds since 1970, `[N]`.
@@ -108,9 +109,8 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
 
 
 def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
-    """Return the initial pattern: the median of the values nearest to each node, or of all values where a node has
-    none.
-    """
+    """Return the initial pattern: at each node, the median of the nearest values, or the median of all values if there
+    are none."""
     nearest = np.where(nodes.share < 0.5, nodes.before, nodes.after)
     order = np.argsort(nearest, kind="stable")
     bounds = np.searchsorted(nearest[order], np.arange(size + 1))
@@ -120,7 +120,7 @@ def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
 
 
 def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return Xᵀ W X and Xᵀ W y."""
+    """Return Xᵀ W X and Xᵀ W y of the weighted least squares problem."""
     information, evidence = np.zeros((size, size)), np.zeros(size)
     ends = (nodes.before, 1 - nodes.share), (nodes.after, nodes.share)
     for node, share in ends:
@@ -145,9 +145,8 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """Estimate the scales by the marginal likelihood of an hourly pattern. Half-hours would cost eight times as
-    much.
-    """
+    """Estimate the scales of the prior by the marginal likelihood of an hourly pattern. A half-hourly pattern would
+    take eight times as long."""
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)

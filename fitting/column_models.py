@@ -72,7 +72,7 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """The filter, the seasons in steps, and a record of the search for each column and for the shared noise."""
+    """A fitted filter, its seasons in steps, and a record of the search for each column and for the shared noise."""
 
     config: LinearFilterConfig
     seasons: tuple[float, ...]
@@ -88,7 +88,7 @@ def fit_structural(
     report: Report | None = None,
     saved: SavedFits | None = None,
 ) -> StructuralFit:
-    """Fit every column, then the noise that columns share.
+    """Fit a model to every column, then the noise that the columns share.
 
     Args:
         train, validation: Consecutive parts of one series. Parameters are fitted to the first part, and modes are
@@ -98,7 +98,7 @@ def fit_structural(
         saved: Store of finished columns, which are not fitted again.
 
     Raises:
-        ValueError: A column is constant or has too few values.
+        ValueError: If a column is constant or has too few values.
     """
     times = np.concatenate([train.times, validation.times])
     values = np.concatenate([train.values, validation.values])
@@ -120,7 +120,7 @@ def _fit_all(
 ) -> list[Fit]:
     items = {column.name: (column, own) for column, own in zip(columns, periods, strict=True)}
     if len(items) < len(columns):
-        raise ValueError("column names must be unique")
+        raise ValueError("column names must be unique; rename one of two equal columns")
 
     def fit(item: tuple[Column, list[float]], advance: Report) -> dict[str, Any]:
         return fit_column(*item, limits, advance).to_document()
@@ -130,17 +130,17 @@ def _fit_all(
 
 
 def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
-    """Return candidate seasons in steps."""
+    """Return the candidate seasons of a series in steps."""
     if isinstance(config.seasons, str):
         return candidate_periods(times, values)
     periods = [period / column.time_step for period in config.seasons]
     if min(periods, default=np.inf) <= 2:
-        raise ValueError(f"seasons must be longer than two steps of the data ({2 * column.time_step:g})")
+        raise ValueError(f"seasons must be longer than two time steps of the data ({2 * column.time_step:g})")
     return periods
 
 
 def describe_fit(column: Column, fit: Fit) -> dict[str, Any]:
-    """Return the JSON record of a column."""
+    """Return a record of the fit of a column as JSON types."""
     return {
         "name": column.name,
         "structure": fit.structure.describe(),
@@ -161,7 +161,8 @@ def _short(value: float) -> float:
 
 
 def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
-    """Return the joint filter, its shared noise, and the validation log likelihoods of the alternatives."""
+    """Join the fits of all columns. Return the joint filter, its shared noise, and the validation log likelihoods of
+    the alternatives."""
     systems = [
         matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
         for column, fit in zip(columns, fits, strict=True)
@@ -185,7 +186,8 @@ def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFil
 
 
 def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
-    """Return the robustness of the joint filter: the medians of the columns' nu, contamination and outlier scale."""
+    """Return the robustness parameters of the joint filter: the medians of nu, contamination and outlier scale over the
+    columns."""
     found = [robustness(fit.structure, fit.raw) for fit in fits]
     inverse = float(np.median([0.0 if one["nu"] is None else 1 / one["nu"] for one in found]))
     middle = {name: float(np.median([one[name] for one in found])) for name in ("contamination", "outlier_scale")}
@@ -194,8 +196,7 @@ def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
 
 def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -> np.ndarray:
     """Return the correlation `[P, P]` of the standardised one-step innovations of the training part, made positive
-    definite. Each pair of columns uses the rows in which both have a value.
-    """
+    definite. The correlation of two columns is computed from the rows in which both have a value."""
     standard = np.full((columns[0].fitted, len(columns)), np.nan)
     for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
         scan = Likelihood(column, fit.structure, inner).scan(fit.raw, column.fitted)

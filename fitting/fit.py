@@ -67,11 +67,11 @@ def fit_series(
         holidays: Additional holidays, such as 2026-12-24.
         config: Settings of the fits.
         report: Called after every step with a progress message and the completed share of a series' work.
-        keep: File for finished series, with which the same call continues after an interruption.
+        keep: File in which to save completed series. After an interruption, the same call continues from it.
 
     Raises:
-        ValueError: An argument is invalid, or no series could be fitted.
-        Stopped: A signal arrived. Finished series are saved.
+        ValueError: If an argument is invalid, or no series could be fitted.
+        Stopped: If a signal arrived. Finished series are saved.
     """
     chosen = StructuralConfig() if config is None else config
     items: dict[str, Series] = {}
@@ -95,13 +95,13 @@ def fit_series(
         items, fit, report=report, saved=saved, refused=lambda name, error: failed.update({name: str(error)})
     )
     if not found:
-        raise ValueError(next(iter(failed.values()), "there are no series to fit"))
+        raise ValueError(next(iter(failed.values()), "there are no series to fit; pass at least one"))
     parts = {part: {name: one[part] for name, one in found.items()} for part in ("system", "fit")}
     return Models(parts["system"], parts["fit"], failed)
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
-    """Fit models and write them to a file. After an interruption, the same call continues.
+    """Fit models and write them to a JSON file. After an interruption, the same call continues.
 
     Args:
         out: JSON file to write.
@@ -112,7 +112,7 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
         ValueError: See `fit_series`. Also raised, before fitting, if the file cannot be written.
     """
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise ValueError(f"{str(out)!r} cannot be written: its directory must exist and be writable")
+        raise ValueError(f"{str(out)!r} cannot be written; its directory must exist and be writable")
     keep = out.with_name(out.name + FITTED)
     models = fit_series(series, keep=keep, **how)
     models.save(out)
@@ -121,16 +121,16 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
 
 
 def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]) -> tuple[str, ...]:
-    """Return the dates of holidays in the years of the series and some years after them."""
+    """Return the dates of holidays in the years of the series and in some later years."""
     if country is None:
         return tuple(more)
     dated = [one for one in series if one.is_dated and len(one.times)]
     if not dated:
-        raise ValueError("country requires a series with dates, because it selects holidays")
+        raise ValueError("country selects holidays by date, so the series must have dates as times")
     try:
         import holidays
     except ImportError:
-        raise ValueError("country requires the package holidays: pip install 'rfa-server[fit]'") from None
+        raise ValueError("country needs the package holidays; install it with pip install 'rfa-server[fit]'") from None
     first, last = min(one.times[0] for one in dated), max(one.times[-1] for one in dated)
     years = range(datetime.fromtimestamp(first, UTC).year, datetime.fromtimestamp(last, UTC).year + YEARS_AHEAD + 1)
     name, _, part = country.partition("-")
@@ -142,7 +142,7 @@ def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]
 
 
 def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Report) -> dict[str, Any]:
-    """Return the system and the fit record of a series with one column."""
+    """Fit a series with one column. Return its system and the record of the fit."""
     start = time.monotonic()
     times, values, name = series.times, series.values[:, 0], series.names[0]
     fitted = int(FITTED_SHARE * len(times))
@@ -178,20 +178,20 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Repo
 
 
 def _without_pattern(column: Column, times: np.ndarray, days: Days) -> Column:
-    """Subtract the weekly pattern of the training part from a column."""
+    """Fit the weekly pattern to the training part of a column, and subtract it from the column."""
     pattern = fit_pattern(times[: column.fitted], column.y[: column.fitted], days)
     return replace(column, y=column.y - pattern_at(pattern, days.nodes(times)))
 
 
 def _validation(column: Column, periods: list[float], limits: Limits) -> float:
-    """Return the validation log likelihood of a model with all seasons."""
+    """Return the validation log likelihood of a model with all candidate seasons."""
     seasons = tuple((period, max(1, min(limits.harmonics, int(period / 2)))) for period in periods)
     structure = Structure(seasons=seasons, relaxations=min(1, limits.free_modes))
     return fit_structure(column, structure, limits).validation
 
 
 def _system(column: Column, fit: Fit, inner: int) -> dict[str, Any]:
-    """Return the system of a column as a document."""
+    """Return the system of a column as a dictionary of JSON types."""
     found = matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
     config = joint_config([found], np.eye(1), "nothing", robustness(fit.structure, fit.raw), inner)
     return dict(System.of(config).document)

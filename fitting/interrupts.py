@@ -1,4 +1,5 @@
-"""Stop signals during a long fit or training. They take effect after the current step, so that it can be saved."""
+"""Handling of stop signals during a long fit or training. They take effect after the current step, so that it can be
+saved."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the training after a step, whose result is saved.
+    """Raised after a step when a stop signal has arrived. The result of the step is saved.
 
-    This is not an Exception, so that handlers which continue after failures do not catch it.
+    It is not a subclass of Exception, so that handlers for failures do not catch it.
     """
 
     def __init__(self, received: int, step: int, steps: int) -> None:
@@ -26,12 +27,13 @@ class Stopped(KeyboardInterrupt):
 
     def __str__(self) -> str:
         return (
-            f"{self.received.name}: stopped and saved at step {self.step} of {self.steps}; the same command continues"
+            f"received {self.received.name}: stopped and saved at step {self.step} of {self.steps}; run the same "
+            "command to continue"
         )
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the process: 128 plus the signal number, as in shells."""
+        """Exit code of the process: 128 plus the signal number, as in Unix shells."""
         return 128 + self.received
 
 
@@ -58,10 +60,10 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self, step: int, steps: int, save: Callable[[], None]) -> None:
-        """Save and raise an exception if a signal has arrived and steps remain.
+        """Save the current step and raise an exception if a signal has arrived and steps remain.
 
         Raises:
-            Stopped: A signal has arrived.
+            Stopped: If a signal has arrived.
         """
         if self.received is not None and step < steps:
             save()
@@ -70,4 +72,4 @@ class StopSignals:
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received = number
-            tqdm.write("stopping after this step", file=sys.stderr)
+            tqdm.write("stopping after the current step", file=sys.stderr)

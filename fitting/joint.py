@@ -3,9 +3,9 @@
     d ∘ m, d dᵀ ∘ P + Q      e = y - C m - b,  S = C P Cᵀ + R         for the observed components
     T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         with one weight w for the row
 
-The state concatenates the states of the columns, in the coordinates of `scan.py`, in which F is diagonal. A row
-therefore costs two passes over P and one per column, rather than the cube of the number of states. The results match
-those of the linear filter (`rfa.model.recurrence.dense`) without jumps.
+The state concatenates the states of the columns, in the coordinates of `scan.py`, in which F is diagonal. Therefore a
+row needs two passes over P and one per column, instead of operations that grow with the cube of the number of states.
+The results equal those of the linear filter (`rfa.model.recurrence.dense`) without jumps.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -25,7 +25,7 @@ from rfa.fitting.scan import LOG_2PI, compiled_jit
 
 
 class Robust(NamedTuple):
-    """Robustness of a row: 1/nu, contamination ε, outlier_scale k and number of passes K."""
+    """Parameters of the robust update: 1/nu, contamination ε, outlier_scale k and number of passes K."""
 
     inverse_nu: float
     contamination: float
@@ -51,9 +51,8 @@ class _JointSystem(NamedTuple):
 
 @compiled_jit
 def _solve(matrix, count, x):
-    """Compute L of matrix = L Lᵀ in its lower triangle and L⁻¹ x, both in place. Return the log determinant of the
-    matrix.
-    """
+    """Compute the Cholesky factor L of a matrix, L Lᵀ, in its lower triangle, and L⁻¹ x, both in place. Return the log
+    determinant of the matrix."""
     log_det = 0.0
     for j in range(count):
         for k in range(j):
@@ -73,7 +72,7 @@ def _solve(matrix, count, x):
 
 @compiled_jit
 def _row_weight(e, signal, noise, count, robust):
-    """Return the weight of a row, eᵀS⁻¹e and log det S."""
+    """Return the robust weight of a row, eᵀS⁻¹e and log det S."""
     inverse_nu, _, _, inner = robust
     nominal, x = np.empty((count, count)), e[:count].copy()
     for a in range(count):
@@ -136,7 +135,7 @@ def _seen_columns(row, seen):
 
 @compiled_jit
 def _innovate(system, row, sensor, seen, state, work):
-    """Write the innovation e, C P, C P Cᵀ and R of the observed columns to `work`."""
+    """Write the innovation e, C P, C P Cᵀ and R of the observed columns into `work`."""
     mean, covariance = state
     e, h, signal, noise = work
     first, count, n = system.first, len(seen), len(mean)
@@ -159,7 +158,7 @@ def _innovate(system, row, sensor, seen, state, work):
 
 @compiled_jit
 def _condition(count, w, state, work):
-    """Update mean and covariance with the row: P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
+    """Update the mean and the covariance with a row: P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
     mean, covariance = state
     e, h, signal, noise = work
     n = len(mean)
@@ -182,7 +181,7 @@ def _condition(count, w, state, work):
 
 @compiled_jit
 def _joint_scan(y, step, system, robust):
-    """Return the log likelihood of every row, `[N]`."""
+    """Return the log likelihood of each row, `[N]`."""
     length, p = y.shape
     n = len(system.prior)
     found, columns = np.zeros(length), np.zeros(p, np.int64)
@@ -212,13 +211,14 @@ def joint_log_likelihood(
     robust: Robust,
     skip: int,
 ) -> float:
-    """Return the log likelihood of the rows from `skip` on, in the units of the data. Earlier rows are only filtered.
+    """Return the log likelihood of the rows from `skip` on, in the units of the data. Earlier rows are filtered, but
+    their likelihood is not included.
 
     Args:
         columns, fits: Columns with equal times, and their fits.
         noises: Correlations of the measurement noises and of the level noises, `[P, P]` each.
-        robust: Robustness of the rows.
-        skip: Number of rows that do not count.
+        robust: Parameters of the robust update.
+        skip: Number of rows at the start whose likelihood is not included.
     """
     likelihoods = [Likelihood(column, fit.structure, robust.inner) for column, fit in zip(columns, fits, strict=True)]
     system = _join(likelihoods, fits, noises, columns[0].lags)

@@ -1,11 +1,11 @@
-"""Maximum likelihood of a structural model of one series, whose modes are chosen by validation likelihood.
+"""Fit a structural model of one series by maximum likelihood. Its components are chosen by the validation likelihood.
 
 The likelihood is that of the linear filter, with capped Student-t weights and a contaminated normal density. nu and the
 contamination are fitted too, so that outliers do not bias the noise parameters. The optimiser is L-BFGS on the raw
 parameters with exact gradients. Modes are added one kind at a time, starting from the best parameters so far, and a
-cycle starts at the strongest frequency of the innovations. A mode is retained if the validation log likelihood gains
-more than `MIN_GAIN`. The chosen modes are fitted further while that improves. Standard errors are computed from the
-inverse observed information.
+cycle starts at the strongest frequency of the innovations. A mode is kept if it increases the validation log likelihood
+by more than `MIN_GAIN`. The chosen modes are then fitted further while this likelihood increases. Standard errors are
+computed from the inverse observed information.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
 
 @dataclass(frozen=True)
 class Column:
-    """One normalised series.
+    """One normalised column of a series.
 
     Attributes:
         y: Values `[N]` with median 0 and interquartile range 1.349 in the training part, NaN where missing.
@@ -69,10 +69,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Fit:
-    """A structure at its maximum likelihood.
+    """A structure with its maximum likelihood parameters.
 
-    It contains the raw parameters, the log likelihoods of both parts, a log of the search, and standard errors. An
-    error is None if the data do not determine the parameter, or if the parameter is at a bound.
+    It contains the raw parameters, the log likelihoods of both parts, a record of the search, and standard errors. A
+    standard error is None if the data do not determine the parameter, or if the parameter is at a bound.
     """
 
     structure: Structure
@@ -87,33 +87,33 @@ class Fit:
         return constrain(self.structure, self.raw)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the fit as a JSON document."""
+        """Return the fit as a dictionary of JSON types."""
         return {**asdict(self), "raw": self.raw.tolist()}
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Fit:
-        """Return the fit of a JSON document."""
+        """Return the fit described by a dictionary that `to_document` returned."""
         structure = dict(document["structure"])
         structure["seasons"] = tuple((period, count) for period, count in structure["seasons"])
         return cls(**{**document, "structure": Structure(**structure), "raw": np.array(document["raw"])})
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values. The other values are for validation.
+    """Normalise a column by its first `fitted` values. The later values are used for validation.
 
     Raises:
-        ValueError: The data do not suffice for a fit. The message names the column.
+        ValueError: If the data are not sufficient for a fit. The message names the column.
     """
     start_values = values[:fitted][np.isfinite(values[:fitted])]
     if not start_values.size:
-        raise ValueError(f"column {name!r} has no value in the training part")
+        raise ValueError(f"column {name!r} has no values in the training part")
     if start_values.size < MIN_VALUES:
         count = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
         raise ValueError(f"column {name!r} has {count} in the training part; a structural model needs {MIN_VALUES}")
     if np.nanmax(np.abs(values)) > MOST_SIZE:
-        raise ValueError(f"values of column {name!r} exceed {MOST_SIZE:g} in magnitude; use a larger unit")
+        raise ValueError(f"column {name!r} contains values larger than {MOST_SIZE:g} in magnitude; use a larger unit")
     if fitted < len(values) and not np.isfinite(values[fitted:]).any():
-        raise ValueError(f"column {name!r} has no value in the validation part")
+        raise ValueError(f"column {name!r} has no values in the validation part")
     low, middle, high = np.percentile(start_values, [25, 50, 75])
     spread = (high - low) / 1.349 if high > low else float(start_values.std())
     if spread <= 1e-12 * abs(middle):
@@ -122,7 +122,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
         raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}; use a smaller unit")
     gaps = np.diff(times)
     if not (gaps > 0).any():
-        raise ValueError("the times of the training part do not advance")
+        raise ValueError("all times of the training part are equal")
     time_step = float(np.median(gaps[gaps > 0]))
     # Lags that differ only by rounding share a transition.
     lags, step = np.unique(np.round(np.diff(times, prepend=times[0]) / time_step, 9), return_inverse=True)
@@ -136,7 +136,7 @@ MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
 class Likelihood:
-    """The log likelihood of a column under a structure, as a function of the raw parameters."""
+    """Log likelihood of a column under a structure, as a function of the raw parameters."""
 
     def __init__(self, column: Column, structure: Structure, inner: int) -> None:
         self.column, self.structure, self.inner = column, structure, inner
@@ -145,7 +145,7 @@ class Likelihood:
         self.system = Standing(structure, column.lags, places)
 
     def scan(self, raw: np.ndarray, length: int) -> Scan:
-        """Filter the first `length` values."""
+        """Filter the first `length` values of the column."""
         y, step = self.column.y[:length], self.column.step[:length]
         return scan_series(y, step, self.system.tables(raw), self.system.measurement(raw, self.inner))
 
@@ -200,13 +200,13 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by validation likelihood, and fit them further while that improves.
+    """Choose the modes of a column by the validation likelihood, and fit them further while it increases.
 
     Args:
         column: The normalised series.
         periods: Candidate seasons in steps, strongest first.
         limits: Limits of the search.
-        report: Called after every fit. The shares of a column sum to 1.
+        report: Called after every fit with a message and the completed share. The shares of a column sum to 1.
     """
     start = time.monotonic()
     tried: list[dict[str, object]] = []
@@ -249,7 +249,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
 
 
 def _fit_further(column: Column, best: Fit, limits: Limits) -> Fit:
-    """Continue a fit while the validation likelihood improves.
+    """Continue a fit while the validation likelihood increases.
 
     A fit may end far from the maximum after its last iteration, and the maximum may overfit the training part.
     """
@@ -265,9 +265,8 @@ Change = Callable[[Structure], Structure | None]
 
 
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
-    """Yield kinds of changes, each a list of increasing sizes that the search accepts while they improve the
-    likelihood.
-    """
+    """Yield the kinds of changes to a structure. Each kind is a list of increasing sizes, which the search tries while
+    the likelihood increases."""
     for period in periods:
         # Try the most harmonics first, because a pattern may have high harmonics only.
         yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
@@ -308,14 +307,13 @@ def _within(structure: Structure, limits: Limits) -> Structure | None:
 
 
 def _carry(best: Fit, structure: Structure) -> dict[str, float]:
-    """Return the values of the best fit for the parameters that both structures have."""
+    """Return the fitted values of the parameters that the new structure shares with the best one."""
     return {name: value for name, value in best.values().items() if name in parameters(structure)}
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """Return the initial frequency of a new cycle, because the likelihood has a local maximum at every cycle in the
-    data.
-    """
+    """Return the initial frequency of a new cycle. It matters, because the likelihood has a local maximum at every
+    cycle in the data."""
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)

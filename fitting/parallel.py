@@ -1,6 +1,5 @@
-"""Fit items in parallel threads. Compiled code releases the interpreter lock, and a stop signal ends the fits at their
-next step.
-"""
+"""Fit items in parallel threads. Compiled code releases the interpreter lock, and a stop signal ends each fit at its
+next step."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ PAUSE = 0.2
 
 
 class _Ended(Exception):
-    """Ends a fit because another fit failed or a signal arrived."""
+    """Raised to end a fit after another fit has failed or a signal has arrived."""
 
 
 class _Fits(Generic[Item]):
-    """Fits in progress, shared by their threads.
+    """The running fits, shared by their threads.
 
     Args:
-        refuses: Whether to skip an item that cannot be fitted.
+        refuses: Whether to skip items that cannot be fitted.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class _Fits(Generic[Item]):
         """Fit an item, or return its saved result."""
         found: Document | None = None if self._saved is None else self._saved.get(name)
         if found is not None:
-            self._advance(f"{name}: restored from an earlier fit", 1.0)
+            self._advance(f"{name}: loaded from an earlier fit", 1.0)
             return found
         reported = 0.0
 
@@ -80,17 +79,18 @@ def fit_each(
     saved: SavedFits | None = None,
     refused: Callable[[str, ValueError], object] | None = None,
 ) -> dict[str, Document]:
-    """Fit every item and return the JSON results in the order of the items.
+    """Fit all items, and return the results as JSON types in the order of the items.
 
     Args:
         items: Items by name.
-        fit: Fits an item. It must call the report after every step, with shares that sum to 1.
+        fit: Function that fits an item. It must call the report after every step, with shares that sum to 1.
         report: Called from one thread at a time.
         saved: Store of finished items, which are not fitted again.
-        refused: Called with each item that cannot be fitted and is skipped. By default, the first failure is raised.
+        refused: Function that is called with each item that cannot be fitted and is skipped. By default, the first
+            error is raised.
 
     Raises:
-        Stopped: A signal arrived. Finished items are saved.
+        Stopped: If a signal arrived. Finished items are saved.
     """
     fits = _Fits(fit, report, saved, refuses=refused is not None)
     workers = max(1, min(len(items), os.cpu_count() or 1))
@@ -112,7 +112,8 @@ def fit_each(
 
 
 def _have_ended(futures: Mapping[str, Future[Document]], *, stop_at_failure: bool) -> bool:
-    """Wait for at most PAUSE. Return whether all fits have ended, or a failure must end the others."""
+    """Wait for at most PAUSE seconds. Return whether all fits have ended, or whether they must end because of a
+    failure."""
     pending = [future for future in futures.values() if not future.done()]
     if pending:
         wait(pending, PAUSE, FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Finished parts of a long fit, stored on disk so that the same command does not repeat them after a restart.
+"""Storage for the completed parts of a long fit, so that the same command does not repeat them after a restart.
 
 The file contains lines of JSON. The first line is a digest of the request and its data, and a file with another digest
 is overwritten. Incomplete lines are ignored, as are all lines after an unreadable line.
@@ -16,10 +16,10 @@ import numpy as np
 
 
 class SavedFits:
-    """Finished parts of a fit by name.
+    """Completed parts of a fit by name, stored in a file.
 
     Args:
-        path: File, created with its directory when the first part is added.
+        path: Path of the file, which is created with its directory when the first part is added.
         request: Settings of the fit, as JSON.
         arrays: The data.
     """
@@ -34,7 +34,7 @@ class SavedFits:
         self._valid_bytes = self._read()
 
     def _read(self) -> int:
-        """Read the stored parts. Return the size in bytes of the complete lines."""
+        """Read the stored parts from the file. Return the size in bytes of its complete lines."""
         try:
             first, *lines = self.path.read_bytes().splitlines(keepends=True)
         except (OSError, ValueError):
@@ -54,11 +54,11 @@ class SavedFits:
         return len(self._parts)
 
     def get(self, name: str) -> Any:
-        """Return the result of a part, or None."""
+        """Return the result of a part, or None if it is not stored."""
         return self._parts.get(name)
 
     def add(self, name: str, found: Any) -> None:
-        """Save a part."""
+        """Store the result of a part."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"name": name, "found": found}).encode() + b"\n"
         if self._valid_bytes == 0:
@@ -71,12 +71,12 @@ class SavedFits:
         self._parts[name] = found
 
     def remove(self) -> None:
-        """Remove the file after the whole fit."""
+        """Remove the file, after the whole fit is complete."""
         self.path.unlink(missing_ok=True)
 
 
 def _part(line: bytes) -> dict[str, Any] | None:
-    """Return the content of a line, or None if it is incomplete or malformed."""
+    """Parse a line of the file. Return None if it is incomplete or malformed."""
     try:
         part = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

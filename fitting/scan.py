@@ -1,16 +1,16 @@
-"""Exact likelihood of one series under a structural model, with its gradient by the adjoint of the filter.
+"""Compute the exact likelihood of one series under a structural model, and its gradient by the adjoint of the filter.
 
     m⁻ = d ∘ m,  P⁻ = d dᵀ ∘ P + Q      e = y - cᵀm⁻ - b,  s = cᵀP⁻c,  S = s + r
     W = s + r/w,  h = P⁻c               m = m⁻ + h e/W,    P = P⁻ - h hᵀ/W
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
 w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the linear filter in float64. With 1/nu = 0 and
-ε = 0 it is the Kalman filter. For a missing value, the prediction is not updated. F is diagonal in these coordinates
+ε = 0 it is the Kalman filter. If a value is missing, there is no update. F is diagonal in these coordinates
 (`structural_model.py`): the coordinates of an oscillator rotate with it, and so does the sensor c. A step therefore
 takes two passes over P.
 
-The gradient runs the equations backwards (reverse mode), so its cost does not grow with the number of parameters. The
-covariances of `SEGMENT` rows fit into the processor's cache. Each segment recomputes them from its first row.
+The gradient is computed backwards (reverse mode), so its cost does not grow with the number of parameters. The
+covariances of `SEGMENT` rows fit into the cache of the processor. Each segment recomputes them from its first row.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -33,7 +33,7 @@ compiled_jit = njit(cache=True, nogil=True, error_model="numpy", fastmath={"cont
 
 
 class Tables(NamedTuple):
-    """The system at every row.
+    """Matrices of the system at every row.
 
     Attributes:
         decay, noise, cross: d `[U, n]`, the diagonal of Q `[U, n]` and Q[0, 1] `[U]` for every distinct lag.
@@ -50,7 +50,8 @@ class Tables(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Offset b, variance r, 1/nu, contamination ε, outlier_scale k and number of passes K."""
+    """Parameters of the measurement: offset b, variance r, 1/nu, contamination ε, outlier_scale k and number of passes
+    K."""
 
     offset: float
     variance: float
@@ -61,7 +62,8 @@ class Measurement(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Results for each value, `[N]`: log_likelihood (0 where missing), innovation e, total S and weight w."""
+    """Result of the filter for each value, `[N]`: log_likelihood (0 for missing values), innovation e, its variance S,
+    and weight w."""
 
     log_likelihood: np.ndarray
     innovation: np.ndarray
@@ -70,7 +72,7 @@ class Scan(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The sum of the log likelihoods and its derivatives.
+    """Sum of the log likelihoods, and its derivatives.
 
     Attributes:
         tables: Derivatives with respect to `Tables`. Those of the sensor cover the last `turning` states.
@@ -84,7 +86,7 @@ class Gradient(NamedTuple):
 
 @compiled_jit
 def _weight(e, s, r, a, inner):
-    """Return w of the capped rule with a = 1/nu, and its derivatives with respect to e, s, r and a."""
+    """Return the robust weight w with a = 1/nu, and its derivatives with respect to e, s, r and a."""
     w, w_e, w_s, w_r, w_a = 1.0, 0.0, 0.0, 0.0, 0.0
     for i in range(inner):
         residual, by_e, by_s, by_r, by_a = e, 1.0, 0.0, 0.0, 0.0
@@ -115,9 +117,8 @@ def _weight(e, s, r, a, inner):
 
 @compiled_jit
 def _density(e, total, contamination, k):
-    """Return the log density and its derivatives with respect to nis = e²/S (apart from S in the determinant), ε and
-    k.
-    """
+    """Return the log density, and its derivatives with respect to nis = e²/S (not including S in the determinant), ε
+    and k."""
     nis = e * e / total
     base = -0.5 * (nis + math.log(total) + LOG_2PI)
     if contamination == 0:
@@ -147,7 +148,7 @@ def _first(prior, prior_cross, mean, covariance):
 
 @compiled_jit
 def _observe(mean, covariance, sensor, y, measurement, h, outputs):
-    """Compute h = P c, and the outputs: log likelihood, e, S, w, W."""
+    """Compute h = P c and the outputs of a row: log likelihood, e, S, w and W."""
     offset, r, a, contamination, k, inner = measurement
     n = len(mean)
     h[:] = 0.0
@@ -169,7 +170,8 @@ def _observe(mean, covariance, sensor, y, measurement, h, outputs):
 
 @compiled_jit
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
-    """Condition on an innovation, with m + h along and P - h hᵀ/wide (unless wide is 0), then predict over the lag."""
+    """Update the state with an innovation (m + h along, P - h hᵀ/wide unless wide is 0), then predict it over
+    the lag."""
     n = len(mean)
     inverse = 1 / wide if wide > 0 else 0.0
     for i in range(n):
@@ -185,9 +187,8 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
 
 @compiled_jit
 def _scan(y, step, tables, measurement, starts):
-    """Return the outputs of all rows. Write the predictions at segment starts to `starts` (means, covariances) unless
-    it is empty.
-    """
+    """Return the outputs of all rows. If `starts` is not empty, write the predictions (means, covariances) at the
+    starts of segments into it."""
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)
@@ -312,11 +313,11 @@ def _adjoint(y, step, tables, measurement, turning):
 
 
 def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement) -> Scan:
-    """Filter a series.
+    """Filter a series, and return the log likelihood of each value.
 
     Args:
         y: Values `[N]`, NaN where missing.
-        step: Table row of the lag before each value, `[N]`. The first is unused.
+        step: Index in the tables of the lag before each value, `[N]`. The first is unused.
     """
     n = len(tables.prior)
     outputs = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
@@ -324,10 +325,10 @@ def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Me
 
 
 def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
-    """Return the log likelihood and its derivatives.
+    """Compute the log likelihood of a series and its derivatives.
 
     Args:
-        turning: Number of last states for which to return the derivatives with respect to the sensor.
+        turning: Number of states at the end for which the derivatives with respect to the sensor are computed.
     """
     outputs, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)
     return Gradient(float(outputs[:, 0].sum()), Tables(*parts), scalars)

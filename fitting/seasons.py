@@ -1,4 +1,4 @@
-"""Candidate periods of a series: peaks of its periodogram that are far above the local background.
+"""Find candidate periods of a series: peaks of its periodogram that are far above the local background.
 
 The series is differenced, because a varying level would otherwise dominate the low frequencies, and then clipped and
 tapered. A peak is significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of noise in
@@ -30,8 +30,8 @@ CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Return at most `MAX_PERIODS` periods in median steps, best supported first. The list is empty if the times do not
-    have a regular grid.
+    """Return at most `MAX_PERIODS` periods in median steps, with the best supported first. The list is empty if the
+    times are not on a regular grid.
 
     Args:
         times: `[N]`, non-decreasing.
@@ -55,7 +55,7 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def _fundamentals(peaks: list[float]) -> list[float]:
-    """Return the bins of the periods that explain the peaks, best supported first.
+    """Return the bins of the periods that explain the peaks, with the best supported first.
 
     A fundamental is a peak or a divisor of a peak, because a daily pattern may only have its 5th and 7th harmonics.
     Each peak that it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a
@@ -94,13 +94,14 @@ def _tolerance(times: int, order: int) -> float:
 
 
 def _support(peaks: list[float], base: float, order: int) -> float:
-    """Return the evidence in nats for a period. Several peaks at one harmonic count once."""
+    """Return the evidence for a period in nats. Several peaks at one harmonic count once."""
     explained = {round(peak / base) for peak in peaks if _misfit(peak, base, order) < 0}
     return sum(math.log(max(base / (2 * _tolerance(times, order)), 1.0)) for times in explained)
 
 
 def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
-    """Return the angular frequency per step at which innovations have the most power, or None without a regular grid.
+    """Return the angular frequency per step at which the innovations have the most power. Return None if the times are
+    not on a regular grid.
 
     The periodogram is smoothed, because a damped cycle spreads over several bins.
 
@@ -125,7 +126,8 @@ def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
 
 
 def _on_grid(times: np.ndarray, values: np.ndarray) -> np.ndarray | None:
-    """Return values at every median step, with linear interpolation of gaps, or None without a grid."""
+    """Return the values at every median step, with gaps interpolated linearly. Return None if the times are not on a
+    regular grid."""
     seen = np.isfinite(values)
     lags = np.diff(times)
     if seen.sum() < MIN_ROWS or not (lags > 0).any():
@@ -150,7 +152,7 @@ def _periodogram(series: np.ndarray) -> np.ndarray:
 
 
 def _refine(power: np.ndarray, peak: int) -> float:
-    """Return the position of a peak between bins, from a parabola through the log powers."""
+    """Refine the position of a peak between two bins by fitting a parabola to the log powers."""
     if not 0 < peak < len(power) - 1:
         return float(peak)
     low, middle, high = np.log(np.maximum(power[peak - 1 : peak + 2], 1e-300))
@@ -159,7 +161,8 @@ def _refine(power: np.ndarray, peak: int) -> float:
 
 
 def _snap(periods: list[float], length: int) -> list[float]:
-    """Round periods to whole steps, or to multiples of a shorter period, where the resolution permits it."""
+    """Round periods to whole steps, or to multiples of a shorter period, if the resolution of the periodogram permits
+    it."""
     kept: dict[float, float] = {}
     for period in sorted(periods):
         resolution = 0.5 * period**2 / length

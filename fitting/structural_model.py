@@ -8,8 +8,8 @@
     cycle       dz = (-μ + iω) z dt + dw  a damped oscillator of unknown frequency
 
 This is Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in
-continuous time. `constrain` maps raw parameters to constrained parameters. Times are in median steps of the data, and
-values are in spreads; `matrices` converts to the units of the data.
+continuous time. `constrain` maps raw parameters to constrained parameters. Times are in units of the median step of the
+data, and values in units of their spread; `matrices` converts both to the units of the data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAME_FREQUENCY = 1e-3
 
 @dataclass(frozen=True)
 class Structure:
-    """Modes of a series. Seasons are pairs (period in steps, number of harmonics)."""
+    """Modes of a structural model. A season is a pair (period in steps, number of harmonics)."""
 
     level: Level = "random_walk"
     has_trend: bool = False
@@ -45,12 +45,11 @@ class Structure:
 
     def __post_init__(self) -> None:
         if self.has_trend and self.level != "random_walk":
-            raise ValueError("a trend needs level='random_walk'")
+            raise ValueError("trend requires level='random_walk'")
 
     def harmonics(self) -> list[tuple[int, float]]:
-        """Return (season, ω) of every seasonal oscillator below the Nyquist frequency. A shared frequency belongs to
-        the first season.
-        """
+        """Return (season, ω) for every seasonal oscillator below the Nyquist frequency. A frequency that two seasons
+        share belongs to the first one."""
         found: list[tuple[int, float]] = []
         for season, (period, count) in enumerate(self.seasons):
             for k in range(1, count + 1):
@@ -65,7 +64,7 @@ class Structure:
         return 1 + self.has_trend + self.relaxations + 2 * (len(self.harmonics()) + self.cycles)
 
     def describe(self) -> str:
-        """Describe the structure, with periods in steps."""
+        """Return a text that describes the structure, with periods in steps."""
         parts = [f"{self.level.replace('_', ' ')} level"] + ["trend"] * self.has_trend
         parts += [f"season {period:g} x {count}" for period, count in self.seasons]
         parts += [f"{n} {name}{'s' * (n > 1)}" for name, n in self._free() if n]
@@ -76,7 +75,7 @@ class Structure:
 
 
 class Parameter(NamedTuple):
-    """Initial value and range of a constrained parameter. All parameters except the offset are positive."""
+    """Initial value and bounds of a constrained parameter. All parameters except the offset are positive."""
 
     start: float
     low: float
@@ -84,7 +83,8 @@ class Parameter(NamedTuple):
 
 
 def parameters(structure: Structure) -> dict[str, Parameter]:
-    """Return the parameters of a structure by name, in spreads and steps, in the order of the raw vector."""
+    """Return the parameters of a structure by name, in the order of the raw vector. Their units are steps and
+    spreads."""
     found = {
         "offset": Parameter(0.0, -3.0, 3.0),
         "noise": Parameter(0.02, 1e-5, 10.0),
@@ -111,7 +111,7 @@ def parameters(structure: Structure) -> dict[str, Parameter]:
 
 
 def raw_start(structure: Structure, start_values: dict[str, float] | None = None) -> np.ndarray:
-    """Return the raw initial values of the search, from the constrained `start_values` where they are given."""
+    """Return the raw initial values for the search, using the constrained `start_values` that are given."""
     values = start_values or {}
     return np.array([_raw(name, values.get(name, p.start)) for name, p in parameters(structure).items()])
 
@@ -126,14 +126,15 @@ def _raw(name: str, value: float) -> float:
 
 
 def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
-    """Convert a raw vector to constrained parameters by name. All but the offset are exponentials of the raw values."""
+    """Convert a vector of raw parameters to constrained parameters by name. All except the offset are exponentials of
+    the raw values."""
     return {
         name: float(x) if name == "offset" else math.exp(x) for name, x in zip(parameters(structure), raw, strict=True)
     }
 
 
 class Mode(NamedTuple):
-    """A block of one or two states, with the names of its parameters.
+    """A block of the state with one or two components, and the names of its parameters.
 
     The block is a damped oscillator (omega is a number or a name), a relaxation (no omega) or a random walk (no decay).
     In the block of a trend, `noise` drives the level, and `trend` (decay, noise) the second state.
@@ -150,7 +151,7 @@ class Mode(NamedTuple):
 
 
 def modes(structure: Structure) -> list[Mode]:
-    """Return the blocks, in the order of the state."""
+    """Return the blocks of a structure, in the order of the state."""
     level_decay = "level_decay" if structure.level == "damped" else None
     found = [Mode("level_noise", level_decay, None, ("trend_decay", "trend_noise") if structure.has_trend else None)]
     found += [Mode(f"relaxation{i}_noise", f"relaxation{i}_decay") for i in range(structure.relaxations)]
@@ -161,7 +162,7 @@ def modes(structure: Structure) -> list[Mode]:
 
 
 class Standing:
-    """A structure at the rows of one series, in the coordinates of `scan`, in which F is diagonal.
+    """The system of a structure at the rows of one series, in the coordinates of `scan`, in which F is diagonal.
 
     The coordinates of an oscillator rotate with its frequency, so its state only decays, and the sensor rotates:
     c = (cos ωt, -sin ωt). The first state of a trend is the limit of the level, l + s, which is a random walk.
@@ -199,7 +200,7 @@ class Standing:
         np.sin(-omega * self.places, out=self._sensor[:, column + 1])
 
     def tables(self, raw: np.ndarray) -> Tables:
-        """Return the system at the raw parameters. All calls share the sensor array."""
+        """Return the tables of the system for raw parameters. All calls share the sensor array."""
         rate, noise = self._rates(raw), np.exp(raw[self._noise])
         for i in range(self.structure.cycles):
             omega = math.exp(raw[self.names.index(f"cycle{i}_omega")])
@@ -215,7 +216,7 @@ class Standing:
         return Tables(np.exp(-rate * self.lags), table, cross, prior, prior_cross, self._sensor)
 
     def slope(self, raw: np.ndarray, found: Gradient) -> np.ndarray:
-        """Return the derivatives with respect to the raw parameters, given those with respect to the tables."""
+        """Convert derivatives with respect to the tables to derivatives with respect to the raw parameters."""
         rate, noise, lags = self._rates(raw), np.exp(raw[self._noise]), self.lags
         by, damped = found.tables, self._is_damped
         by_prior = by.prior.copy()
@@ -244,7 +245,7 @@ class Standing:
         return slope
 
     def level(self, raw: np.ndarray) -> tuple[float, float]:
-        """Return the decay rate and the noise of the level."""
+        """Return the decay rate and the noise of the level for raw parameters."""
         return float(self._rates(raw)[0]), math.exp(raw[self.names.index("level_noise")])
 
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
@@ -266,24 +267,24 @@ def _decay(mode: Mode, k: int) -> str:
 
 
 def _decayed(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Return ∫ e^{-rate u} du over the lags, `[U, n]`."""
+    """Return the integral ∫ e^{-rate u} du over each lag, `[U, n]`."""
     safe = np.where(rate > 0, rate, 1.0)
     return np.where(rate > 0, -np.expm1(-safe * lags) / safe, lags)
 
 
 def _decayed_slope(rate: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Return the derivative of `_decayed` with respect to the rate, 0 where the rate is 0."""
+    """Return the derivative of `_decayed` with respect to the rate. It is 0 where the rate is 0."""
     safe = np.where(rate > 0, rate, 1.0)
     return np.where(rate > 0, (lags * np.exp(-safe * lags) - _decayed(safe, lags)) / safe, 0.0)
 
 
 def _bounded(variance: np.ndarray) -> np.ndarray:
-    """Return the stationary variance, smoothly bounded by `PRIOR`."""
+    """Return the stationary variance, limited smoothly to `PRIOR`."""
     return variance * PRIOR / (variance + PRIOR)
 
 
 def sensor(structure: Structure) -> np.ndarray:
-    """Return the row c `[n]`: 1 at the first state of every mode."""
+    """Return the row c `[n]` of the observation matrix, which is 1 at the first state of every mode."""
     widths = [mode.width for mode in modes(structure)]
     row = np.zeros(structure.state_size)
     row[np.cumsum([0, *widths[:-1]])] = 1
@@ -291,7 +292,7 @@ def sensor(structure: Structure) -> np.ndarray:
 
 
 class Matrices(NamedTuple):
-    """The system of one column in the units of the data.
+    """Matrices of the system of one column, in the units of the data.
 
     It contains the drift, the process noise and the prior covariance, each `[n, n]`, the sensor `[n]`, the measurement
     variance and the offset.
@@ -306,7 +307,7 @@ class Matrices(NamedTuple):
 
 
 def matrices(structure: Structure, raw: np.ndarray, *, step: float, center: float, spread: float) -> Matrices:
-    """Return the system at `raw`, for time steps of `step` and values center + spread · y."""
+    """Return the matrices of a system for raw parameters. Time steps are `step`, and values are center + spread · y."""
     values = constrain(structure, raw)
     drifts, noises, priors = zip(*(_block(mode, values) for mode in modes(structure)), strict=True)
     variance = spread**2
@@ -338,7 +339,8 @@ def _block(mode: Mode, values: dict[str, float]) -> tuple[np.ndarray, np.ndarray
 
 
 def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
-    """Return nu (None if 1/nu is below `GAUSSIAN`), contamination and outlier_scale."""
+    """Return the parameters of the robust update: nu (None if 1/nu is below `GAUSSIAN`), contamination and
+    outlier_scale."""
     values = dict(zip(parameters(structure), raw, strict=True))
     inverse_nu, contamination, scale = (
         math.exp(values[name]) for name in ("inverse_nu", "contamination", "outlier_scale")

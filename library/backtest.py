@@ -1,4 +1,4 @@
-"""`rfa.backtest`: the alarms and forecasts that a filter would have made on recorded series.
+"""Backtest a filter: compute the alarms and forecasts that it would have made on recorded series.
 
 The evaluation is causal. Each row is judged by the rows before it, so extending a series does not change its earlier
 alarms. With labelled windows, detections are scored after the probation of NAB (`rfa.library.nab`).
@@ -30,11 +30,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class WindowScores:
-    """Scores of the alarms against labelled windows, after the probation.
+    """Evaluation of the alarms against labelled windows. Rows in NAB's probation period are not counted.
 
     Attributes:
-        windows, found: number of windows with a row, and of windows with an alarm.
-        empty: number of windows without a row after the probation.
+        windows, found: number of windows that contain a row, and number of windows that contain an alarm.
+        empty: number of windows that contain no row after the probation period.
         incidents, true_incidents: number of incidents, and of incidents that overlap a window.
         delays: time from the start of each window that was found to its first alarm, in units of the times.
     """
@@ -48,34 +48,34 @@ class WindowScores:
 
     @property
     def precision(self) -> float | None:
-        """Share of the incidents that overlap a window, or None without incidents or windows."""
+        """Share of the incidents that overlap a window. None if there are no incidents or windows."""
         return self.true_incidents / self.incidents if self.incidents and self.windows else None
 
     @property
     def recall(self) -> float | None:
-        """Share of the windows that have an alarm, or None without windows."""
+        """Share of the windows that contain an alarm."""
         return self.found / self.windows if self.windows else None
 
     @property
     def delay(self) -> float | None:
-        """Median delay, or None if no window was found."""
+        """Median time from the start of a window to its first alarm. None if no window was found."""
         return float(np.median(self.delays)) if self.delays else None
 
     def document(self) -> dict[str, Any]:
-        """Return the scores as JSON types."""
+        """Return the evaluation as a dictionary of JSON types."""
         shown = {"windows": self.windows, "found": self.found, "empty": self.empty, "incidents": self.incidents}
         return {**shown, "precision": self.precision, "recall": self.recall, "delay": self.delay}
 
 
 @dataclass(frozen=True)
 class SeriesBacktest:
-    """Results for one series.
+    """Result of a backtest for one series.
 
     Attributes:
         alarms: number of alarms.
         expected: number of alarms at the requested rate, given the number of `observations`.
         coverage: share of the values inside their intervals, by horizon ("step" for one row ahead) and level.
-        labelled: rows and windows for NAB's score. None without windows.
+        labelled: rows and windows for NAB's score. None if no windows were given.
     """
 
     name: str
@@ -91,7 +91,7 @@ class SeriesBacktest:
     labelled: Labelled | None
 
     def document(self) -> dict[str, Any]:
-        """Return the results as JSON types."""
+        """Return the result as a dictionary of JSON types."""
         found = {name: getattr(self, name) for name in ("name", "rows", "observations", "alarms", "expected")}
         found |= {"incidents": [asdict(one) for one in self.incidents], "coverage": self.coverage}
         return found | ({} if self.scores is None else {"scores": self.scores.document()})
@@ -99,16 +99,16 @@ class SeriesBacktest:
 
 @dataclass(frozen=True)
 class Backtest:
-    """Results for all series. `series` has the results of each series, and `unmatched` names windows that belong to no
-    series.
-    """
+    """Result of a backtest for all series. `series` contains the result of each series, and `unmatched` the names in
+    windows that match no series."""
 
     series: tuple[SeriesBacktest, ...]
     unmatched: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, found: Mapping[str, Backtest]) -> Backtest:
-        """Of several files, whose names come before those of their series; windows that are of no file stay named."""
+        """Join the results of several files. The name of the file is put before the names of its series. Windows that
+        match no file remain in `unmatched`."""
         series = (
             replace(one, name=f"{file}: {one.name}" if one.name else file)
             for file, each in found.items()
@@ -124,7 +124,7 @@ class Backtest:
 
     @property
     def expected(self) -> float:
-        """Number of alarms at the requested rate."""
+        """Number of alarms at the requested rate, given the number of observations."""
         return sum(one.expected for one in self.series)
 
     @property
@@ -142,7 +142,7 @@ class Backtest:
 
     @property
     def scores(self) -> WindowScores | None:
-        """Scores of the alarms of all series against their windows, or None without windows."""
+        """Evaluation of the alarms of all series against their windows. None if no windows were given."""
         found = [one.scores for one in self.series if one.scores is not None]
         if not found:
             return None
@@ -157,7 +157,7 @@ class Backtest:
 
     @property
     def nab(self) -> dict[str, float] | None:
-        """NAB's scores by profile for the alarms as they were raised, or None without windows."""
+        """NAB scores of the alarms by profile. None if no windows were given."""
         pairs = [(one.labelled, one.is_alarm.astype(np.float64)) for one in self.series if one.labelled is not None]
         if not any(series.windows and series.windows[-1][1] >= series.start for series, _ in pairs):
             return None
@@ -170,7 +170,7 @@ class Backtest:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return all results as JSON types."""
+        """Return all results as a dictionary of JSON types."""
         scores = self.scores
         return {
             "observations": sum(one.observations for one in self.series),
@@ -193,14 +193,14 @@ class Backtest:
         for lead, shares in self.coverage.items():
             ahead = "one step" if lead == "step" else lead
             if (share := shares.get("0.9")) is not None:
-                parts.append(f"{100 * share:.1f} % of the values inside the 90 % intervals, {ahead} ahead")
+                parts.append(f"{100 * share:.1f} % of the values were inside the 90 % intervals, {ahead} ahead")
         scores, nab = self.scores, self.nab
         if scores is not None:
             parts.append(f"{scores.found} of {scores.windows} windows found")
-            parts += [f"{scores.empty} windows without a row that is scored"] if scores.empty else []
+            parts += [f"{scores.empty} windows contain no scored row"] if scores.empty else []
             if self.unmatched:
                 more = f" and {len(self.unmatched) - 1} more" if len(self.unmatched) > 1 else ""
-                parts.append(f"no series for {self.unmatched[0]}{more}")
+                parts.append(f"no series matches {self.unmatched[0]}{more}")
             parts += [] if scores.precision is None else [f"precision {scores.precision:.2f}"]
             parts += [] if scores.delay is None else [f"median delay {scores.delay:g}"]
         return "; ".join(parts + ([] if nab is None else [f"NAB {nab['standard']:.1f}"]))
@@ -222,14 +222,15 @@ def backtest(
     levels: Sequence[float] = LEVELS,
     tz: str = "UTC",
 ) -> Backtest:
-    """Return the alarms, incidents and coverage that a filter would have had on recorded series. Each row is judged by
-    the rows before it.
+    """Compute the alarms, incidents and coverage that a filter would have had on recorded series. Each row is scored
+    using only the rows before it.
 
     Args:
-        rate: alarm rate, see `rfa.detect`.
-        alarm: other fields of the server's `alarm`.
-        windows: times at which something was wrong, as pairs of times in seconds since 1970, or as a file with the
-            columns `from` and `to`, and with key columns for windows of single series. Both ends belong to the window.
+        rate: alarm rate, such as "1/day" or 0.001. See `rfa.detect`.
+        alarm: other alarm options, with the names of the fields of `alarm` in `POST /filter`.
+        windows: labelled time windows in which something was wrong. They are pairs of times in seconds since 1970, or a
+            file with the columns `from` and `to` and, for windows of single series, key columns. Both ends belong to
+            the window.
         horizon: horizons whose coverage is reported in addition to that of the next row.
         data, time, columns, by, model, system, levels, tz: see `rfa.filter`.
 
@@ -262,7 +263,7 @@ def judge(
     name: str, series: Series, is_alarm: Array, incidents: Incidents, checks: ForecastChecks,
     windows: Sequence[tuple[float, float]] | None,
 ) -> SeriesBacktest:  # fmt: skip
-    """Return the results for a filtered series.
+    """Evaluate the alarms of a filtered series.
 
     Args:
         is_alarm: whether each row is an alarm.
@@ -283,7 +284,7 @@ def judge(
 
 
 def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
-    """Return the first and last row of each window that has rows."""
+    """Return the first and last row of each window that contains rows."""
     found: list[tuple[int, int]] = []
     for begin, end in windows:
         first, after = np.searchsorted(times, begin), np.searchsorted(times, end, side="right")
@@ -293,7 +294,7 @@ def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple
 
 
 def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: Labelled, count: int) -> WindowScores:
-    """Score the alarms against `count` windows. `rows` has the windows with rows."""
+    """Evaluate the alarms against `count` windows. `rows` contains the first and last row of the windows with rows."""
     alarms = np.flatnonzero(is_alarm)
     alarms = alarms[alarms >= rows.start]
     windows = [(max(first, rows.start), last) for first, last in rows.windows if last >= rows.start]

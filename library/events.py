@@ -1,6 +1,4 @@
-"""Scores for sequences and streams of events, from a model that `rfa train lm` has trained on sequences of whole
-numbers.
-"""
+"""Score sequences and streams of events with a model that `rfa train lm` trained on sequences of integers."""
 
 from __future__ import annotations
 
@@ -37,10 +35,10 @@ class EventScores(NamedTuple):
 
 
 class EventModel:
-    """An event model in this process.
+    """Model that scores events in this process.
 
     Args:
-        bundle: name of a shipped bundle, or path of a bundle directory.
+        bundle: name of a default bundle, or path of a bundle directory.
 
     Raises:
         ValueError: If the bundle is not a language model, or does not support the recurrent mode.
@@ -49,20 +47,20 @@ class EventModel:
     def __init__(self, bundle: str | Path = "events") -> None:
         opened = open_bundle(find_bundle(str(bundle)))
         if opened.kind != "lm":
-            raise ValueError(f"bundle {opened.name!r} is not a language model; `rfa train lm` trains one")
+            raise ValueError(f"bundle {opened.name!r} is not a language model; train one with `rfa train lm`")
         model = load_on_cpu(opened, "auto", 2, 1)
         if "recurrent" not in model.modes or model.vocabulary.end_of_text is None:
-            raise ValueError(f"bundle {opened.name!r} does not support recurrent mode with an end of text")
+            raise ValueError(f"bundle {opened.name!r} does not support the recurrent mode with an end-of-text token")
         self._model: Language = model
         self._end: int = model.vocabulary.end_of_text
         self._size = len(model.vocabulary)
         self._tokens: dict[int, list[int]] = {}
 
     def score(self, events: Sequence[int], *, is_ended: bool = True) -> EventScores:
-        """Return the scores of a whole sequence, from its first event on.
+        """Compute the scores of a whole sequence, from its first event on.
 
         Args:
-            is_ended: whether to score the end of the sequence as an event after the last one.
+            is_ended: whether to also score the end of the sequence, as an event after the last one.
         """
         context = cast(SlotContext, self._model.start("recurrent"))
         try:
@@ -71,10 +69,10 @@ class EventModel:
             context.release()
 
     def update(self, events: Sequence[int], state: bytes | None = None) -> tuple[EventScores, bytes]:
-        """Return the scores of the next events of a stream, and its state after them.
+        """Compute the scores of the next events of a stream, and the state after them.
 
         Args:
-            state: state after the earlier events. None begins a stream.
+            state: state after the earlier events. None starts a new stream.
 
         Raises:
             InvalidInput: If the bytes are not a state of this model.
@@ -94,7 +92,7 @@ class EventModel:
             context.release()
 
     def _encode(self, event: int) -> list[int]:
-        """Return the token of an event, or several tokens if the event did not occur in the training data."""
+        """Return the token of an event, or several tokens for an event that does not occur in the training data."""
         if event not in self._tokens:
             self._tokens[event] = self._model.vocabulary.encode(f" {int(event)}")
         return self._tokens[event]

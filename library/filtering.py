@@ -54,38 +54,39 @@ def filter(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Frame:
-    """Filter the series in a table. The estimate for a row uses that row and the rows before it.
+    """Filter every series in a table. The estimate for a row uses this row and the rows before it.
 
     Args:
         data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields, or the path
             of a file. Rows may be in any order, and the result keeps it. Directories, patterns such as "data/*.csv" and
-            lists of files give one result with the name of the file in the column `file`.
+                lists of files are also accepted; the result then contains the name of the file in the column `file`.
         time: name of the time column. For an array, it may be the times themselves, `[N]`. By default the column is
             found by its name or content, or else rows are numbered.
         columns: columns to filter. The default is all numeric columns.
-        by: columns whose cells label series.
+        by: columns that identify the series.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (needs no
             training; it is the default if the bundle of "series" is missing), "auto-joint" (scores rows by the
             correlation of their columns), or the name or directory of a bundle.
         system: a linear system given by matrices or as a preset (see the guide to systems), or the models of `rfa.fit`,
             from which each series takes its own. It replaces `model`.
         levels: levels of the intervals.
-        smooth: whether to estimate each row also from all rows.
+        smooth: whether to also compute smoothed estimates, which use all rows.
         minimum, maximum: smallest and largest possible value. No estimate or bound lies outside.
         alarm: an alarm rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
-        tz: time zone of times that do not state one, and of the days and weeks that the default model follows.
-        time_format: format of times that are text, as in `datetime.strptime`.
+        tz: time zone of times without a time zone, and of the days and weeks that the default model uses.
+        time_format: format of times given as text, as in `datetime.strptime`.
         strict: whether to raise an error for rows out of order and cells that are not numbers, instead of sorting the
             rows and skipping the cells.
-        missing: words and numbers that mark missing values. "none" keeps numbers that look like such marks.
-        known: columns whose future values are known, such as prices, promotions and holidays. They may have numbers,
+        missing: words and numbers that mark missing values. "none" disables the automatic search for such numbers.
+        known: columns whose future values are known, such as prices, promotions and holidays. They may contain numbers,
             yes and no, or words. Only "default" and "series" use them, and only where they have improved the forecasts.
 
     Returns:
-        A frame of the same kind as `data`; for an array, an array with fields. For each column x it has `x_mean`,
+        A table of the same type as `data`; for an array, an array with fields. For each column x it contains `x_mean`,
         `x_std`, `x_low90` and `x_high90` (a pair per level), and with `smooth` also `x_smooth_mean` and `x_smooth_std`.
-        For each row it has `weight`, the share of the observation that the update used; `nis`; `anomaly`, which is 1
-        minus the probability of a row at least as unusual; `confidence`; `alarm`, if requested; and `outlier`, whether
+        For each row it contains `weight`, the robust weight in the update; `nis`, the normalised innovation squared;
+            `anomaly`, which is 1 minus the probability of a row that is at least as unusual; `confidence`; `alarm`, if
+            requested; and `outlier`, whether
         the row lies outside the 0.999 gate of the filter.
 
     Raises:
@@ -138,14 +139,16 @@ def forecast(
             step apart. Steps of days, weeks or months follow the calendar of `tz`, and skip weekends if the data have
             none.
         minimum, maximum: smallest and largest possible value. No number of the forecast lies outside.
-        weights: whether to return the weights of the models that "default" mixes. Other models have no weights.
-        known: columns whose future values are known. Rows at the end that have values only in these columns are the
-            future. The forecast begins after the last row with another value.
+        weights: whether to return the weights of the models that "default" combines. Other models have no weights.
+        known: columns whose future values are known. Rows at the end that contain values only in these columns are in
+            the future. The forecast starts after the last row with another value.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
 
     Returns:
-        A frame of the same kind as `data` with one row per forecast time. It has the key columns, and the time in the
-        format of the data, or the row number in `t`. For each column x it has `x_mean`, `x_std`, `x_median`, `x_low90`
+        A table of the same type as `data` with one row per forecast time. It contains the key columns, and the time in
+            the
+        format of the data, or the row number in `t`. For each column x it contains `x_mean`, `x_std`, `x_median`,
+            `x_low90`
         and `x_high90` (a pair per level), and with `weights` also `x_weight_network`, `x_weight_smoothing` and so on.
 
     Raises:
@@ -213,17 +216,16 @@ def detect(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Detection[Frame]:
-    """Find the rows of each series that are as rare as the rate says, given the rows before them.
+    """Find the rows of each series that are unusual given the rows before them, at a requested alarm rate.
 
     Args:
         rate: a share of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
             "1/day". The rate is accurate for series whose behaviour does not change.
         quiet: number of rows after an alarm during which only a much rarer row raises another alarm.
-        direction: "up" reports values above the forecast, "down" values below it, and "both" both.
-        min_deviation: minimum deviation of an alarm from the forecast.
-        range: lowest and highest ordinary value, or None for no limit. A value outside is an alarm, however common it
-            is.
-        rules: rules that may raise an alarm, each with a share of the rate. "value" reports an unusual value, "stretch"
+        direction: "up" reports values above the forecast, "down" values below it, and "both" reports both.
+        min_deviation: minimum distance between the observed value and the forecast for an alarm.
+        range: lowest and highest ordinary value, or None for no limit. Every value outside raises an alarm.
+        rules: rules that may raise an alarm. They share the requested rate. "value" reports an unusual value, "stretch"
             a changed level or spread, "standstill" a value that no longer changes, and "gap" a time without values, at
             the row that ends it.
         mute: maintenance windows in `tz`, whose rows count as missing, such as "sat 22:00-23:30", "mon-fri
@@ -251,7 +253,7 @@ def detect(
 
 
 class _Detected(NamedTuple):
-    """Alarms of a series as rows and new columns, their counts, and its incidents as rows and columns."""
+    """Alarms of a series as rows and new columns, the number of alarms, and incidents as rows and columns."""
 
     rows: np.ndarray
     new: New
@@ -282,7 +284,7 @@ def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, ke
 
 
 def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
-    """Return the detection for all series."""
+    """Combine the alarms of all series into the result of `detect`."""
     rows = np.concatenate([one.rows for one in found])
     new = {name: np.concatenate([one.new[name] for one in found]) for name in found[0].new}
     order = np.argsort(rows, kind="stable")
@@ -301,21 +303,22 @@ def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
 
 
 def ends(name: str, level: float) -> tuple[str, str]:
-    """Return the names of the bounds of a column's interval. For level 0.9 they are `x_low90` and `x_high90`."""
+    """Return the column names of the lower and upper bound of an interval. For column x and level 0.9, they are
+    `x_low90` and `x_high90`."""
     share = f"{100 * level:.12g}"
     return f"{name}_low{share}", f"{name}_high{share}"
 
 
 def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prefix the outputs of a row with the column's name, for columns that are filtered separately."""
+    """Add the name of the column as a prefix to the outputs of a row, for columns that are filtered separately."""
     of_row = (*SCORES, "alarm", "outlier")
     return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
-    """Return whether each nis `[N]` is rarer than 1 - flag under the filter. The test is chi-square with the number of
-    components seen `[N]`, approximated as in Wilson and Hilferty (1931).
-    """
+    """Return whether each nis `[N]` lies outside the chi-square gate of the filter, whose tail probability is 1 - flag.
+    The distribution has as many degrees of freedom as observed components `[N]`, and is approximated as in Wilson and
+    Hilferty (1931)."""
     spread = 2 / (9 * np.maximum(seen, 1))
     gate: np.ndarray = nis > seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
     return gate
@@ -344,7 +347,7 @@ def _output_columns(series: Series, result: FilteredSequence, request: OutputOpt
 def _expected_columns(
     series: Series, outputs: dict[str, np.ndarray], step: float, rows: np.ndarray, levels: Sequence[float]
 ) -> New:
-    """Return the forecasts of these rows, with intervals as wide as those of one usual step ahead."""
+    """Return the forecasts of these rows, with intervals for one typical time step ahead."""
     new: dict[str, Column] = {}
     before, is_first = np.maximum(rows - 1, 0), rows == 0
     for a, name in enumerate(series.names):
@@ -361,7 +364,7 @@ def _expected_columns(
 
 
 def _in_row_order(table: Table, found: Mapping[Key, New]) -> New:
-    """Return the new columns for all rows, with NaN or False in rows that belong to no series."""
+    """Return the new columns for all rows of the table. Rows that belong to no series contain NaN or False."""
     columns: dict[str, np.ndarray] = {}
     for key, outputs in found.items():
         for name, values in outputs.items():

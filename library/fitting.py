@@ -34,21 +34,24 @@ def fit(
     strict: bool = False,
     missing: Sequence[str | float] | str | float = (),
 ) -> Models:
-    """Fit level, trend, cycles, seasons and a calendar to every column of every series, like the command `rfa fit`.
+    """Fit a structural model (level, trend, cycles, seasons and a calendar) to every column of every series, like the
+    command `rfa fit`.
 
     Args:
-        tz: time zone of times that do not state one, and of the days of calendars.
-        country: country whose holidays form a separate day pattern, such as "US", or "DE-BY" for a part of a country.
+        tz: time zone of times without a time zone, and of the days of calendars.
+        country: country whose holidays get their own daily pattern, such as "US", or "DE-BY" for a part of a country.
         holidays: further holidays, such as "2026-12-24".
-        config: `seasons`, `max_harmonics`, `max_free_modes` and `iterations`. See the guide to training.
-        out: JSON file for the models. Finished series are saved next to it, and the same call continues after a stop.
+        config: options of the fit: `seasons`, `max_harmonics`, `max_free_modes` and `iterations`. See the guide to
+            training.
+        out: JSON file in which to save the models. Completed series are saved next to it, so after an interruption the
+            same call continues.
         data, time, columns, by, time_format, strict, missing: see `rfa.filter`. The models of several files
             are named "file / column" or "file / key / column".
 
     Returns:
         The models by the names of their series, which are the column, the key, or "key / column" for several columns of
-        many series. `rfa.filter`, `forecast` and `detect` take all of them as `system`, and `Stream` takes one. `fits`
-        has the record of each fit, and `failed` the reasons of failures.
+        many series. Pass all of them as `system` to `rfa.filter`, `forecast` or `detect`, or one of them to `Stream`.
+            `fits` contains details of each fit, and `failed` the errors of series that could not be fitted.
 
     Raises:
         ValueError: If nothing could be fitted, or an argument, column or row is invalid. The message names it and says
@@ -73,7 +76,7 @@ def fit(
 
 
 def _read(data: Any, *how: Any, **options: Any) -> tuple[dict[Key, Series], dict[str, str]]:
-    """The series of a frame or of files, and the errors of those that cannot be read."""
+    """Read the series of a data frame or of files. Return the series, and the errors of those that cannot be read."""
     sources = named_sources(data)
     if sources is None:
         table = read(data, *how, **options)

@@ -1,7 +1,7 @@
-"""Input from pandas, polars, Arrow, NumPy or a file as one table, and results of the same kind.
+"""Conversion of input from pandas, polars, Arrow, NumPy or a file to one table, and of results to the same type.
 
 The results for a file are pandas frames, or Arrow tables if pandas is not installed. The order of the rows, labels,
-index and time zones does not change. Only the library of the given frame is imported.
+index and time zones does not change. Only the library of the given data is imported.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Clock = Mapping[str, Column]
 
 
 class Data(Protocol):
-    """Input of one kind.
+    """Input data of one type, converted to a table.
 
     Attributes:
-        table: the columns, for `rfa.data`. For a file, the table as it was loaded.
-        time: name of the time column. None lets the loader find it.
+        table: the columns, as used by `rfa.data`. For a file, the table as it was loaded.
+        time: name of the time column. If it is None, the loader finds the column.
     """
 
     table: pa.Table | Table
@@ -42,19 +42,19 @@ class Data(Protocol):
         ...
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """Return new rows with the keys of the given rows of the data, and new columns."""
+        """Return new rows, with the keys of the given rows of the data and with new columns."""
         ...
 
 
 def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
-    """Return the data as one table.
+    """Convert input data to a table.
 
     Args:
         time: name of a column, or the times of the rows of an array.
         by: key columns.
 
     Raises:
-        ValueError: If this kind of data is not supported.
+        ValueError: If this type of data is not supported.
     """
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas is not None and isinstance(data, pandas.Series):
@@ -62,7 +62,7 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
     if polars is not None and isinstance(data, polars.Series):
         data = data.to_frame(data.name or ARRAY_NAME)
     if polars is not None and isinstance(data, polars.LazyFrame):
-        raise ValueError("data is a LazyFrame; collect() it first")
+        raise ValueError("data is a LazyFrame; call collect() on it first")
     if isinstance(data, str | Path):
         return FileData(data, time)
     if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
@@ -77,37 +77,36 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
 
 
 def check_free(taken: Sequence[str], new: New) -> None:
-    """Check that no new column has the name of a column of the data.
+    """Check that no new column has the same name as a column of the data.
 
     Raises:
-        ValueError: If a name is taken. The message names the column.
+        ValueError: If a name is already used. The message names the column.
     """
     for name in new:
         if name in taken:
-            raise ValueError(f"the data already have a column {name!r}, which the result would add; rename it")
+            raise ValueError(f"the data already contain a column {name!r}, which the result would add; rename it")
 
 
 def column_of(values: Column) -> pa.Array:
-    """Return an Arrow column. NaN becomes null."""
+    """Return a column as an Arrow array. NaN becomes null."""
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
 
 
 def concatenated(parts: Sequence[Column]) -> Column:
-    """Join columns end to end."""
+    """Concatenate columns."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return pa.concat_arrays(parts)
 
 
 class ArrowData:
-    """A table, a batch, or an object with the Arrow PyCapsule interface. The results are tables."""
+    """An Arrow table or batch, or an object with the Arrow PyCapsule interface. The results are Arrow tables."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
         self.table: pa.Table = pa.table(data) if not isinstance(data, pa.RecordBatchReader) else data.read_all()
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> pa.Table:
-        """See `Data`."""
         check_free(self.table.column_names, new)
         table = self.table if rows is None else self.table.take(rows)
         for name, values in new.items():
@@ -115,12 +114,12 @@ class ArrowData:
         return table
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> pa.Table:
-        """See `Data`."""
         return _made(self.table, keys, rows, clock, new)
 
 
 class FileData:
-    """A file. The results are pandas frames with its columns as text, or Arrow tables without pandas."""
+    """A file. The results are pandas data frames with the columns of the file as text, or Arrow tables if pandas is not
+    installed."""
 
     def __init__(self, source: str | Path, time: Any) -> None:
         if time is not None and not isinstance(time, str):
@@ -129,15 +128,13 @@ class FileData:
         self.table = load_table(source)
 
     def use(self, table: Table) -> None:
-        """Use the table that the loader has read, with one row per value and the units in the column names."""
+        """Use the table that the loader has converted, with one row per value and the units in the column names."""
         self.table = table
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
-        """See `Data`."""
         return _as_frame(ArrowData(pa.table(self.table.columns), self.time).joined(new, rows))
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """See `Data`."""
         return _as_frame(ArrowData(pa.table(self.table.columns), self.time).made(keys, rows, clock, new))
 
 
@@ -150,7 +147,7 @@ def _as_frame(table: pa.Table) -> Any:
 
 
 class PolarsData:
-    """A polars frame. The results are polars frames."""
+    """A polars data frame. The results are polars data frames."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -158,7 +155,6 @@ class PolarsData:
         self.table: pa.Table = data.to_arrow()
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
-        """See `Data`."""
         import polars
 
         check_free(self._frame.columns, new)
@@ -166,7 +162,6 @@ class PolarsData:
         return frame.hstack(polars.DataFrame(pa.table({name: column_of(values) for name, values in new.items()})))
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """See `Data`."""
         import polars
 
         made = polars.DataFrame(_made(self.table, [], rows, clock, new))
@@ -174,10 +169,10 @@ class PolarsData:
 
 
 class PandasData:
-    """A pandas frame. The results are pandas frames.
+    """A pandas data frame. The results are pandas data frames.
 
     An index level counts as a column if it is named as the time or a key, or if it holds dates and no other column is
-    the time. The results have such levels in their index.
+    the time. The index of the results contains such levels too.
     """
 
     def __init__(self, frame: Any, time: str | None, by: Sequence[str]) -> None:
@@ -190,7 +185,6 @@ class PandasData:
         self.table = pa.table({name: _arrow_of(name, values) for name, values in columns.items()})
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
-        """See `Data`."""
         import pandas
 
         check_free(list(self._labels), new)
@@ -199,7 +193,7 @@ class PandasData:
         return pandas.concat([frame, pandas.DataFrame(columns, index=frame.index)], axis=1)
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """See `Data`. If rows are numbered by a RangeIndex, it continues."""
+        """Return new rows. If the rows of the data are numbered by a RangeIndex, it continues."""
         import pandas
 
         columns: dict[str, Any] = {}
@@ -223,7 +217,7 @@ class PandasData:
         return frame
 
     def _used_levels(self, by: Sequence[str]) -> dict[str, int]:
-        """Return the index levels that count as columns, by name. If one of them is the time, set the time column."""
+        """Return the index levels that are used as columns, by name. If one is the time, set the time column."""
         import pandas
 
         index, used = self._frame.index, {}
@@ -247,7 +241,7 @@ class PandasData:
 
 
 class ArrayData:
-    """Numbers `[N]` or `[N, P]`, or an array with fields. The results are arrays with fields. Masked values are
+    """Numbers `[N]` or `[N, P]`, or an array with fields. The results are arrays with fields. Masked values count as
     missing.
 
     Args:
@@ -264,12 +258,13 @@ class ArrayData:
         elif array.ndim == 1:
             fields = {name: _unmasked(array[name]) for name in array.dtype.names}
         else:
-            raise ValueError(f"data has {array.ndim} dimensions; an array with named fields must have one")
+            raise ValueError(f"data has {array.ndim} dimensions, but an array with named fields must have one")
         if time is not None and not isinstance(time, str):
             clock = _unmasked(time)
             if clock.shape != array.shape[:1]:
                 raise ValueError(
-                    f"time has {clock.shape[0] if clock.ndim else 1} values, but data has {len(array)} rows"
+                    f"time has {clock.shape[0] if clock.ndim else 1} values, but data has {len(array)} rows; pass one "
+                    "time per row"
                 )
             check_free(list(fields), {CLOCK_NAME: clock})
             self.time, fields = CLOCK_NAME, {CLOCK_NAME: clock, **fields}
@@ -280,20 +275,18 @@ class ArrayData:
             raise ValueError(f"the array has values that are neither numbers nor dates: {error}") from None
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> np.ndarray:
-        """See `Data`."""
         check_free(list(self._fields), new)
         chosen = {name: values if rows is None else values[rows] for name, values in self._fields.items()}
         return _structured({**chosen, **new})
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> np.ndarray:
-        """See `Data`."""
         columns: dict[str, Any] = {key: self._fields[key][rows] for key in keys} | dict(clock)
         check_free(list(columns), new)
         return _structured({**columns, **new})
 
 
 def _unmasked(values: Any) -> np.ndarray:
-    """Return the values `[N]` or `[N, P]`, with missing values in place of masked ones."""
+    """Return the values `[N]` or `[N, P]`. Masked values are replaced by missing values."""
     if not np.ma.is_masked(values):
         return np.asarray(values)
     kind = values.dtype.kind
@@ -305,13 +298,13 @@ def _unmasked(values: Any) -> np.ndarray:
 
 def _numbers(array: np.ndarray) -> np.ndarray:
     if array.ndim not in (1, 2):
-        raise ValueError(f"data has {array.ndim} dimensions; pass an array [N] or [N, P], or a frame")
+        raise ValueError(f"data has {array.ndim} dimensions; pass an array of shape [N] or [N, P], or a frame")
     if array.dtype.kind not in "iufbO":
-        raise ValueError(f"data has dtype {array.dtype}; pass numbers, or a frame")
+        raise ValueError(f"data has dtype {array.dtype}; pass an array of numbers, or a frame")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError("data has values that are not numbers; pass numbers, or a frame") from None
+        raise ValueError("data contains values that are not numbers; pass an array of numbers, or a frame") from None
 
 
 def _structured(columns: New) -> np.ndarray:
@@ -334,11 +327,12 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
 
 
 def _arrow_of(name: str, values: Any) -> pa.Array:
-    """Return a pandas column as an Arrow array. Objects that Arrow cannot hold, such as numbers mixed with texts,
-    become text, as in a file.
-    """
+    """Convert a pandas column to an Arrow array. Objects that Arrow does not support, such as numbers mixed with text,
+    become text, as in a file."""
     if getattr(values.dtype, "kind", "") == "c":
-        raise ValueError(f"column {name!r} has complex numbers; pass real and imaginary parts as separate columns")
+        raise ValueError(
+            f"column {name!r} contains complex numbers; pass the real and imaginary parts as separate columns"
+        )
     try:
         found = pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

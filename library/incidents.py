@@ -21,16 +21,18 @@ class Detection(Generic[Frame]):
 
     Attributes:
         rows: one row per alarm, with the columns of the data and `anomaly`, which is 1 minus the probability of a row
-            at least as unusual. For each column x there is the forecast `x_expected`, with `x_expected_low90` and
-            `x_expected_high90` (a pair per level). Columns with a model of their own also have `x_anomaly`, and
-            `x_alarm`, whether this column raised the alarm.
-        incidents: one row per incident, which is a group of alarms. It has the key columns; `begin` and `end`, the
+            that is at least as unusual. For each column x, it contains the forecast `x_expected`, with
+            `x_expected_low90` and
+            `x_expected_high90` (a pair per level). If each column has its own model, it also contains `x_anomaly`, and
+                `x_alarm`, whether this column raised the alarm.
+        incidents: one row per incident, which is a group of alarms. It contains the key columns; `begin` and `end`, the
             times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction` and `probability` of
             its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most 1,000 are listed per series.
         raised: number of alarms.
-        expected: number of alarms that the rate predicts for these rows.
-        observations: number of rows that could raise an alarm.
-        bound: 95 % bounds of the rate given these rows, as shares of the observations. None without observations.
+        expected: number of alarms at the requested rate for these rows.
+        observations: number of rows that were checked for alarms.
+        bound: 95 % confidence interval of the alarm rate, as shares of the observations. None if there are no
+            observations.
     """
 
     rows: Frame
@@ -41,7 +43,7 @@ class Detection(Generic[Frame]):
     bound: tuple[float, float] | None
 
     def __str__(self) -> str:
-        return f"{self.observations:,} observations, {self.raised} of them alarms, {self.expected:.3g} expected"
+        return f"{self.observations:,} observations, {self.raised} alarms, {self.expected:.3g} expected"
 
     def __repr__(self) -> str:
         return f"{self}\n{self.incidents!r}"
@@ -53,7 +55,7 @@ def incident_columns(
     """Return the start, end, number of alarms, column, peak and rule of each incident.
 
     Args:
-        write: returns times in the format of the data.
+        write: function that converts times to the format of the data.
     """
     found: dict[str, Column] = {}
     for name in ("begin", "end"):

@@ -1,4 +1,4 @@
-"""The window for late observations of a stream."""
+"""Options for observations that arrive late in a stream."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Late = float | str | Mapping[str, Any]
 
 
 def late_options(late: Late | None, packed: bytes = b"") -> LateOptions | None:
-    """Return the options for the runtime.
+    """Convert the argument `late` to options for the runtime.
 
     Args:
-        packed: window in the state to continue from.
+        packed: window stored in the state from which the stream continues.
 
     Raises:
-        ValueError: If `late` is not a window.
+        ValueError: If `late` is not a valid window.
     """
     if late is None:
         return None
     if isinstance(late, Mapping) and set(late) != {"window"}:
-        raise ValueError('late must have one field, the window, as in {"window": "5min"}')
+        raise ValueError('late must contain only the field window, as in {"window": "5min"}')
     return LateOptions(window_of(late["window"] if isinstance(late, Mapping) else late), packed)

@@ -1,4 +1,4 @@
-"""Search for bundles by name, as a directory or among the default bundles."""
+"""Find a bundle by its directory, or by its name among the default bundles."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def listed_bundles() -> tuple[Path, ...]:
-    """Return the bundles of RFA_BUNDLES, or those of ./bundles, or those of this package.
+    """Return the bundles in RFA_BUNDLES if it is set, otherwise those in ./bundles or those of this package.
 
     Raises:
-        FileNotFoundError: If there are no bundles.
+        FileNotFoundError: If no bundles are found.
     """
     listed = filter(None, os.environ.get("RFA_BUNDLES", "").split(os.pathsep))
     found = tuple(map(Path, listed)) or default_bundles()
     if not found:
-        raise FileNotFoundError("no bundles found; name a bundle directory, or set RFA_BUNDLES to bundle directories")
+        raise FileNotFoundError(
+            "no bundles found; pass the path of a bundle directory, or set RFA_BUNDLES to bundle directories"
+        )
     return found
 
 
 def find_bundle(
     name: str, others: Sequence[str] = (), *, bundles: Callable[[], Sequence[Path]] = listed_bundles
 ) -> Path:
-    """Return the directory `name` if it is a bundle, else the bundle of that name in `bundles`, else the directory with
-    any content.
+    """Find a bundle. The name is tried as a bundle directory first, then as a name among `bundles`, then as any
+    directory.
 
     Args:
-        others: further names that the caller accepts, for the message.
-        bundles: returns the available bundles. It is called unless `name` is a bundle directory.
+        others: other names that the caller accepts, which are listed in the error message.
+        bundles: function that returns the available bundles. It is called only if `name` is not a bundle directory.
 
     Raises:
         FileNotFoundError: If none of these exists. The message lists the available names.
@@ -48,5 +50,5 @@ def find_bundle(
         names = sorted({*by_name, *others})
         meant = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {meant[0]}?" if meant else ""
-        raise FileNotFoundError(f"no bundle {name!r}; name a directory, or one of {', '.join(names)}{hint}")
+        raise FileNotFoundError(f"no bundle is called {name!r}; pass a directory, or one of {', '.join(names)}{hint}")
     return by_name[name]

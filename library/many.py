@@ -1,7 +1,8 @@
-"""`rfa.Streams`: many series with their states in one pool, which compiled code filters one batch of rows at a time.
+"""`rfa.Streams`: filter many series whose states are stored in one pool. Compiled code processes one batch of rows at a
+time.
 
-A batch may have rows of any series in any order, as long as the rows of each series are in the order of their times.
-Each series has the same results, to the bit, as `rfa.filter` on it alone, however its rows are split into batches.
+A batch may contain rows of any series in any order, as long as the rows of each series are sorted by time. The results
+of each series equal those of `rfa.filter` for this series alone, bit for bit, however its rows are split into batches.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 
 
 class StreamsFull(RuntimeError):
-    """Raised when there are as many series as the limit allows."""
+    """Raised when a new series would exceed the maximum number of series."""
 
 
 class Streams:
-    """Filters for many series. Each call takes a batch of observations and returns arrays of estimates.
+    """Filters for many series. Each call processes a batch of observations and returns arrays of estimates.
 
-    Use it from one thread at a time.
+    An object must be used from one thread at a time.
 
     Args:
         columns, model, levels, horizon, alarm, minimum, maximum, tz: see `rfa.Stream`. They apply to all series.
         limit: maximum number of series.
-        threads: number of threads that share a batch.
+        threads: number of threads among which a batch is divided.
 
     Attributes:
         request: the requested outputs.
@@ -80,7 +81,7 @@ class Streams:
         try:
             self._pool = StatePool(runtime.state_fields, limit)
         except OSError as error:
-            raise ValueError(f"cannot reserve {limit} series of {runtime.state_bytes} bytes: {error}") from None
+            raise ValueError(f"cannot allocate {limit} series of {runtime.state_bytes} bytes each: {error}") from None
         self._slots: dict[Hashable, PoolSlot] = {}
         self._seeds: dict[int, int] = {}
         # Zeros need not be written, and unused pages of the pool take no memory.
@@ -100,7 +101,7 @@ class Streams:
 
     @property
     def columns(self) -> int:
-        """Number of columns of an observation."""
+        """Number of columns of each observation."""
         return self._runtime.observation_size
 
     @property
@@ -109,11 +110,12 @@ class Streams:
         return self._pool.host_bytes_per_slot
 
     def handles(self, keys: Sequence[Hashable] | Array) -> Array:
-        """Return a number for each key, `[R]`, which `step` accepts instead of the key. New keys begin a series.
+        """Return an integer handle for each key, `[R]`, which `step` accepts instead of the key. For a new key, a
+        series is started.
 
         Raises:
-            StreamsFull: If there are too many series. The series of the keys before the first one that did not fit have
-                begun.
+            StreamsFull: If there are too many series. The keys before the first one that exceeded the limit have been
+                added.
         """
         slots = self._slots
         found = [slots.get(key) or self._begin(key) for key in keys]
@@ -122,20 +124,21 @@ class Streams:
         return handles
 
     def step(self, keys: Sequence[Hashable] | Array, times: Any, values: Any) -> StepOutputs:
-        """Condition on a batch of observations. A refused row changes nothing.
+        """Filter a batch of observations. Rejected rows change no state.
 
         Args:
-            keys: key of each row, `[R]`: any hashable values, or an integer array from `handles`.
+            keys: key of the series of each row, `[R]`: any hashable values, or an integer array returned by `handles`.
             times: time of each row, `[R]`: numbers, or `datetime64`, which is converted to seconds since 1970. Times
                 must be in order within each series.
-            values: observations `[R, P]`, or `[R]` for one column. NaN is missing.
+            values: observations `[R, P]`, or `[R]` for one column. NaN marks a missing value.
 
         Returns:
             Arrays with one row per observation: `mean` and `std` `[R, P]`, `interval` `[R, levels, P, 2]`, `innovation`
-                `[R, P]`, and `anomaly`, `confidence`, `weight`, `nis` and `alarm` (1, 0 or NaN) `[R]`. For forecasts
-                they have `moments` (mean, std, median) `[R, H, 3, P]` and `bands` `[R, H, levels, P, 2]`. `position`
-                counts the rows of each series. `is_good` is False for a refused row, whose numbers are NaN. A row is
-                refused if its time is before the last time of its series, or if a number is not finite or too large.
+                `[R, P]`, and `anomaly`, `confidence`, `weight`, `nis` and `alarm` (1, 0 or NaN) `[R]`. If forecasts
+                    were requested, they also contain `moments` (mean, std, median) `[R, H, 3, P]` and `bands`
+                    (intervals) `[R, H, levels, P, 2]`. `position` counts the rows of each series. `is_good` is False
+                    for a rejected row, whose results are NaN. A row is rejected if its time is before the last time of
+                    its series, or if a number is not finite or too large.
 
         Raises:
             ValueError: If the shapes do not match.
@@ -146,7 +149,8 @@ class Streams:
         rows = self._rows(keys)
         if not len(rows) == len(moments) == len(observations):
             raise ValueError(
-                f"got {len(rows)} keys, {len(moments)} times and {len(observations)} values; pass one of each per row"
+                f"got {len(rows)} keys, {len(moments)} times and {len(observations)} values; pass one of each for "
+                "every row"
             )
         if self._has_run or not len(rows):
             return self._step(rows, moments, observations)
@@ -156,7 +160,8 @@ class Streams:
         return outputs
 
     def state(self, key: Hashable) -> bytes:
-        """Return the state of a series, like `rfa.Stream.state`. `rfa.Stream.resume` and `restore` continue from it.
+        """Return the state of a series as bytes, like `rfa.Stream.state`. Use `rfa.Stream.resume` or `restore` to
+        continue from it.
 
         Raises:
             KeyError: If there is no such series.
@@ -166,10 +171,11 @@ class Streams:
         return describe(self._model, self.request) + self._runtime.pack(state)
 
     def restore(self, key: Hashable, state: bytes) -> None:
-        """Continue a series from a state. This replaces the series with this key.
+        """Continue a series from a state. If a series with this key exists, it is replaced.
 
         Raises:
-            ValueError: If the bytes are not a state of this model with this number of columns, or have late rows.
+            ValueError: If the bytes are not a state of this model with this number of columns, or contain a window for
+                late rows.
             StreamsFull: If there are too many series.
         """
         found = self._unpacked(state)
@@ -178,7 +184,7 @@ class Streams:
         self._seeds[slot.row] = found.seed
 
     def remove(self, keys: Sequence[Hashable]) -> None:
-        """Remove series, so that others can use their memory.
+        """Remove series to free their memory for others.
 
         Raises:
             KeyError: If there is no such series.
@@ -198,7 +204,10 @@ class Streams:
 
     def _begin(self, key: Hashable) -> PoolSlot:
         if len(self._slots) == self._pool.capacity:
-            raise StreamsFull(f"there are already {self._pool.capacity} series; remove some, or increase limit")
+            raise StreamsFull(
+                f"there are already {self._pool.capacity} series, which is the limit; remove some series, or increase "
+                "limit"
+            )
         slot = self._slots[key] = self._pool.acquire()
         self._pool.write(slot, self._initial)
         return slot
@@ -209,16 +218,16 @@ class Streams:
         of = description if isinstance(description, Mapping) else {}
         if (of.get("model"), of.get("digest"), of.get("columns")) != expected or of.get("known"):
             raise ValueError(
-                f"the state does not belong to model {expected[0]!r} with {self.columns} columns; start "
-                "the series without it"
+                f"the state does not belong to model {expected[0]!r} with {self.columns} columns; add the series "
+                "without a state"
             )
         packed, window = split_state(payload, self._runtime)
         if window:
-            raise ValueError("the state has a window of late rows; continue it with rfa.Stream")
+            raise ValueError("the state contains a window for late rows; continue it with rfa.Stream")
         return self._runtime.unpack(packed)
 
     def _rows(self, keys: Sequence[Hashable] | Array) -> Array:
-        """Return the row of the pool of each key or handle."""
+        """Return the pool slot of each key or handle."""
         if not (isinstance(keys, np.ndarray) and keys.dtype.kind == "i"):
             return self.handles(keys) & _ROW_MASK
         handles = keys.astype(np.int64, copy=False)
@@ -226,7 +235,8 @@ class Streams:
         is_current = self._pool.are_current(rows, handles >> _ROW_BITS)
         if not is_current.all():
             raise StaleSlot(
-                f"keys[{int(is_current.argmin())}] is not the handle of a series; call `handles` to get one"
+                f"keys[{int(is_current.argmin())}] is not the handle of a series; use the handles that `handles` "
+                "returns"
             )
         return rows
 
@@ -235,7 +245,7 @@ class Streams:
         if found.ndim == 1 and self.columns == 1:
             found = found[:, None]
         if found.ndim != 2 or found.shape[1] != self.columns:
-            raise ValueError(f"values must have {self.columns} columns, but has shape {found.shape}")
+            raise ValueError(f"values must have {self.columns} columns, got shape {found.shape}")
         return found
 
     def _step(self, rows: Array, times: Array, values: Array) -> StepOutputs:
@@ -261,15 +271,14 @@ class Streams:
         return outputs
 
     def _parts(self, rows: Array) -> list[slice]:
-        """Split sorted rows into as many parts as there are threads. Each part has whole series."""
+        """Split sorted rows into one part per thread. Each part contains whole series."""
         cuts = [len(rows) * k // self._threads for k in range(1, self._threads)]
         bounds = [0, *(int(np.searchsorted(rows, rows[cut])) if len(rows) else 0 for cut in cuts), len(rows)]
         return [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
 
     def _filter(self, work: _Work, part: slice) -> None:
-        """Filter sorted rows in blocks. If the results of a row are not finite, filter the later rows of its series
-        again.
-        """
+        """Filter sorted rows in blocks. If the results of a row are not finite, the later rows of its series are
+        filtered again."""
         for first in range(part.start, part.stop, BLOCK_ROWS):
             index = np.arange(first, min(first + BLOCK_ROWS, part.stop))
             while len(index):
@@ -277,7 +286,7 @@ class Streams:
                 index = self._filter_block(work, index)
 
     def _filter_block(self, work: _Work, index: Array) -> Array:
-        """Filter these rows, and return the rows to filter again."""
+        """Filter one block of rows. Return the rows that must be filtered again."""
         rows = work.rows[index]
         batch = Batch(rows, work.times[index], work.values[index], np.ones(len(index)))
         found, _ = self._runtime.step(self._pool, batch, self._readout, traced=False)
@@ -295,7 +304,8 @@ class Streams:
         return again
 
     def _in_order(self, rows: Array, times: Array) -> Array:
-        """Return whether each row is no earlier than the accepted rows before it in its series."""
+        """Return whether the time of each row is at least as late as those of the accepted rows before it in its
+        series."""
         counts, last = self._pool.arrays["clock.count"], self._pool.arrays["clock.time"]
         before = np.empty(len(rows))
         before[1:] = times[:-1]
@@ -311,16 +321,15 @@ class Streams:
 
 
 class _Work:
-    """Valid rows of a batch, sorted by series. `order` has their positions in the batch, or is None if the order is the
-    same.
-    """
+    """Valid rows of a batch, sorted by series. `order` contains their positions in the batch, or is None if the batch
+    was already sorted."""
 
     def __init__(self, rows: Array, times: Array, values: Array, order: Array | None, outputs: StepOutputs) -> None:
         self.rows, self.times, self.values, self.order, self.outputs = rows, times, values, order, outputs
 
 
 def _seconds(times: Any) -> Array:
-    """Return times as numbers. Dates become seconds since 1970, and missing times NaN."""
+    """Convert times to numbers. Dates become seconds since 1970, and missing times become NaN."""
     found = np.asarray(times)
     if found.dtype.kind == "M":
         seconds: Array = (found - np.datetime64(0, "s")) / np.timedelta64(1, "s")
@@ -332,7 +341,7 @@ def _seconds(times: Any) -> Array:
 
 
 def _clear_refused(outputs: StepOutputs) -> None:
-    """Set the numbers of refused rows to NaN, and their position to -1."""
+    """Set the results of rejected rows to NaN, and their position to -1."""
     refused = np.flatnonzero(~outputs.is_good)
     if len(refused):
         for name, column in outputs._asdict().items():

@@ -1,4 +1,4 @@
-"""Search for the filter that a caller names."""
+"""Find the filter that a caller names."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
 
 @dataclass(frozen=True)
 class Model:
-    """A filter for a number of columns.
+    """A filter for a given number of columns.
 
     Attributes:
         name: "default", the name of a default bundle, its directory, "auto" or "auto-joint".
-        digest: digest of the version that its states belong to.
-        system: document of the system, if a system was given instead of a name.
+        digest: digest of the bundle; a state can only be continued with the same digest.
+        system: description of the linear system as JSON types, if a system was given instead of a name.
     """
 
     name: str
@@ -51,9 +51,8 @@ class Model:
 
 
 def usual_model() -> str:
-    """Return the default model: the mixture with the network for any series, or `auto` if the network's bundle is
-    missing.
-    """
+    """Return the default model: the mixture that contains the series network, or `auto` if the bundle of the network is
+    missing."""
     try:
         find_bundle(SERIES)
     except FileNotFoundError:
@@ -64,26 +63,26 @@ def usual_model() -> str:
 def find_model(
     model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None, known: int = 0
 ) -> Model:
-    """Return the model of this name for a number of columns and of known covariates.
+    """Return the model with this name for a number of columns and of columns whose future values are known.
 
     Raises:
         ValueError, FileNotFoundError: See `_find_model`. A ValueError is also raised if the model does not support
-            known covariates.
+            columns whose future values are known.
     """
     found = _find_model(model, columns, system)
     return replace(found, runtime=found.runtime.with_covariates(known)) if known else found
 
 
 def _find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
-    """Return the model of this name for a number of columns.
+    """Return the model with this name for a number of columns.
 
     Args:
         model: name of the model. None selects the default.
-        columns: number of columns. None uses the number of the bundle, or one.
-        system: replaces the name, see `rfa.runtime.filters.system`.
+        columns: number of columns. None uses the number of columns of the bundle, or 1 if it accepts any number.
+        system: linear system to use instead of a named model, see `rfa.runtime.filters.system`.
 
     Raises:
-        ValueError: If the model takes another number of columns, or is not a filter.
+        ValueError: If the model requires another number of columns, or is not a filter.
         FileNotFoundError: If there is no such bundle.
     """
     if system is not None:
@@ -109,7 +108,7 @@ def _find_model(model: str | Path | None, columns: int | None, system: Mapping[s
 
 
 def _open(path: Path) -> Bundle:
-    """Return a bundle. It is opened again only if its manifest, which has the hashes of all its files, has changed."""
+    """Open a bundle. It is opened again only if its manifest, which contains all file hashes, has changed."""
     manifest = path / MANIFEST_FILE
     return _opened(path.absolute(), sha256(manifest.read_bytes()) if manifest.is_file() else "")
 
@@ -120,7 +119,7 @@ def _opened(path: Path, digest: str) -> Bundle:
 
 
 def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
-    """Return the series network for a number of columns.
+    """Load the series network for a number of columns.
 
     Raises:
         BundleError: If it does not reproduce its golden outputs.
@@ -130,7 +129,8 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
 
 
 def mixture_runtime(columns: int) -> SeriesRuntime:
-    """Return the default model for a number of columns. Errors are as in `series_runtime`."""
+    """Load the default model, which is a mixture, for a number of columns. It raises the same errors as
+    `series_runtime`."""
     return _mixture(_open(find_bundle(SERIES))).sized(columns)
 
 
@@ -141,9 +141,8 @@ def _mixture(bundle: Bundle) -> SeriesRuntime:
 
 @lru_cache(MOST_OPEN)
 def _checked_network(bundle: Bundle) -> SeriesRuntime:
-    """Return a series network after checking it against the golden outputs of its bundle. Each bundle is checked once,
-    as in servers.
-    """
+    """Load the series network and check it against the golden outputs of its bundle. Each bundle is checked once per
+    process."""
     runtime = open_series(bundle)
     with call_on_compile(_report_compilation):
         hold_to_golden(bundle, runtime)
@@ -151,17 +150,18 @@ def _checked_network(bundle: Bundle) -> SeriesRuntime:
 
 
 def check_mixture(runtime: FilterRuntime, option: str) -> None:
-    """Check that forecasts of a model have weights.
+    """Check that the forecasts of a model have weights, that is, that the model is a mixture.
 
     Raises:
-        ValueError: If they have no weights. The message names the option.
+        ValueError: If the model is not a mixture. The message names the option.
     """
     if not runtime.experts:
-        raise ValueError(f"{option} is only supported for a mixture, such as default, but not for {runtime.name!r}")
+        raise ValueError(f"{option} requires a mixture such as default, but the model is {runtime.name!r}")
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
-    """Return the filters for all series: one model, or if `system` has models of series, one for each column.
+    """Return the filters for all series. If `system` contains fitted models, each column gets its own filter;
+    otherwise, one filter is used for all.
 
     Raises:
         ValueError, FileNotFoundError: See `find_model`.
@@ -174,9 +174,9 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
 
 
 def with_covariates(filters_of: Filters) -> Filters:
-    """Return the same filters, with the known covariates of each series.
+    """Add the known future values of each series to its filters.
 
-    The returned function raises an InvalidInput if a filter does not support known covariates.
+    The returned function raises an InvalidInput if a filter does not support columns whose future values are known.
     """
 
     def parts(key: Key, series: Series) -> Sequence[tuple[Series, FilterRuntime]]:
@@ -189,7 +189,7 @@ def with_covariates(filters_of: Filters) -> Filters:
 
 
 def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInputs | None:
-    """Return the known covariates of a series as the inputs of its rows, with forecasts at these horizons."""
+    """Return the values of the known columns of a series, at its rows and at the given horizons."""
     covariates = series.covariates
     if covariates is None:
         return None
@@ -197,7 +197,7 @@ def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInput
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
-    """Return a function that splits a series into columns and pairs each column with a filter for its system in
+    """Return a function that splits a series into columns, and returns each column with the filter for its system in
     `models`.
 
     That function raises a ValueError if a column has no system.
@@ -215,7 +215,7 @@ def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, Sy
 
 def _check_for_system(model: str | Path | None) -> None:
     if model is not None:
-        raise ValueError("system replaces model; pass only one of them")
+        raise ValueError("system and model cannot be combined; pass only one of them")
 
 
 def _system_model(document: Mapping[str, Any], columns: int | None) -> Model:
@@ -228,7 +228,7 @@ def _checked(model: Model, columns: int | None) -> Model:
     size = model.runtime.observation_size
     if columns not in (None, size):
         raise ValueError(
-            f"model {model.name!r} takes {size} columns, not {columns}; select columns with `columns`, or leave out "
+            f"model {model.name!r} expects {size} columns, got {columns}; select columns with `columns`, or leave out "
             f"`{'model' if model.system is None else 'system'}` to use a model for any number of columns"
         )
     return model
@@ -236,7 +236,7 @@ def _checked(model: Model, columns: int | None) -> Model:
 
 @contextmanager
 def notify_on_compile() -> Iterator[None]:
-    """Write a message to stderr before the first compilation in this block, which takes some time."""
+    """Write a message to stderr before the first compilation inside this block, because compiling takes some time."""
     with call_on_compile(_report_compilation):
         yield
 

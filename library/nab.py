@@ -30,7 +30,7 @@ PROBATION_SHARE, PROBATION_ROWS = 0.15, 750
 
 
 class Profile(NamedTuple):
-    """Weights of a detection in a window, a missed window and a false alarm."""
+    """Weights of a detected window, a missed window and a false alarm."""
 
     hit: float
     miss: float
@@ -46,7 +46,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """A series of `length` rows with its windows as pairs (first row, last row), and its first scored row."""
+    """A series of `length` rows, with windows as pairs (first row, last row) and the first row that is scored."""
 
     name: str
     length: int
@@ -56,13 +56,12 @@ class Labelled:
     def __post_init__(self) -> None:
         edges = [edge for window in self.windows for edge in window]
         if edges != sorted(edges) or (edges and not 0 <= edges[0] <= edges[-1] < self.length):
-            raise ValueError(f"{self.name}: windows must be in order and within its {self.length} rows")
+            raise ValueError(f"{self.name}: windows must be sorted and lie within the {self.length} rows of the series")
 
 
 class Detected(NamedTuple):
-    """Detections in one series at one threshold: number of windows, of detected windows and of false alarms (rows), and
-    S.
-    """
+    """Detections in one series at one threshold: the number of windows, of detected windows and of rows with false
+    alarms, and the sum S."""
 
     windows: int
     found: int
@@ -76,21 +75,21 @@ def probation(length: int) -> int:
 
 
 def labelled(name: str, length: int, windows: Sequence[tuple[int, int]]) -> Labelled:
-    """Return a whole series with the probation of the benchmark."""
+    """Return a series with its windows and the probation period of the benchmark."""
     return Labelled(name, length, tuple(windows), probation(length))
 
 
 def scaled_sigmoid(position: np.ndarray) -> np.ndarray:
-    """Return s for positions relative to a window."""
+    """Return s, defined in the module docstring, for positions relative to a window."""
     near = np.minimum(position, FAR_BEHIND)
     return np.where(position >= FAR_BEHIND, -1.0, 2 / (1 + np.exp(SLOPE * near)) - 1)
 
 
 def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
-    """Return the value of a detection at each row before the profile is applied, and the index of its window, or -1
-    outside.
+    """Return the value of a detection at each row, without the weights of a profile, and the index of the window that
+    contains the row, or -1 if there is none.
 
-    The value is in (0, 1] inside a window and in [-1, 0) outside.
+    Values are in (0, 1] inside a window and in [-1, 0) outside.
     """
     weight, window = np.full(series.length, -1.0), np.full(series.length, -1)
     for number, (first, last) in enumerate(series.windows):
@@ -103,9 +102,10 @@ def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
 
 
 def score_changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np.ndarray:
-    """Return the increase of S, `[length - start]`, when the threshold falls to the anomaly score of each scored row.
+    """Return the increase of S, `[length - start]`, when the threshold is lowered to the anomaly score of each scored
+    row.
 
-    Inside a window, a row adds its gain over the best earlier row.
+    Inside a window, a row counts only as much as it improves on the best earlier row.
     """
     weight, window = row_weights(series)
     change = np.where(window < 0, profile.false_alarm * weight, 0.0)
@@ -119,24 +119,25 @@ def score_changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np
 
 
 def check_scores(series: Labelled, anomaly: np.ndarray) -> np.ndarray:
-    """Check and return the anomaly scores of the rows of a series.
+    """Check that there is a finite anomaly score for each row of a series, and return the scores.
 
     Raises:
         ValueError: If there are too few scores, or a score is not finite.
     """
     scores = np.asarray(anomaly, np.float64)
     if len(scores) < series.length or not np.isfinite(scores[: series.length]).all():
-        raise ValueError(f"{series.name}: needs {series.length} finite anomaly scores, got {len(scores)}")
+        raise ValueError(f"{series.name}: expected {series.length} finite anomaly scores, got {len(scores)}")
     return scores[: series.length]
 
 
 def count_windows(series: Labelled) -> int:
-    """Return the number of windows with a row to score."""
+    """Return the number of windows that contain a scored row."""
     return sum(last >= series.start for _, last in series.windows)
 
 
 def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> float:
-    """Scale S to 0 for no detections and 100 for a detection at the first row of every window without false alarms."""
+    """Scale S so that no detections give 0, and a detection at the first row of every window without false alarms gives
+    100."""
     count = sum(count_windows(series) for series in corpus)
     if not count:
         raise ValueError("there are no windows to score")
@@ -145,7 +146,7 @@ def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> fl
 
 
 def detect(series: Labelled, anomaly: np.ndarray, threshold: float, profile: Profile) -> Detected:
-    """Return the detections in one series at a threshold."""
+    """Find the rows whose anomaly score reaches a threshold, and score them."""
     scores = check_scores(series, anomaly)
     hit = scores >= threshold
     hit[: series.start] = False

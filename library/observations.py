@@ -1,4 +1,4 @@
-"""Conversion of observations and times to the types of the runtime."""
+"""Conversion of observations and times to the types that the runtime uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
 
 
 def seconds_since_1970(t: Any) -> float:
-    """Return a number unchanged, or a date in seconds since 1970. Dates without a time zone are in UTC.
+    """Convert a date to seconds since 1970, and return a number unchanged. Dates without a time zone are in UTC.
 
     Raises:
         ValueError: If `t` is neither a number nor a date.
@@ -28,7 +28,7 @@ def seconds_since_1970(t: Any) -> float:
 
 
 def numbers(y: Any, size: int) -> list[float | None] | None:
-    """Return an observation in the form that filters take, with None for missing values."""
+    """Convert an observation to the form that filters use, with None for missing values."""
     if y is None:
         return None
     values = y.tolist() if hasattr(y, "tolist") else y
@@ -38,7 +38,7 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
         if isinstance(values, str | bytes):
             raise TypeError
         if len(values) != size:
-            raise ValueError(f"y has {len(values)} values, but the stream has {size}")
+            raise ValueError(f"y has {len(values)} values, but each observation of the stream has {size}")
         found = [None if value is None or value != value else float(value) for value in values]  # noqa: PLR0124
     except TypeError:
         raise ValueError(f"y must be a number or {size} numbers, got {y!r}") from None
@@ -51,11 +51,11 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
 
 
 def known_values(known: Mapping[str, Any], columns: Sequence[str], leads: int) -> np.ndarray | None:
-    """Return the values of the known columns at some horizons, with NaN where they are unknown, `[leads, K]`. Without
-    such columns there are none.
+    """Return the values of the known columns at some horizons, with shape `[leads, K]` and NaN where they are
+    unknown. If there are no known columns, return None.
 
     Raises:
-        ValueError: If `known` has another column, or a column has too many or too large numbers.
+        ValueError: If `known` contains another column, or a column contains too many numbers or too large ones.
     """
     if not columns and not known:
         return None
@@ -63,12 +63,13 @@ def known_values(known: Mapping[str, Any], columns: Sequence[str], leads: int) -
     for name, values in known.items():
         if name not in columns:
             raise ValueError(
-                f"known has a column {name!r}, but the stream was created with {', '.join(columns) or 'none'}"
+                f"known contains a column {name!r}, but the stream was created with {', '.join(columns) or 'none'}"
             )
         column = np.array(values, np.float64).reshape(-1)
         if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
             raise ValueError(
-                f"known[{name!r}] must have up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in absolute value"
+                f"known[{name!r}] must contain up to {leads} numbers of at most {LARGEST_OBSERVATION:g} in absolute "
+                "value"
             )
         found[: len(column), columns.index(name)] = column
     return found

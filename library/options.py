@@ -1,4 +1,5 @@
-"""Options for the outputs: intervals, forecasts, alarms and samples. The limits are the same as in the server."""
+"""Options for the outputs of a filter: intervals, forecasts, alarms and samples. Their limits are the same as in the
+server."""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ AlarmRule = float | str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What to return for each observation.
+    """What to compute for each observation.
 
     Attributes:
         horizon: horizons in units of the times.
-        alarm: all fields of the server's `alarm`, or None for no alarms.
-        limits: lowest and highest possible value, or None for no limit.
-        weights: whether forecasts have the weights of the model's experts.
-        tz: time zone whose days and weeks the model follows.
+        alarm: alarm options, with the names of the fields of `alarm` in `POST /filter`. None disables alarms.
+        limits: lowest and highest possible value. None means no limit.
+        weights: whether forecasts contain the weights of the models in the mixture.
+        tz: time zone of the days and weeks that the model uses.
     """
 
     levels: tuple[float, ...]
@@ -57,7 +58,7 @@ class OutputOptions:
         weights: bool = False,
         tz: str = "UTC",
     ) -> OutputOptions:
-        """Return checked options.
+        """Check the values of options, and return them as an object.
 
         Raises:
             ValueError: If an option is invalid. The message names the argument.
@@ -70,10 +71,10 @@ class OutputOptions:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OutputOptions:
-        """Return the options in a document that `document` returned.
+        """Return the options from a dictionary that `document` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: If the document is invalid.
+            KeyError, TypeError, ValueError: If the dictionary is invalid.
         """
         names = ("levels", "horizon", "alarm", "samples")
         levels, horizon, rule, samples = (document[name] for name in names)
@@ -81,26 +82,26 @@ class OutputOptions:
         return cls.of(levels, horizon, rule, samples, limits, weights=weights, tz=document.get("tz", "UTC"))
 
     def document(self) -> dict[str, Any]:
-        """Return the options as JSON types."""
+        """Return the options as a dictionary of JSON types."""
         return {**asdict(self), "levels": list(self.levels), "horizon": list(self.horizon)}
 
     def with_horizon(self, horizon: Sequence[float]) -> OutputOptions:
-        """Return a copy with other horizons."""
+        """Return a copy of the options with other horizons."""
         return replace(self, horizon=tuple(horizon))
 
     @property
     def alarms(self) -> Alarm:
-        """The alarm options as the filter takes them."""
+        """The alarm options in the form that the filter uses."""
         return alarm_of(self.alarm, self.tz)
 
     @property
     def range(self) -> tuple[float, float]:
-        """The range given by the limits."""
+        """The lowest and highest possible value, in the form that the filter uses."""
         return value_range(*self.limits, ("minimum", "maximum"))
 
     @property
     def readout(self) -> ReadoutOptions:
-        """The options as the filter takes them."""
+        """The options in the form that the filter uses."""
         utc_offsets = UtcOffsets.of_zone(self.tz)
         return ReadoutOptions(alarm=self.alarms, range=self.range, weights=self.weights, utc_offsets=utc_offsets)
 
@@ -128,13 +129,13 @@ class OutputOptions:
 
 
 def check_whole(name: str, value: int, most: int) -> None:
-    """Check that a value is a whole number from 0 to `most`.
+    """Check that a value is an integer from 0 to `most`.
 
     Raises:
         ValueError: If it is not. The message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"{name} must be a whole number from 0 to {most}, got {value!r}")
+        raise ValueError(f"{name} must be an integer from 0 to {most}, got {value!r}")
 
 
 def check_seed(seed: int) -> None:

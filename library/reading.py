@@ -1,4 +1,4 @@
-"""Reading of the series in a caller's data, with warnings."""
+"""Read the series in the data of a caller, and warn about decisions made while reading."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MOST_WARNED: Final = 5
 
 @dataclass
 class Table:
-    """A caller's data with the series in it.
+    """The data of a caller, and the series that they contain.
 
     Attributes:
-        read: the loader's table.
-        series: series by their keys. The key of a single series is ().
+        read: the table that the loader returned.
+        series: series by key. If there is only one series, its key is ().
         by: key columns.
-        failed: reasons why series could not be read or processed.
-        diagnostics: reasons why results of series should not be trusted.
+        failed: error messages of series that could not be read or processed.
+        diagnostics: warnings about the results of series.
     """
 
     data: Data
@@ -49,11 +49,11 @@ class Table:
 
     @property
     def columns(self) -> int:
-        """Number of value columns, which is the same in all series."""
+        """Number of columns with values, which is the same in all series."""
         return len(next(iter(self.series.values())).names)
 
     def each(self, work: Callable[[Key, Series], Any]) -> dict[Key, Any]:
-        """Process each series. Warn about series that failed, and about diagnostics.
+        """Call a function for each series. Warn about series that failed, and about diagnostics of the results.
 
         Raises:
             ValueError: If all series failed.
@@ -84,19 +84,19 @@ class Table:
         return found
 
     def future_times(self, series: Series, horizon: str) -> np.ndarray:
-        """Return the times of the next rows, up to `horizon`. It raises the same errors as the loader."""
+        """Return the times of the future rows up to `horizon`. It raises the same errors as the loader."""
         with _arguments():
             return future_times(series, horizon)
 
     def clock(self, series: Series, times: np.ndarray) -> Clock:
-        """Return times in the format of the series' time column, or whole numbers if rows are numbered."""
+        """Convert times to the format of the time column of a series, or to integers if the rows are numbered."""
         if series.clock is None:
             return {CLOCK_NAME: np.rint(times).astype(np.int64)}
         return write_clock(self.read, series, times)
 
 
 def stack_level() -> int:
-    """Return the level of the first caller outside of this package, for `warnings.warn`."""
+    """Return the `stacklevel` for `warnings.warn` that refers to the first caller outside of this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("rfa."):
         frame, level = frame.f_back, level + 1
@@ -104,9 +104,8 @@ def stack_level() -> int:
 
 
 def describe_failures(failed: Mapping[str, str], kind: str = "series") -> str:
-    """Return the first failed series or file with the reason, and the number of others. The text is empty if none
-    failed.
-    """
+    """Describe the first series or file that failed, with its error, and the number of others. Return an empty string
+    if none failed."""
     for name, reason in failed.items():
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"{kind} {name!r}: {reason.removeprefix(f'{kind} {name!r}: ')}{more}"
@@ -125,7 +124,7 @@ def read(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Table:
-    """Return the series in data. Warn about decisions in reading that may change their values.
+    """Read the series in data. Warn about decisions made while reading that may change values.
 
     Raises:
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.
@@ -162,7 +161,7 @@ def read(
 
 
 def _in_python(message: str) -> str:
-    """Return a message of the loader with arguments in place of command-line options."""
+    """Return a message of the loader, in which command-line options are replaced by Python arguments."""
     return re.sub(r"--(\w+)(-(\w+))?", lambda found: found[1] + (f"_{found[3]}" if found[3] else ""), message)
 
 

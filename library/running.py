@@ -22,21 +22,21 @@ def run_series(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
     smooth: bool = False,
 ) -> tuple[FilteredSequence, ForecastChecks]:  # fmt: skip
-    """Filter a series, and add its diagnostics to those of the table.
+    """Filter a series, and add the diagnostics of its results to the table.
 
     Raises:
-        ValueError: If the series does not fit the filter or the alarm rate.
+        ValueError: If the filter or the alarm rate does not support the series.
     """
     alarms = request.alarms
     if alarms.needs_times and series.clock is None:
-        needs = "the alarm rate is per time" if alarms.needs_times == "rate" else "mute contains times"
+        needs = "the alarm rate is a number per time" if alarms.needs_times == "rate" else "mute contains times"
         raise ValueError(f"{needs}, but the data have no time column; use a share of the rows such as 0.001")
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {rows_of(series)[row] + 1}: times must be at most {LARGEST_TIME:g} in absolute value")
     if is_most(alarms, step := usual_step(series)):
         raise ValueError(
-            f"the alarm rate exceeds half of the rows, which are {step:,.12g} s apart; use a lower rate such as "
-            '"1/week", or a share of the rows such as 0.001'
+            f"the alarm rate requests an alarm for more than half of the rows, which are {step:,.12g} s apart; use a "
+            'lower rate such as "1/week", or a share of the rows such as 0.001'
         )
     if runtime.covariates:
         runtime.check_input(alarms, None, is_given=False)
@@ -55,10 +55,10 @@ def run_series(
 
 
 def check_sizes(series: Series, first_row: int = 1) -> None:
-    """Check that values are at most LARGEST_OBSERVATION in absolute value.
+    """Check that no value exceeds LARGEST_OBSERVATION in absolute value.
 
     Args:
-        first_row: number of the table's first row.
+        first_row: number of the first row of the table, used in messages.
 
     Raises:
         ValueError: If a value is larger. The message names its row and column.
@@ -78,6 +78,6 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
 
 
 def rows_of(series: Series) -> np.ndarray:
-    """Return the rows of the table that belong to a series."""
+    """Return the row numbers of a series in the table."""
     assert series.rows is not None  # always set for a frame
     return series.rows

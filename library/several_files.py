@@ -1,4 +1,4 @@
-"""Directories, patterns and lists of files. Each file is read separately, and the results are joined."""
+"""Read directories, patterns and lists of files. Files are processed separately, and the results concatenated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_files(function: Function) -> Function:
-    """Let a function whose first argument is a frame or a file also take directories, patterns and lists of files."""
+    """Decorate a function whose first argument is a data frame or a file, so that it also accepts directories, patterns
+    and lists of files."""
 
     @functools.wraps(function)
     def take(data: Any, *positional: Any, **named: Any) -> Any:
@@ -49,7 +50,8 @@ def takes_files(function: Function) -> Function:
 
 
 def _of_file(named: dict[str, Any], name: str) -> dict[str, Any]:
-    """The arguments with the models of one file, if `rfa.fit` made some for it."""
+    """Return the arguments for one file. If `system` contains models that `rfa.fit` fitted to this file, they are
+    selected."""
     system = named.get("system")
     if not isinstance(system, Models):
         return named
@@ -58,7 +60,7 @@ def _of_file(named: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def named_sources(data: Any) -> dict[str, str] | None:
-    """Return the files by name, or by path if names repeat. Return None if the data are a frame or a single file."""
+    """Return files by name, or by path if names are not unique. Return None if the data are not several files."""
     is_one = isinstance(data, str | Path)
     listed = [data] if is_one else data if isinstance(data, list | tuple) else []
     if not listed or not all(isinstance(one, str | Path) for one in listed):
@@ -87,7 +89,7 @@ def _join(found: Mapping[str, Any]) -> Any:
 
 
 def _join_frames(frames: Mapping[str, Any]) -> Any:
-    """Concatenate the frames, with the names of their files in a first column."""
+    """Concatenate tables, and add the names of their files as the first column."""
     first = next(iter(frames.values()))
     if isinstance(first, pa.Table):
         tables = [

@@ -21,7 +21,7 @@ SLACK: Final = 1e-6
 
 
 def seconds_of(span: Span) -> float:
-    """Return a duration in seconds.
+    """Convert a duration such as "6h" to seconds.
 
     Raises:
         ValueError: If it is not a positive duration.
@@ -37,10 +37,10 @@ def seconds_of(span: Span) -> float:
 
 
 def as_written(horizon: SupportsIndex | Span) -> str:
-    """Return a number of rows or a duration as text for the loader.
+    """Convert a number of rows or a duration to text, in the form that the loader expects.
 
     Raises:
-        ValueError: If `horizon` is neither.
+        ValueError: If `horizon` is neither a number nor a duration.
     """
     if isinstance(horizon, str):
         return horizon
@@ -55,7 +55,7 @@ def as_written(horizon: SupportsIndex | Span) -> str:
 
 
 def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
-    """Return horizons in units of the times. Durations are in seconds.
+    """Convert horizons to numbers in units of the times. Durations become seconds.
 
     Raises:
         ValueError: If one of them is invalid.
@@ -66,7 +66,7 @@ def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
 
 
 def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
-    """Return the number of rows in a horizon, for rows that are `step` apart. A duration is in seconds.
+    """Return the number of rows in a horizon, if rows are `step` apart. For a duration, `step` is in seconds.
 
     Raises:
         ValueError: If the number is 0 or exceeds MOST_AHEAD.
@@ -74,7 +74,7 @@ def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
     if isinstance(horizon, Span):
         rows = math.floor(min(seconds_of(horizon) / step + SLACK, 2.0 * MOST_AHEAD))
         if not rows:
-            raise ValueError(f"horizon {horizon!r} is shorter than the time step, {step:g} s")
+            raise ValueError(f"horizon {horizon!r} is shorter than the time step of the data, {step:g} s")
     else:
         rows = int(as_written(horizon))
     if not 1 <= rows <= MOST_AHEAD:

@@ -1,4 +1,4 @@
-"""Keyed streams on Spark, with `SeriesProcessor` for `transformWithState`. It needs pyspark (`rfa-server[spark]`).
+"""Streams with keys on Spark, with `SeriesProcessor` for `transformWithState`. It needs pyspark (`rfa-server[spark]`).
 
 Spark keeps the state of each series in its state store and commits it with the offsets of the micro-batch. A batch that
 fails or is killed is therefore not counted twice.
@@ -21,7 +21,7 @@ _STATE = StructType([StructField("state", BinaryType())])
 
 
 class SeriesProcessor(StatefulProcessor):  # type: ignore[misc]
-    """Filters the rows of each key of a stream. The rows of a micro-batch are filtered in the order of their times.
+    """Processor that filters the rows of each key of a stream. The rows of a micro-batch are sorted by time.
 
     Args:
         schema: schema of the rows, `df.schema`.
@@ -50,11 +50,11 @@ class SeriesProcessor(StatefulProcessor):  # type: ignore[misc]
         return {**self.__dict__, "_work": None}  # the worker creates it again
 
     def init(self, handle: Any) -> None:
-        """Initialise the processor. Spark calls this."""
+        """Initialise the processor. Spark calls this method."""
         self._state = handle.getValueState("filter", _STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        """Filter the rows of one key of a micro-batch. Spark calls this."""
+        """Filter the rows of one key in a micro-batch. Spark calls this method."""
         if self._work is None:
             self._work = TableFilter(self._columns, **self._options)
         streams, columns = self._work.streams, self._columns

@@ -1,6 +1,5 @@
-"""The state of a stream as bytes: a magic word, the length of a description, the description as JSON, and the packed
-filter state.
-"""
+"""Conversion of the state of a stream to bytes: a magic word, the length of a description, the description as JSON, and
+the compressed state of the filter."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ _MOST_DESCRIPTION: Final = 2_097_152
 
 @dataclass(frozen=True)
 class StoredStream:
-    """The description of a stream in its state.
+    """Description of a stream, which is part of its state.
 
     Attributes:
-        covariates: names of its known covariates.
-        late: length of its window for late rows. None without one.
-        payload: the packed filter state, followed by that window.
+        covariates: names of the columns whose future values are known.
+        late: length of the window for late rows. None if late rows are not accepted.
+        payload: the compressed state of the filter, followed by the window for late rows.
     """
 
     model: Model
@@ -37,7 +36,7 @@ class StoredStream:
 
 
 def describe(model: Model, request: OutputOptions, covariates: Sequence[str] = (), late: float | None = None) -> bytes:
-    """Return the bytes of a state before its packed filter state."""
+    """Return the part of a state that precedes the compressed state of the filter."""
     description = {
         "model": model.name,
         "digest": model.digest,
@@ -52,7 +51,7 @@ def describe(model: Model, request: OutputOptions, covariates: Sequence[str] = (
 
 
 def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream:
-    """Return the stream described in a state.
+    """Return the description of the stream in a state.
 
     Args:
         model: directory of the bundle, if it was moved.
@@ -69,17 +68,17 @@ def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream
         request = OutputOptions.from_document(options)
         covariates = tuple(map(str, description.get("known", ())))
     except (KeyError, TypeError, ValueError):
-        raise ValueError("the bytes are not a state of a Stream") from None
+        raise ValueError("the bytes are not the state of a Stream") from None
     if model is None and system is None:
         model = name
     found = find_model(model, columns, system, len(covariates))
     if found.digest != digest:
-        raise ValueError(f"the state belongs to another version of model {name!r}; start a new stream")
+        raise ValueError(f"the state was created by another version of model {name!r}; start a new stream")
     return StoredStream(found, request, covariates, description.get("late"), payload)
 
 
 def split_description(state: bytes) -> tuple[Any, bytes]:
-    """Return the description and the packed filter state.
+    """Split a state into the description and the compressed state of the filter.
 
     Raises:
         ValueError: If the bytes are not a state of a stream.
@@ -93,4 +92,4 @@ def split_description(state: bytes) -> tuple[Any, bytes]:
             raise ValueError
         return json.loads(state[begin : begin + length]), state[begin + length :]
     except (ValueError, TypeError, AttributeError, struct.error):
-        raise ValueError("the bytes are not a state of a Stream") from None
+        raise ValueError("the bytes are not the state of a Stream") from None

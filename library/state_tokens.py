@@ -1,4 +1,4 @@
-"""Tokens of a server that hold the state of a stream."""
+"""State tokens: the state of a stream as text, in the format that a server returns and accepts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TOKEN_SECONDS: Final = 86_400
 
 @dataclass(frozen=True)
 class TokenAccess:
-    """What opens and seals tokens.
+    """Settings with which tokens are sealed and opened.
 
     Args:
-        keys: the server's RFA_STATE_KEYS. The first one seals.
-        api_key: the API key of the requests, if the server needs one.
-        audience: the server's RFA_STATE_AUDIENCE.
-        seconds: lifetime of a token.
+        keys: The server's RFA_STATE_KEYS. Tokens are sealed with the first key.
+        api_key: The API key of the requests, if the server requires one.
+        audience: The server's RFA_STATE_AUDIENCE.
+        seconds: Lifetime of a token, in seconds.
     """
 
     keys: str
@@ -32,7 +32,7 @@ class TokenAccess:
     seconds: int
 
     def seal(self, model: Model, payload: bytes, count: int) -> str:
-        """Return a packed stream of `count` observations as a token.
+        """Return a token for a packed stream of `count` observations.
 
         Raises:
             ValueError: If a key is invalid.
@@ -40,7 +40,7 @@ class TokenAccess:
         return self._tokens().seal(Opened(payload, count), self._scope(model))
 
     def open(self, model: Model, token: str) -> bytes:
-        """Return the packed stream of a token.
+        """Return the packed stream that a token contains.
 
         Raises:
             ValueError: If a key is invalid, or the token has expired or does not belong to them or the model.

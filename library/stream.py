@@ -1,4 +1,5 @@
-"""`rfa.Stream`: a live stream in this process. Its state can be saved as bytes, or as a token of the server."""
+"""`rfa.Stream`: filter a live stream in this process. Its state can be saved as bytes, or as a state token of the
+server."""
 
 from __future__ import annotations
 
@@ -39,35 +40,37 @@ Observation = float | Sequence[float | None] | np.ndarray | None
 
 
 class Stream:
-    """A filter for a live stream. Each observation gives one estimate.
+    """A filter for a live stream, which computes one estimate for each observation.
 
-    It gives the same results, to the bit, as `rfa.filter` on the whole series and as the server's `/filter/stream`. Use
-    a stream from one thread at a time.
+    The results are the same, bit for bit, as those of `rfa.filter` for the whole series, and of `/filter/stream` of the
+    server. A stream must be used from one thread at a time.
 
     Args:
-        columns: number of columns of an observation. The default is 1, or the number of the bundle.
+        columns: number of columns of each observation. The default is the number of columns of the bundle, or 1 if it
+            accepts any number.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any series),
             "auto" (needs no training; it is the default if the bundle of "series" is missing), "auto-joint" (scores
             rows by the correlation of their columns), the name of a default bundle, or the directory of a bundle.
         system: a linear system given by its matrices or as a preset, which replaces `model`. See the guide to systems.
         levels: levels of the intervals.
-        horizon: horizons of the forecasts to return with each step, in units of the times, or as durations such as "6h"
+        horizon: horizons of the forecasts to compute at each step, in units of the times, or as durations such as "6h"
             if times are in seconds. Their intervals adapt to the stream.
         alarm: a rate such as "1/day" (with times in seconds) or 0.001 (of the observations), or the fields of the
             server's `alarm`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
         samples: number of samples of the state to return with each step.
         minimum, maximum: smallest and largest possible value. No estimate, forecast, bound or sample lies outside.
-        weights: whether each step has the `weights` of the models that "default" mixes, by name, for each horizon and
-            column.
+        weights: whether each step contains the `weights` of the models that "default" combines, by name, for each
+            horizon and column.
         known: names of columns whose future values are known, such as a price or a holiday. See `update`.
         seed: seed of the samples.
-        tz: time zone whose days and weeks the default model follows, such as "Europe/Berlin". Times must be in seconds.
+        tz: time zone of the days and weeks that the default model uses, such as "Europe/Berlin". Times must be in
+            seconds since 1970.
         late: window in which late observations are accepted, such as "5min" (with times in seconds) or 300.0, at most
-            512 rows back. From a late observation on, the results equal those of the rows in the order of time, to the
-            bit. None refuses late observations.
+            512 rows back. After a late observation, the results are the same, bit for bit, as if all observations had
+                arrived in order. None rejects late observations.
 
     Attributes:
-        refused: number of refused observations.
+        refused: number of rejected observations.
 
     Raises:
         ValueError: If an argument is invalid. The message names it.
@@ -132,12 +135,12 @@ class Stream:
 
     @property
     def columns(self) -> int:
-        """Number of columns of an observation."""
+        """Number of columns of each observation."""
         return self._size
 
     @property
     def count(self) -> int:
-        """Number of observations so far, including those before a resume."""
+        """Number of observations so far, including those before the stream was resumed."""
         return self._count
 
     @property
@@ -148,14 +151,13 @@ class Stream:
     @property
     def calibration(self) -> ForecastChecks:
         """Coverage of the forecasts since this object was created, one step ahead and at each horizon, and the number
-        of alarms.
-        """
+        of alarms."""
         horizon = self._request.horizon
         return summarise(self._sums, self._runtime.levels, self._size, horizon, is_fresh=self._is_fresh)
 
     @property
     def warnings(self) -> list[FilterWarning]:
-        """Reasons to doubt the outputs so far, derived from `calibration`."""
+        """Warnings about the outputs so far, derived from `calibration`."""
         step = self._runtime.get(self._pool, self._pool_slot, self._seed).step
         return diagnose(self._model.runtime, self.calibration, step=step)
 
@@ -167,20 +169,23 @@ class Stream:
         noise: float = 1.0,
         known: Mapping[str, float | Sequence[float | None]] | None = None,
     ) -> FilterStep:
-        """Condition on an observation. If it is refused, the stream does not change and can continue.
+        """Update the estimate with an observation. A rejected observation does not change the stream, which can
+        continue.
 
         Args:
             t: time of the observation, as a number or a date. A date is converted to seconds since 1970, and is in UTC
-                unless it has a time zone. None counts rows.
-            y: a number, or one number per column. None and NaN are missing.
-            noise: factor on the standard deviation of the measurement noise.
+                unless it has a time zone. None uses the number of the row.
+            y: a number, or one number per column. None and NaN mark missing values.
+            noise: factor by which the standard deviation of the measurement noise is multiplied.
             known: for each known column, the value at this time, or a list of this value and the values at each
                 `horizon`. Values that are left out or None are unknown.
 
         Returns:
-            A step with the fields of the server's reply, such as `mean`, `std`, `interval["0.9"]`, `innovation`,
-            `anomaly`, `alarm` and `forecast`. They are lists over the columns. The step of a late observation also has
-            `late`, and `recomputed`, the number of later observations that were filtered again.
+            A step with the same fields as in replies of the server, such as `mean`, `std`, `interval["0.9"]`,
+                `innovation`,
+            `anomaly`, `alarm` and `forecast`. Their values are lists with one entry per column. The step of a late
+                observation also contains `late`, and `recomputed`, the number of later observations that were filtered
+                again.
 
         Raises:
             RefusedRow: If the observation is not finite or too large, has another number of columns, is earlier than
@@ -191,7 +196,7 @@ class Stream:
         try:
             time = self._check_time(t)
             if time < self._time and self._window is None:
-                message = f"t must not be smaller than the time before it: {time!r} comes after {self._time!r}"
+                message = f"t must not be smaller than the previous time: {time!r} comes after {self._time!r}"
                 raise InvalidInput(message, param="t", code="time_not_monotonic")
             values = numbers(y, self._size)
             if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
@@ -236,7 +241,7 @@ class Stream:
         return answer
 
     def _catch_up(self, window: LateWindow) -> None:
-        """Filter the rows of the window that are not yet in the state."""
+        """Filter the rows of the window for late rows that the state does not include yet."""
         while window.is_behind:
             row = window.next_row._replace(slot=self._pool_slot, readout=self._readout, seed=self._seed)
             stepped = self._advance(row)
@@ -258,22 +263,23 @@ class Stream:
         return stepped
 
     def forecast(self, horizon: Ahead, *, known: Mapping[str, Sequence[float]] | None = None) -> list[ForecastPoint]:
-        """Forecast observations from the current state. The stream does not change.
+        """Forecast observations from the current state. This does not change the stream.
 
         Args:
-            horizon: a number of rows, which are one typical step of this stream apart; a duration such as "6h" for all
+            horizon: a number of rows, which are one typical time step of this stream apart; a duration such as "6h" for
+                all
                 rows in it; or a list of horizons in units of the times.
             known: for each known column, the values at these horizons. Values that are left out or None are unknown.
 
         Returns:
-            A point for each horizon with `t`, `mean`, `std` and `interval["0.9"]`. The last three are lists over the
-            columns.
+            One forecast per horizon, with `t`, `mean`, `std` and `interval["0.9"]`. The last three are lists with one
+                entry per column.
 
         Raises:
-            ValueError: If there was no observation yet, or the horizon is invalid.
+            ValueError: If the stream has no observation yet, or the horizon is invalid.
         """
         if not self._count:
-            raise ValueError("there is nothing to forecast from; call update with an observation first")
+            raise ValueError("a stream without observations cannot forecast; call update with an observation first")
         state = self._runtime.get(self._pool, self._pool_slot, self._seed)
         if isinstance(horizon, Sequence) and not isinstance(horizon, str):
             leads = leads_of(horizon)
@@ -288,13 +294,14 @@ class Stream:
 
     @property
     def state(self) -> bytes:
-        """The whole stream as bytes, for `Stream.resume`."""
+        """State of the stream as bytes, from which `Stream.resume` continues."""
         late = None if self._window is None else self._window.length
         return describe(self._model, self._request, self._covariates, late) + self._packed()
 
     @classmethod
     def resume(cls, state: bytes, *, model: str | Path | None = None) -> Stream:
-        """Return the stream as it was when `state` was read. Later observations give the same results, to the bit.
+        """Create a stream from a saved state. Later observations give the same results, bit for bit, as without the
+        interruption.
 
         Args:
             model: directory of the bundle, if it was moved.
@@ -309,14 +316,14 @@ class Stream:
     def token(
         self, key: str, *, api_key: str | None = None, audience: str = "rfa", seconds: int = TOKEN_SECONDS
     ) -> str:
-        """Return the state as a token of the server, to send as `state` of `/filter` or `/filter/stream`.
+        """Return the state as a state token, which can be sent as `state` to `/filter` or `/filter/stream` of a server.
 
         Args:
-            key: one of the server's RFA_STATE_KEYS. If there are several, separated by commas, the first one seals the
-                token.
-            api_key: the API key that the request will have, if the server needs one.
-            audience: the server's RFA_STATE_AUDIENCE.
-            seconds: lifetime of the token.
+            key: key from RFA_STATE_KEYS of the server. If several keys are given, separated by commas, the first one
+                seals the token.
+            api_key: the API key that the request will contain, if the server requires one.
+            audience: RFA_STATE_AUDIENCE of the server.
+            seconds: lifetime of the token in seconds.
 
         Raises:
             ValueError: If the key is invalid.
@@ -347,11 +354,11 @@ class Stream:
         tz: str = "UTC",
         late: Late | None = None,
     ) -> Stream:
-        """Continue a stream of the server, with the same results to the bit.
+        """Create a stream from a state token of the server, with the same results, bit for bit.
 
         Args:
             token: the `state` of a reply of `/filter` or `/filter/stream`.
-            key: the server's RFA_STATE_KEYS.
+            key: RFA_STATE_KEYS of the server.
             columns: number of columns, as in the requests to the server. The other arguments must also match these
                 requests, because a token does not contain them.
 
@@ -380,7 +387,7 @@ class Stream:
     def _check_time(self, t: Time | None) -> float:
         if t is None:
             if needs := self._alarms.needs_times:
-                raise ValueError(f"alarm.{needs} requires t, in seconds")
+                raise ValueError(f"alarm.{needs} requires the argument t, in seconds")
             time = float(self._count)
         else:
             time = t if type(t) is float else seconds_since_1970(t)

@@ -1,7 +1,7 @@
-"""`rfa.filter_table`: filter an Arrow table with rows of many series, and return the same rows with estimates.
+"""`rfa.filter_table`: filter an Arrow table that contains rows of many series, and return the same rows with estimates.
 
-States are read from and returned in a column, so that an engine that moves tables also moves the filters. `TableFilter`
-takes a table in parts.
+States are read from a column and returned in it, so an engine that distributes tables also distributes the states of
+the filters. `TableFilter` filters a table in parts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _INDEX: Final = re.compile(r"__index_level_\d+__")
 
 @dataclass(frozen=True)
 class TableColumns:
-    """Columns of the input, and the estimates to return.
+    """Columns of the input, and the estimates to compute.
 
     Attributes:
-        key: columns that label series.
+        key: columns that identify the series.
         time: time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
         values: columns to filter. () selects all numeric columns that are not the key, time or state.
-        state: name of the column with states. None if there is none.
-        fields: names from FIELDS.
-        tz: time zone of dates without one.
+        state: name of the column that contains states. None if there is no such column.
+        fields: names of the estimates to return, from FIELDS.
+        tz: time zone of dates without a time zone.
     """
 
     key: tuple[str, ...]
@@ -53,7 +53,7 @@ class TableColumns:
     tz: str = "UTC"
 
     def of(self, schema: pa.Schema) -> TableColumns:
-        """Return a copy with the value columns of a schema.
+        """Return a copy whose value columns are taken from a schema.
 
         Raises:
             ValueError: If a column is missing, or a field is unknown. The message names it.
@@ -61,7 +61,9 @@ class TableColumns:
         import pyarrow.types as kinds
 
         if unknown := [field for field in self.fields if field not in FIELDS]:
-            raise ValueError(f"fields has {unknown[0]!r}; the available fields are {', '.join(FIELDS)}")
+            raise ValueError(
+                f"fields contains {unknown[0]!r}, which does not exist; the available fields are {', '.join(FIELDS)}"
+            )
         if not self.key:
             raise ValueError("key must name at least one column")
         others = {*self.key, self.time, self.state}
@@ -72,22 +74,23 @@ class TableColumns:
         )
         for name in (*self.key, self.time, *values):
             if name not in schema.names:
-                raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, schema.names))}")
+                raise ValueError(f"there is no column {name!r}; the columns are {', '.join(map(repr, schema.names))}")
         if not values:
-            raise ValueError("no column has numbers to filter; name a column in values")
+            raise ValueError("no column contains numbers to filter; name a column in values")
         return TableColumns(self.key, self.time, values, self.state, self.fields, self.tz)
 
 
 class TableFilter:
-    """Filters a table of many series in parts that continue each other.
+    """Filter for tables of many series. A large table can be passed in parts.
 
     Args:
-        columns: columns with value columns, see `TableColumns.of`.
+        columns: the columns of the table, including the value columns. See `TableColumns.of`.
         options: options of `rfa.Streams`.
 
     Attributes:
-        refused: number of rows without estimates. They are refused by `rfa.Streams.step`, or have no key or time.
-        alarms: number of rows with an alarm.
+        refused: number of rows without estimates, because `rfa.Streams.step` rejected them, or because they have no key
+            or time.
+        alarms: number of rows that raised an alarm.
     """
 
     def __init__(self, columns: TableColumns, **options: Any) -> None:
@@ -96,12 +99,12 @@ class TableFilter:
         self.refused = self.alarms = 0
 
     def filter(self, table: Any, *, is_sorted: bool = False) -> pa.Table:
-        """Return the rows of a table with their estimates, in the same order.
+        """Filter a table, and return its rows with their estimates, in the same order.
 
         Args:
             table: a pyarrow table or record batch.
-            is_sorted: whether rows before the last one of their series are refused. Otherwise each series of this table
-                is sorted by time.
+            is_sorted: whether the rows of each series must be sorted by time; rows that are not are rejected.
+                Otherwise, each series of this table is sorted first.
 
         Raises:
             ValueError: If a column has the wrong type, or a state does not belong to this model.
@@ -128,7 +131,7 @@ class TableFilter:
         return table
 
     def state_column(self, table: pa.Table) -> pa.Array:
-        """Return a column that has the state of each series in its last row, and null in all other rows."""
+        """Return a column that contains the state of each series in its last row, and null in all other rows."""
         import pyarrow as pa
 
         codes, keys = _keys(table, self.columns.key)
@@ -142,19 +145,19 @@ class TableFilter:
         return _keys(table, self.columns.key)[1]
 
     def forget_all_but(self, table: pa.Table) -> None:
-        """Remove the series that do not occur in this table."""
+        """Remove the series that do not occur in this table from the pool."""
         keys = self.keys(table)
         self.streams.remove([key for key in self.streams if key not in keys])
 
     def _restore(self, codes: Array, keys: Sequence[Hashable], states: Any) -> None:
-        """Continue series that have not begun from the first state of each."""
+        """Restore the series that have not started yet from their first states in the table."""
         for row in np.flatnonzero(np.asarray(states.is_valid(), bool)).tolist():
             key = keys[codes[row]]
             if key not in self.streams:
                 self.streams.restore(key, states[row].as_py())
 
     def _step(self, handles: Array, times: Array, values: Array, order: Array | None) -> dict[str, Array]:
-        """Return the estimates of all rows by name."""
+        """Filter all rows, and return the estimates by name."""
         found: dict[str, Array] = {}
         for begin in range(0, max(len(handles), 1), STEP_ROWS):
             part = slice(begin, begin + STEP_ROWS)
@@ -167,7 +170,7 @@ class TableFilter:
         return found
 
     def _estimates(self, outputs: StepOutputs, values: Array) -> dict[str, Array]:
-        """Return columns for these rows, with the names of `rfa.filter`."""
+        """Return the columns with estimates for these rows. They have the same names as in `rfa.filter`."""
         fields, request = self.columns.fields, self.streams.request
         found: dict[str, Array] = {}
         for a, name in enumerate(self.columns.values):
@@ -200,28 +203,27 @@ def filter_table(
     tz: str = "UTC",
     **options: Any,
 ) -> pa.Table:
-    """Filter the series in an Arrow table. Compiled code processes the rows of all of them.
+    """Filter all series in an Arrow table. Compiled code processes the rows of all series.
 
-    Each series has the same results, to the bit, as `rfa.filter` on it alone.
+    The results of each series are the same, bit for bit, as those of `rfa.filter` for this series alone.
 
     Args:
         table: a pyarrow table or record batch, or an object with `__arrow_c_stream__`, such as a pandas or polars
             frame. Rows may be in any order, and the result keeps it. Each series is filtered in the order of its times.
-        key: columns that label series.
+        key: columns that identify the series.
         time: time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
         values: columns to filter. The default is all other numeric columns.
-        state: name of a column of states, as bytes. In the input, the first state of a series continues it. Without
-            this column, or if it is null, the series begins. In the output, the last row of each series in the table
-            has its state.
+        state: name of a column of states, as bytes. If a series has a state in the input, it continues from its first
+            state; otherwise, it starts anew. In the output, the last row of each series contains its state.
         fields: estimates to return: "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm",
             "outlier", "forecast".
-        tz: time zone of dates without one, and of the days and weeks that models follow.
+        tz: time zone of dates without a time zone, and of the days and weeks that models use.
         options: options of `rfa.Streams`: model, levels, horizon, alarm, minimum, maximum, limit, threads.
 
     Returns:
-        The table with the columns of `rfa.filter` for each column x. For each horizon, such as 3600, it also has
-        `x_ahead3600_mean`, `x_ahead3600_std` and the bounds of its intervals. A row has null if its time, key or number
-        is missing or not finite, or if its time is before that of the state.
+        The table with the columns of `rfa.filter` for each column x. For each horizon, such as 3600, it also contains
+        `x_ahead3600_mean`, `x_ahead3600_std` and the bounds of its intervals. The estimates of a row are null if its
+            time, key or a value is missing or not finite, or if its time is before that of the state.
 
     Raises:
         ValueError: If an argument or a column is invalid. The message names it.
@@ -250,14 +252,14 @@ def filter_batches(
     is_grouped: bool = False,
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Apply `filter_table` to a table in batches. Each batch continues the series of the batches before it.
+    """Filter a table in batches with `filter_table`. Each batch continues the series of the earlier batches.
 
-    A row whose time is before the last time of its series in an earlier batch has nulls.
+    If the time of a row is before the last time of its series in an earlier batch, its estimates are null.
 
     Args:
         batches: record batches or tables with the same schema.
-        is_grouped: whether the rows of a series follow each other, as after a sort by key and time. Then only one
-            series waits for the next batch, and the number of series is not limited.
+        is_grouped: whether the rows of each series are consecutive, for example because the table is sorted by key and
+            time. In that case, the number of series is not limited.
         key, time, values, fields, tz, options: see `filter_table`.
 
     Raises:
@@ -276,9 +278,8 @@ def filter_batches(
 
 
 def _keys(table: pa.Table, names: Sequence[str]) -> tuple[Array, list[Hashable]]:
-    """Return a number for each row, and the key for each number. A key is a cell, or a tuple of the cells of several
-    columns.
-    """
+    """Return an integer for each row, and the key for each integer. A key is a value, or a tuple of the values of
+    several columns."""
     import pyarrow.compute as pc
 
     codes, cells = np.zeros(table.num_rows, np.int64), []
@@ -296,15 +297,14 @@ def _keys(table: pa.Table, names: Sequence[str]) -> tuple[Array, list[Hashable]]
 
 
 def _order(codes: Array, times: Array) -> Array | None:
-    """Return the rows sorted by series and time, keeping the order of equal times, or None if they are already
-    sorted.
-    """
+    """Return the order that sorts the rows by series and time. It is stable for equal times. Return None if the rows
+    are already sorted."""
     is_next = (codes[1:] > codes[:-1]) | ((codes[1:] == codes[:-1]) & ~(times[1:] < times[:-1]))
     return None if is_next.all() else np.lexsort((times, codes))
 
 
 def _seconds(column: Any, name: str, tz: str) -> Array:
-    """Return a copy of the times, with NaN where they are missing."""
+    """Return a copy of the times, in which missing times are NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

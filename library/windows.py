@@ -1,4 +1,4 @@
-"""Labelled time windows, in which something was wrong according to people or records."""
+"""Labelled time windows in which something was wrong, according to people or records."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MOST_WINDOWS: Final = 100_000
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of some series, or of all.
+    """Labelled windows of all series or of single series.
 
     Attributes:
         spans: first and last time of each window, in the units of the series, `[W, 2]`.
-        labels: other cells of each window, by column. In a key column of the data, they name the series that the window
-            belongs to. An empty cell matches any.
-        matched: positions of the windows that belong to a series so far.
+        labels: other values of each window, by column. Values in a key column of the data name the series that the
+            window belongs to. An empty value matches any series.
+        matched: indices of the windows that have matched a series so far.
     """
 
     spans: np.ndarray
@@ -32,7 +32,7 @@ class Windows:
     matched: set[int] = field(default_factory=set)
 
     def of(self, by: Sequence[str], key: Key) -> list[tuple[float, float]]:
-        """Return the windows of a series in the order of time. Overlapping windows are merged."""
+        """Return the windows of a series, sorted by time. Overlapping windows are merged."""
         own = dict(zip(by, map(str, key), strict=True))
         found: list[tuple[float, float]] = []
         for k, (begin, end) in sorted(enumerate(self.spans.tolist()), key=lambda each: each[1]):
@@ -46,10 +46,10 @@ class Windows:
         return found
 
     def unmatched(self) -> tuple[str, ...]:
-        """Return the names of the windows that belong to no series. Call this after `of` was called for all series.
+        """Return the names of the windows that match no series. Call this after `of` was called for all series.
 
         Raises:
-            ValueError: If no window belongs to a series.
+            ValueError: If no window matches a series.
         """
         names = tuple(
             f"window {k + 1}" + "".join(f", {name} {cell}" for name, cell in labels.items())
@@ -57,19 +57,19 @@ class Windows:
             if k not in self.matched
         )
         if len(names) == len(self.spans):
-            raise ValueError(f"no window belongs to one of the series; the first window is {names[0]}")
+            raise ValueError(f"no window belongs to any of the series; the first window names {names[0]}")
         return names
 
 
 def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Windows:
-    """Return windows given as pairs, or read from a file with the columns `from` and `to`.
+    """Read windows from pairs of times, or from a file with the columns `from` and `to`.
 
     Args:
-        source: pairs or a file. Key columns of the file label windows of single series.
-        tz: time zone of dates without one.
+        source: pairs of times, or a file. Key columns in the file restrict windows to single series.
+        tz: time zone of dates without a time zone.
 
     Raises:
-        ValueError: If a column is missing, a cell is not a time, or a window ends before it begins.
+        ValueError: If a column is missing, a cell is not a time, or a window ends before it starts.
         OSError: If the file cannot be read.
     """
     if not isinstance(source, str | Path):
@@ -78,10 +78,10 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Win
     columns = load_table(source).columns
     for name in (BEGIN, END):
         if name not in columns:
-            raise ValueError(f"{source}: windows require the columns {BEGIN} and {END}, got {', '.join(columns)}")
+            raise ValueError(f"{source}: the columns {BEGIN} and {END} are required, got {', '.join(columns)}")
     rows = np.arange(1, len(columns[BEGIN]) + 1)
     if not 0 < len(rows) <= MOST_WINDOWS:
-        raise ValueError(f"{source}: must have 1 to {MOST_WINDOWS:,} windows, got {len(rows):,}")
+        raise ValueError(f"{source}: must contain 1 to {MOST_WINDOWS:,} windows, got {len(rows):,}")
     ends = [
         read_clock(columns[name], name, zone=tz, time_format=None, rows=rows).seconds(slice(None))
         for name in (BEGIN, END)
@@ -97,5 +97,7 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Win
 
 def _checked(spans: np.ndarray) -> np.ndarray:
     for row in np.flatnonzero(~(spans[:, 0] <= spans[:, 1]))[:1].tolist():
-        raise ValueError(f"window {row + 1} ends before it begins: from {spans[row, 0]:.12g} to {spans[row, 1]:.12g}")
+        raise ValueError(
+            f"window {row + 1} ends before it starts: it goes from {spans[row, 0]:.12g} to {spans[row, 1]:.12g}"
+        )
     return spans

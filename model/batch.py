@@ -1,4 +1,4 @@
-"""Batches of recorded or simulated sequences of equal length, for training filters."""
+"""Batches of recorded or simulated sequences of equal length, used to train filters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """times `[B, N]`, observations `[B, N, P]` (NaN if missing) and truth `[B, N, P]` (None for recorded data)."""
+    """Batch of sequences: times `[B, N]`, observations `[B, N, P]` (NaN if missing), and true states `[B, N, P]` (None
+    for recorded data)."""
 
     times: np.ndarray
     observations: np.ndarray
     truth: np.ndarray | None = None
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return observations (0 if missing) and presence, each `[B, N, P]` float32, and times `[B, N]` float64."""
+        """Return the observations (0 if missing) and their presence, each `[B, N, P]` float32, and the times `[B, N]`
+        float64."""
         import torch  # optional for readers of recorded series
 
         present = np.isfinite(self.observations)

@@ -1,6 +1,5 @@
-"""Read and write runs: the configuration in JSON, the weights in safetensors. `rfa.model.loading` also reads
-bundles.
-"""
+"""Read and write runs: the configuration in JSON, and the weights in safetensors. `rfa.model.loading` also reads
+bundles."""
 
 from __future__ import annotations
 
@@ -44,11 +43,11 @@ def save_checkpoint(directory: Path, family: str, module: nn.Module) -> None:
 
 
 def load_run(run: str | Path) -> Any:
-    """Load a trained model from a run directory, in eval mode.
+    """Load a trained model from a run directory, in evaluation mode.
 
     Raises:
-        FileNotFoundError: The directory is not a run.
-        ValueError: The family or a configuration key is unknown, or the weights do not match the configuration.
+        FileNotFoundError: If the directory is not a run.
+        ValueError: If the family or a configuration key is unknown, or the weights do not match the configuration.
     """
     directory = Path(run)
     family, config = read_config(directory)
@@ -56,15 +55,15 @@ def load_run(run: str | Path) -> Any:
 
 
 def read_config(run: Path) -> tuple[str, dict[str, Any]]:
-    """Return the family and configuration of a run.
+    """Read the family and the configuration of a run.
 
     Raises:
-        FileNotFoundError: There is no config.json.
-        ValueError: config.json is not valid JSON or lacks `family` or `config`.
+        FileNotFoundError: If there is no config.json.
+        ValueError: If config.json is not valid JSON, or does not contain `family` and `config`.
     """
     path = run / CONFIG_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{run} is not a run, because it does not contain {CONFIG_FILE}")
+        raise FileNotFoundError(f"{run} is not a run directory, because it does not contain {CONFIG_FILE}")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -73,12 +72,12 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
     family, config = fields.get("family"), fields.get("config")
     if family not in FAMILIES or not isinstance(config, dict):
         names = ", ".join(FAMILIES)
-        raise ValueError(f"{path} must have `config` and `family`, one of {names}")
+        raise ValueError(f"{path} must contain `config` and `family`, which is one of {names}")
     return family, config
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
-    """Build a module of a family with these weights, in eval mode.
+    """Build a module of a family with the given weights, in evaluation mode.
 
     Args:
         family: One of `FAMILIES`.
@@ -86,7 +85,7 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
         weights: Weights of the module. Tensors that the module derives from its weights are ignored.
 
     Raises:
-        ValueError: A configuration key is unknown, or the weights are not finite or do not match the configuration.
+        ValueError: If a configuration key is unknown, or the weights are not finite or do not match the configuration.
     """
     config_class, module_class = FAMILIES[family]
     module: nn.Module = module_class(config_class.from_dict(config))
@@ -94,9 +93,9 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
     kept = {name: tensor for name, tensor in weights.items() if name in expected or not name.startswith(DERIVED_PREFIX)}
     if set(kept) != expected:
         missing, unexpected = sorted(expected - set(kept))[:5], sorted(set(kept) - expected)[:5]
-        raise ValueError(f"{WEIGHTS_FILE} lacks {missing} and has unexpected {unexpected}")
+        raise ValueError(f"{WEIGHTS_FILE} does not match the model: missing {missing}, unexpected {unexpected}")
     broken = sorted(name for name, tensor in kept.items() if not tensor.isfinite().all())
     if broken:
-        raise ValueError(f"{WEIGHTS_FILE}: {broken[0]} contains a non-finite value")
+        raise ValueError(f"{WEIGHTS_FILE}: {broken[0]} contains a value that is not finite")
     module.load_state_dict(kept)
     return module.eval()

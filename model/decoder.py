@@ -1,8 +1,8 @@
-"""A language model prepared for decoding: precomputed constants, large matrix products, and one pool of states.
+"""Language model prepared for decoding: precomputed constants, large matrix products, and one pool of states.
 
 Results equal those of `LanguageModel.step`, `prefill` and `extend`. All projections of an input share one matrix
 (`decoder_layers.py`). Matrices have the requested dtype; sums, the residual stream, slots and logits are float32.
-Phases are wrapped in float64. Use it under `torch.no_grad`.
+Phases are wrapped in float64. It must be used under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 
 class SlotPool(NamedTuple):
-    """Slots of R streams, float32: means `[L, R, H, S, 4D]`, precisions `[L, R, H, S]`."""
+    """Memory slots of R streams in float32: means `[L, R, H, S, 4D]` and precisions `[L, R, H, S]`."""
 
     means: Tensor
     precisions: Tensor
 
 
 class Turn(NamedTuple):
-    """A rotation e^{i phase} of vectors `[..., H, 2D]`, real parts first: `x cos + swapped(x) sin`.
+    """Rotation e^{i phase} of vectors `[..., H, 2D]`, real parts first: `x cos + swapped(x) sin`.
 
     cos and sin are `[..., H, 2D]`. sin is negative in the real half.
     """
@@ -43,7 +43,7 @@ class Turn(NamedTuple):
 
     @classmethod
     def by(cls, phase: Tensor) -> Turn:
-        """Create from phases `[..., H, D]`."""
+        """Create the rotation from phases `[..., H, D]`."""
         cos, sin = torch.cos(phase), torch.sin(phase)
         return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
@@ -57,7 +57,7 @@ class Turn(NamedTuple):
 
 
 class Decoder:
-    """Inference in attention mode and, for models with slots, in recurrent mode.
+    """Decoder that runs a model in attention mode and, if it has memory slots, in recurrent mode.
 
     Args:
         model: Float32 model with mixer "rfa", on the device that is used for decoding.
@@ -68,7 +68,7 @@ class Decoder:
         omega: Frequencies of all layers, `[H, D]`.
 
     Raises:
-        ValueError: The model has another mixer, or a window.
+        ValueError: If the model has another mixer, or a window.
     """
 
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
@@ -94,17 +94,17 @@ class Decoder:
         return self.embedding.dtype
 
     def stack(self, mode: Mode) -> Stack:
-        """Return the layers of a mode."""
+        """Return the layers for a mode."""
         return self._attention if mode == "attention" else self._recurrent
 
     def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
-        """Decode one token of B streams, updating `rows` of the pool in place."""
+        """Decode one token of B streams. `rows` of the pool are updated in place."""
         return self.step_between(tokens, positions, noise, pool, rows, rows)[0]
 
     def step_between(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Decode one token of B streams, reading and writing different rows of the pool.
+        """Decode one token of B streams, reading their states from some rows of the pool and writing them to others.
 
         Args:
             tokens, positions: `[B]` int64.
@@ -113,7 +113,7 @@ class Decoder:
                 for one stream and read for another.
 
         Returns:
-            The output, and `[B]` float32 with 1 where the new slots are finite, else 0.
+            The output, and a tensor `[B]` float32 that is 1 if all new states are finite and 0 otherwise.
         """
         if is_on_gpu(pool.means):
             reason = _kernels_refusal(self.config)
@@ -175,7 +175,7 @@ class Decoder:
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """Process N tokens `[N]` of one stream.
+        """Process N tokens `[N]` of one stream in recurrent mode.
 
         Args:
             tokens: `[N]`.
@@ -249,16 +249,15 @@ class Decoder:
         return torch.arange(position, position + len(tokens), device=self.device)
 
     def _turn(self, positions: Tensor) -> Turn:
-        """Return the rotation out of the rotating frame at `positions` `[...]`."""
+        """Return the rotation that leaves the rotating frame at `positions` `[...]`."""
         return Turn.by(wrapped_phase(self.omega, positions, torch.float32))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.embedding).float() * self.scale
 
     def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Project the residual stream `[..., d]` to query, key and value `[..., H, 2D]`, and gate logits
-        `[..., 2 · H · S (+ H)]`.
-        """
+        """Project the residual stream `[..., d]` to queries, keys and values `[..., H, 2D]`, and gate logits `[..., 2 ·
+        H · S (+ H)]`."""
         heads, width = self.config.n_heads, 2 * self.config.head_dim
         joint = product(normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
         vectors, gates = joint.tensor_split([3 * heads * width], dim=-1)
@@ -277,7 +276,7 @@ class Decoder:
     def _slot_inputs(
         self, layer: Layer, x: Tensor, into_frame: Turn
     ) -> tuple[SlotInputs, SlotParameters, Tensor | None]:
-        """Return inputs and parameters of the slots of a layer, and its output gates."""
+        """Return the inputs and parameters of the memory slots of a layer, and its output gates."""
         constants = layer.required_slots
         heads, slots = self.config.n_heads, self.config.n_slots
         q, k, v, gates = self._projected(layer, x, into_frame)
@@ -288,12 +287,13 @@ class Decoder:
         return inputs, constants.parameters, self._opened(layer, gates)
 
     def _opened(self, layer: Layer, gates: Tensor) -> Tensor | None:
-        """Return the output gates `[..., H]` from the logits of `_projected`, or None if there are none."""
+        """Return the output gates `[..., H]` computed from the logits of `_projected`, or None if the model has
+        none."""
         bias = layer.output_gate_bias
         return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
     def _finish(self, layer: Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
-        """Return the residual stream after the block, given the latent `[..., H, 2D]` of its mixer."""
+        """Return the residual stream after a block, given the latent `[..., H, 2D]` of its mixer."""
         if opened is not None:
             latent = latent * opened[..., None]
         x = x + product(latent.flatten(-2), layer.readout.mix_out)
@@ -306,7 +306,7 @@ class Decoder:
 
 
 def _kernels_refusal(config: LanguageModelConfig) -> str | None:
-    """Return why the GPU kernels do not support the step of a model, or None if they do."""
+    """Return the reason why the GPU kernels do not support the step of a model, or None if they do."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     from rfa.model.recurrence.triton import size_refusal

@@ -1,4 +1,4 @@
-"""Export the constrained parameters of a language model for the compiled decoder (`decoder_numba`)."""
+"""Constrained parameters of a language model for the compiled decoder (`decoder_numba`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
     norms are scalars.
 
     Raises:
-        ValueError: The compiled decoder does not support the model.
+        ValueError: If the compiled decoder does not support the model.
     """
     check_decodable(model.config)
     if model.config.innovation != "key":
@@ -28,7 +28,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
         layers = Stack.of(model, "recurrent", torch.float32).layers
         constants = [layer.slots for layer in layers if layer.slots is not None]
     if not constants:
-        raise ValueError("the model has no slots")
+        raise ValueError("the model has no memory slots")
     slots = {
         name: torch.stack([getattr(part.parameters, name) for part in constants]) for name in SlotParameters._fields
     }

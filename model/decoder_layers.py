@@ -1,4 +1,4 @@
-"""Constants of a trained language model for decoding, computed once from its raw parameters."""
+"""Constants of a trained language model for decoding, which are computed once from its raw parameters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True)
 class Readout:
-    """Weights of a block that may differ between modes: matrices `[out, in]` in the decoder's dtype, and float32
-    norms.
-    """
+    """Weights of a block that may differ between the modes: matrices `[out, in]` in the dtype of the decoder, and norms
+    in float32."""
 
     mixer_norm: Tensor
     mix_in: Tensor  # query, key, value, gates and, if present, output gates: [3 · H · 2D + 2 · H · S (+ H), d]
@@ -47,7 +46,7 @@ class Readout:
 
 @dataclass(frozen=True)
 class LayerSlots:
-    """Constants of the slots of a block."""
+    """Constants of the memory slots of a block."""
 
     gate_bias: Tensor  # [2 · H · S]
     parameters: SlotParameters
@@ -56,7 +55,7 @@ class LayerSlots:
 
 @dataclass(frozen=True)
 class Layer:
-    """Constants of one block. The dtypes are as in `Readout`."""
+    """Constants of one block, with the dtypes described in `Readout`."""
 
     readout: Readout
     output_gate_bias: Tensor | None  # [H]
@@ -67,13 +66,13 @@ class Layer:
 
     @property
     def required_slots(self) -> LayerSlots:
-        """Return `slots`.
+        """Return `slots`, after checking that it is not None.
 
         Raises:
-            ValueError: The model has no slots.
+            ValueError: If the model has no memory slots.
         """
         if self.slots is None:
-            raise ValueError("the model has no slots, so it supports attention mode only")
+            raise ValueError("the model has no memory slots, so it supports only the attention mode")
         return self.slots
 
     @classmethod
@@ -94,7 +93,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks and final norm of a mode."""
+    """Blocks and final norm for one mode."""
 
     layers: list[Layer]
     norm: Tensor
@@ -105,7 +104,7 @@ class Stack:
         return cls(layers, model.norm.of(mode).detach())
 
     def with_readout(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
-        """Return the same blocks with the separate weights of another mode."""
+        """Return the same blocks with the weights that another mode does not share."""
         pairs = zip(self.layers, model.blocks, strict=True)
         layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
         return Stack(layers, model.norm.of(mode).detach())
@@ -115,7 +114,7 @@ def check_decodable(config: LanguageModelConfig) -> None:
     """Check that the mixer is "rfa" without extensions and that there is no window.
 
     Raises:
-        ValueError: The configuration is not supported.
+        ValueError: If the configuration is not supported.
     """
     if config.mixer != "rfa":
         raise ValueError(f"a decoder requires mixer 'rfa', got {config.mixer!r}")

@@ -235,14 +235,15 @@ def logits_kernel(
 
 
 class Turned(NamedTuple):
-    """Cosine and sine of the phases of B tokens, `[B, H, D]`."""
+    """Cosine and sine of the phases of B tokens, each `[B, H, D]`."""
 
     cos: Tensor
     sin: Tensor
 
 
 class Gates(NamedTuple):
-    """Gate constants of a layer: bias `[2 · H · S]`, eta2 `[H]`, process noise `[H, S]`, output bias `[H]` or None."""
+    """Constants of the gates of a layer: bias `[2 · H · S]`, eta2 `[H]`, process noise `[H, S]`, and output bias `[H]`
+    or None."""
 
     bias: Tensor
     eta2: Tensor
@@ -251,7 +252,7 @@ class Gates(NamedTuple):
 
     @classmethod
     def of(cls, layer: Layer) -> Gates:
-        """Return the constants of a layer with slots."""
+        """Return the gate constants of a layer with memory slots."""
         slots = layer.required_slots
         return cls(slots.gate_bias, layer.dynamics.eta2, slots.own_process, layer.output_gate_bias)
 
@@ -269,7 +270,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, layers: int, heads: int, width: int, device: torch.device) -> Outcome:
-        """Allocate uninitialised tensors."""
+        """Allocate uninitialised tensors for the results."""
         shape = (rows, heads)
         latent, evidence = torch.empty((*shape, width), device=device), torch.empty(shape, device=device)
         return cls(latent, evidence, torch.empty((layers, *shape), dtype=torch.int32, device=device))
@@ -309,7 +310,7 @@ def finish_layer(x: Tensor, mixed: Tensor, layer: Layer) -> None:
 
 
 class PoolRows(NamedTuple):
-    """Slots of a layer `[R, H, S, 4D]` and `[R, H, S]`, and the row numbers to read and to write, `[B]` int64 each."""
+    """Memory slots of a layer, `[R, H, S, 4D]` and `[R, H, S]`, and the rows to read and to write, `[B]` int64 each."""
 
     means: Tensor
     precisions: Tensor
@@ -321,7 +322,7 @@ def step_slots(
     joint: Tensor, turn: Turned, gates: Gates, parameters: SlotParameters, pool: PoolRows, outcome: Outcome, *,
     noise: Tensor, index: int, inner: int, innovation: Innovation, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Process one token in the slots of a layer and return the input of the output projection, `[B, H · 2D]`.
+    """Update the memory slots of a layer with one token, and return the input of the output projection, `[B, H · 2D]`.
 
     Args:
         joint: `joint_product` of the layer.
@@ -352,9 +353,8 @@ def step_slots(
 
 
 def compute_logits(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and `[B]`, 1 if all new slots are
-    finite, else 0.
-    """
+    """Return the logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and a tensor `[B]` that is 1 if
+    all new states are finite and 0 otherwise."""
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)
     x, rest = normed(x, norm, tile, embedding.dtype)

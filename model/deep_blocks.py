@@ -44,15 +44,15 @@ class DeepFilterConfig(StrictConfig):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if self.head_dim % 2:
-            raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
+            raise ValueError(f"head_dim must be even, because frequencies form conjugate pairs, got {self.head_dim}")
         if not (self.time_unit > 0 and math.isfinite(self.time_unit)):
             raise ValueError(f"time_unit must be positive, got {self.time_unit}")
         if len(self.memory) != 2 or not 0 < self.memory[0] <= self.memory[1]:
-            raise ValueError(f"memory must be two increasing positive numbers, got {self.memory}")
+            raise ValueError(f"memory must be two positive numbers in increasing order, got {self.memory}")
 
 
 class Mixed(NamedTuple):
-    """Output `[..., d]` of a block, and the recurrence state: mean `[..., H, 2D]`, precision `[..., H]`."""
+    """Output `[..., d]` of a block, and the state of its recurrence: mean `[..., H, 2D]` and precision `[..., H]`."""
 
     out: Tensor
     mean: Tensor
@@ -60,7 +60,7 @@ class Mixed(NamedTuple):
 
 
 class FilterBlock(nn.Module):
-    """Pre-norm block of RFA over tokens and a feed-forward layer."""
+    """Pre-norm block that consists of RFA over tokens and a feed-forward layer."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class FilterBlock(nn.Module):
         return self.finish(x, means, precisions)
 
     def attention(self, x: Tensor, times: Tensor) -> Mixed:
-        """Run exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
+        """Compute exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
         dynamics = self.dynamics()
         q, k, v = self.project(x)
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
@@ -116,7 +116,8 @@ class FilterBlock(nn.Module):
     def attend_cached(
         self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
     ) -> tuple[Mixed, Tensor, Tensor]:
-        """Attend from one token `[B, d]` to cached rows `[B, C, H, 2D]`, and return its output and row."""
+        """Attend from one token `[B, d]` to cached rows `[B, C, H, 2D]`. Return its output and its own row for the
+        cache."""
         dynamics = self.dynamics()
         q, k, v = (part[:, None] for part in self.project(x))
         own = lag.new_zeros(lag.shape[0], 1)

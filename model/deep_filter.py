@@ -36,7 +36,7 @@ NOISE_FLOOR = 1e-6
 
 
 class DeepFilter(StateFilter):
-    """The deep filter. `center` and `scale` of the training data standardise the observations."""
+    """Deep filter. `center` and `scale` of the training data standardise the observations."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class DeepFilter(StateFilter):
         )
 
     def drift(self) -> Eigenpairs:
-        """Return the eigenpairs in the time unit of the data."""
+        """Return the eigenpairs of the drift in the time unit of the data."""
         drift, unit = self._scaled_drift(), self.config.time_unit
         per_time = {name: getattr(drift, name) / unit for name in ("rate_re", "rate_im", "noise_re", "noise_im")}
         return drift._replace(**per_time)
@@ -154,9 +154,8 @@ class DeepFilter(StateFilter):
         rules: tuple[Sensor, Robustness],
         log_factors: Tensor | None = None,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Predict and update. Return the update and the prediction. The head uses the noise factors of the earlier
-        tokens.
-        """
+        """Predict and update the state. Return the update and the prediction. The noise factors of the earlier tokens
+        are used."""
         (f, q), factor = moves, token.noise_scale.square()
         if log_factors is not None:
             process, measurement = torch.exp(log_factors).unbind(-1)
@@ -165,7 +164,8 @@ class DeepFilter(StateFilter):
         return dense_update(*prior, token.value, token.present, rules[0].scaled(factor), rules[1]), prior
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features `[B, 4P + 2]` of an observation, and its bounded innovation for the next lag-one product."""
+        """Return the features `[B, 4P + 2]` of an observation, and its bounded innovation, which the next observation
+        uses for its lag-one product."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
         z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
@@ -174,13 +174,12 @@ class DeepFilter(StateFilter):
         return torch.cat(parts, dim=-1), z
 
     def factors(self, x: Tensor) -> Tensor:
-        """Return bounded log factors `[..., 2]` for the process and measurement covariance."""
+        """Return the bounded log factors `[..., 2]` of the process and measurement covariance."""
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
-        """Run head and nominal filter on one observation. Return the output, the state without blocks, and embedded
-        features.
-        """
+        """Update both filters, structured and nominal, with one observation. Return the output, the state without the
+        blocks, and the embedded features."""
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
         head, prior = self._update(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
@@ -239,7 +238,7 @@ class DeepFilter(StateFilter):
     def nominal_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return tokens `[B, N, 4P + 2]` and one-step log-likelihoods `[B, N]` of the nominal filter."""
+        """Return the tokens `[B, N, 4P + 2]` and the one-step log-likelihoods `[B, N]` of the nominal filter."""
         f, q = transition(self.drift(), lags)
         start = self.init_state(observation.shape[0])
         state, previous = (start["mean"], start["covariance"]), start["previous"]
@@ -255,7 +254,7 @@ class DeepFilter(StateFilter):
         return torch.stack(tokens, 1), torch.stack(log_likelihoods, 1)
 
     def context(self, tokens: Tensor, times: Tensor, mode: Mode) -> Tensor:
-        """Return log factors `[B, N, 2]` after each token. `times` is `[B, N]` float64."""
+        """Return the log factors `[B, N, 2]` after each token. `times` is `[B, N]` float64."""
         x = self.embed(tokens)
         scaled = (times - times[:, :1]) / self.config.time_unit
         zeros = x.new_zeros(x.shape[0], self.config.n_heads, 2 * self.config.head_dim)
@@ -269,7 +268,7 @@ class DeepFilter(StateFilter):
     def head_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor, log_factors: Tensor
     ) -> Tensor:
-        """Return one-step log-likelihoods `[B, N]` of the head, given the factors after each token."""
+        """Return the one-step log-likelihoods `[B, N]` of the structured filter, given the factors after each token."""
         f, q = transition(self.drift(), lags)
         batch = observation.shape[0]
         start = self.init_state(batch)

@@ -1,4 +1,4 @@
-"""Sampling of the next tokens on the device of the logits. `sampling.drawn_tokens` is the host version.
+"""Sample the next tokens on the device of the logits. `sampling.drawn_tokens` is the version for the host.
 
 The order of tokens, ties and top_k are exact and equal those on the host, which supplies the random numbers.
 Exponentials are float32, so the boundaries between the intervals of tokens may differ in the last digits. They are
@@ -62,30 +62,31 @@ class Drawn(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> Drawn:
-        """Allocate uninitialised buffers."""
+        """Allocate uninitialised buffers for the results."""
         tokens, sums = (torch.empty(shape, dtype=torch.int64, device=device) for shape in ((rows,), (2, rows)))
         return cls(tokens, sums, torch.empty((len(NUMBERS), rows), device=device))
 
 
 class Ranked(NamedTuple):
-    """Logits and their tokens `[B, V]`, best first, ties by token."""
+    """Logits `[B, V]` sorted in descending order, and their tokens. Ties are ordered by token."""
 
     logits: Tensor
     tokens: Tensor
 
 
 def ranked(logits: Tensor) -> Ranked:
-    """Sort the tokens of each row."""
+    """Sort the tokens of each row by their logits."""
     return Ranked(*logits.sort(dim=-1, descending=True, stable=True))
 
 
 def token_bits(vocabulary: int) -> int:
-    """Return the number of bits of a token number."""
+    """Return the number of bits that represent a token number."""
     return (vocabulary - 1).bit_length()
 
 
 def fixed_point(vocabulary: int) -> float:
-    """Return the power of two that scales weights of at most 1 to integers. The sum of a row stays below 2^62."""
+    """Return the power of two that scales weights of at most 1 to integers, such that the sum of a row stays below
+    2^62."""
     return 2.0 ** (SUM_BITS - token_bits(vocabulary))
 
 
@@ -95,11 +96,11 @@ def integer_weights(exponents: Tensor) -> Tensor:
 
 
 def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn, *, is_filtered: bool) -> None:
-    """Choose the next tokens of B rows.
+    """Sample the next tokens of B rows.
 
     Args:
         output: Output of the step.
-        slots_finite: `[B]` float32, 1 if the state of a row is finite, else 0.
+        slots_finite: `[B]` float32, 1 if the state of a row is finite and 0 otherwise.
         given: Sampling parameters.
         out: Buffers that receive the results.
         is_filtered: Whether top_p or top_k excludes tokens of any row.
@@ -113,7 +114,7 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
 
 
 def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn) -> None:
-    """Choose the next tokens with torch operations, the reference for `draw`."""
+    """Sample the next tokens with torch operations. This is the reference for `draw`."""
     logits, rows = output.logits, ranked(output.logits)
     _draw_tokens(rows, given, out.tokens)
     top = rows.logits[:, :1]
@@ -126,7 +127,7 @@ def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution,
 
 
 def _draw_tokens(rows: Ranked, given: Distribution, out: Tensor) -> None:
-    """Write tokens `[B]` whose intervals contain the uniform numbers to `out`."""
+    """Write the tokens `[B]` whose intervals contain the uniform random numbers into `out`."""
     exponents = (rows.logits - rows.logits[:, :1]).div_(given.temperature[:, None])
     weights = integer_weights(exponents).mul_(exponents >= exponents.gather(1, given.last_place[:, None]))
     total = weights.cumsum(1)

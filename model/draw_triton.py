@@ -181,7 +181,7 @@ def draw_kernel(
 def draw_by_kernel(
     output: StepOutput, slots_finite: torch.Tensor, given: Distribution, out: Drawn, *, is_filtered: bool
 ) -> None:
-    """Choose the next tokens with kernels. See `draw.draw`."""
+    """Sample the next tokens with kernels. See `draw.draw`."""
     logits, log_precision, latents = (part.contiguous() for part in output)
     rows, vocabulary = logits.shape
     latent, bits = latents[0].numel(), token_bits(vocabulary)

@@ -64,7 +64,7 @@ class Dynamics:
         return (self.nu + self.complex_dims) / self.complex_dims
 
     def to(self, dtype: torch.dtype) -> Dynamics:
-        """Convert to another floating dtype."""
+        """Convert the parameters to another floating dtype."""
         return Dynamics(
             self.mu.to(dtype),
             self.omega.to(dtype),
@@ -77,7 +77,7 @@ class Dynamics:
 
 
 def _per_head(parameter: Tensor, lag: Tensor) -> Tensor:
-    """Reshape `[H]` or `[H, S]` to `[H, 1, …]`, to broadcast with the dimensions of `lag`."""
+    """Reshape `[H]` or `[H, S]` to `[H, 1, …]`, so that it broadcasts with the dimensions of `lag`."""
     return parameter.reshape(parameter.shape + (1,) * lag.dim())
 
 
@@ -87,7 +87,7 @@ def decay(mu: Tensor, lag: Tensor) -> Tensor:
 
 
 def phi(mu: Tensor, lag: Tensor) -> Tensor:
-    """Return the process noise accumulated over `lag` per unit sigma2, `[H, *lag.shape]`. Smooth at mu = 0."""
+    """Return the process noise accumulated over `lag` per unit of sigma2, `[H, *lag.shape]`. It is smooth at mu = 0."""
     exponent = 2 * _per_head(mu, lag) * lag
     is_small = exponent < SMALL_EXPONENT
     # `where` differentiates both branches, so the branch that is not used must remain finite.
@@ -146,16 +146,15 @@ def raw_from_positive(value: float | Tensor) -> Tensor:
 
 
 def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """Return omega = 0 `[H, D]`, for models without rotation."""
+    """Return frequencies omega = 0 `[H, D]`, for models without rotation."""
     return torch.zeros(n_heads, complex_dims, dtype=torch.float64)
 
 
 def banded_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """Return SC-RFA frequencies `[H, D]`: one set that is split over the heads from slow (head 0) to fast, in conjugate
-    pairs.
-    """
+    """Return the frequencies `[H, D]` of SC-RFA: one set in conjugate pairs that is split over the heads, from slow
+    (head 0) to fast."""
     if complex_dims % 2:
-        raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
+        raise ValueError(f"complex_dims must be even, because frequencies form conjugate pairs, got {complex_dims}")
     half = n_heads * complex_dims // 2
     bank = BASE ** (-torch.arange(half, dtype=torch.float64) / half)
     bands = bank.flip(0).reshape(n_heads, complex_dims // 2)
@@ -165,29 +164,28 @@ def banded_frequencies(n_heads: int, complex_dims: int) -> Tensor:
 def full_frequencies(n_heads: int, complex_dims: int) -> Tensor:
     """Return RFA (M1) frequencies `[H, D]`: the full set BASE^{-n/(D/2)} in every head, in conjugate pairs."""
     if complex_dims % 2:
-        raise ValueError(f"complex_dims must be even (conjugate pairs), got {complex_dims}")
+        raise ValueError(f"complex_dims must be even, because frequencies form conjugate pairs, got {complex_dims}")
     half = complex_dims // 2
     bank = BASE ** (-torch.arange(half, dtype=torch.float64) / half)
     return torch.stack([bank, -bank], dim=-1).reshape(complex_dims).repeat(n_heads, 1)
 
 
 def frequencies(kind: Frequencies, n_heads: int, complex_dims: int) -> Tensor:
-    """Return the frequencies that a configuration names, `[H, D]`."""
+    """Return the frequencies `[H, D]` that a configuration names."""
     banks = {"banded": banded_frequencies, "full": full_frequencies, "none": no_frequencies}
     return banks[kind](n_heads, complex_dims)
 
 
 def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction: float = 0.25) -> Tensor:
-    """Return mu_h = damping · max omega_h of the banded set, `[H]`, and 0 for the slowest `zero_fraction` of the
-    heads.
-    """
+    """Return the decay rates `[H]`: damping · max omega_h of the banded set, and 0 for the slowest `zero_fraction` of
+    the heads."""
     mu = damping * banded_frequencies(n_heads, complex_dims).amax(dim=-1)
     mu[: int(n_heads * zero_fraction)] = 0.0
     return mu
 
 
 class DynamicsParameters(nn.Module):
-    """Learned noises of one layer. Frequencies and, by default, decays are fixed buffers.
+    """Learned noise parameters of one layer. Frequencies and, by default, decays are fixed buffers.
 
     Where mu > 0, the steady-state process variance sigma2 / (2 mu) is learned, which is better conditioned (RFA D.2).
     Elsewhere, sigma2 is learned. With `has_noise=False`, sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at

@@ -1,4 +1,4 @@
-"""Intercept launches of GPU kernels before Triton compiles them, and describe them for Triton's compiler.
+"""Intercept the launches of GPU kernels before Triton compiles them, and describe them for Triton's compiler.
 
 Interceptors record launches, run precompiled kernels, or emulate a GPU.
 """
@@ -75,7 +75,7 @@ Taker = Callable[[KernelCall], bool]
 
 
 def intercept_launches(taker: Taker) -> Callable[[], None]:
-    """Offer every launch of this process to `taker` first. Call the returned function to stop."""
+    """Pass every kernel launch of this process to `taker` first. Call the returned function to stop."""
     before = KernelInterface.__getitem__
 
     def launcher(function: Any, grid: Any) -> Callable[..., Any]:
@@ -95,7 +95,7 @@ def intercept_launches(taker: Taker) -> Callable[[], None]:
 
 @contextmanager
 def intercepted_launches(taker: Taker) -> Iterator[None]:
-    """Intercept launches within a context. See `intercept_launches`."""
+    """Intercept launches inside a context. See `intercept_launches`."""
     end = intercept_launches(taker)
     try:
         yield
@@ -104,7 +104,7 @@ def intercepted_launches(taker: Taker) -> Iterator[None]:
 
 
 def call_of(function: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
-    """Return the call `function[grid](*args, **kwargs)`."""
+    """Return the launch that the call `function[grid](*args, **kwargs)` makes."""
     signature = _signature(function.fn)
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **named)
@@ -143,7 +143,7 @@ def _backend(architecture: int) -> Any:
 
 @contextmanager
 def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Record launches instead of running them, and treat tensors as if they were on a GPU of this architecture.
+    """Record launches instead of running them. Tensors are treated as if they were on a GPU of this architecture.
 
     This does not work under TRITON_INTERPRET, because the interpreter does not compile kernels.
     """

@@ -18,14 +18,16 @@ EMBEDDING_STD = 0.02
 
 
 class LanguageOutput(NamedTuple):
-    """logits `[B, N, V]`, and log_precision `[B, N]`, the log evidence of the last layer averaged over heads."""
+    """Output for a sequence: logits `[B, N, V]`, and log_precision `[B, N]`, which is the log evidence of the last
+    layer averaged over heads."""
 
     logits: Tensor
     log_precision: Tensor
 
 
 class StepOutput(NamedTuple):
-    """logits `[B, V]`, log_precision `[B]`, and latent `[B, H, 2D]`, the estimate or sample of the last layer."""
+    """Output for one token: logits `[B, V]`, log_precision `[B]`, and latent `[B, H, 2D]`, the estimate or sample of
+    the last layer."""
 
     logits: Tensor
     log_precision: Tensor
@@ -64,7 +66,7 @@ class Cache(NamedTuple):
 
 
 class LanguageModel(nn.Module):
-    """A language model that runs as attention or as a recurrence with one set of weights."""
+    """Language model that runs as attention or as a recurrence with the same weights."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -88,13 +90,13 @@ class LanguageModel(nn.Module):
         self._mode = mode
 
     def compile_attention(self) -> None:
-        """Compile the eager attention for training, which halves the time on a CPU."""
+        """Compile the attention of the reference implementation for training, which halves the time on a CPU."""
         for block in self._layers():
             if isinstance(block.mixer, RobustMixer):
                 block.mixer.compile_attention()
 
     def forward(self, tokens: Tensor, *, with_precision: bool = True) -> LanguageOutput:
-        """Return logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
+        """Return the logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
 
         Args:
             with_precision: Whether to compute the evidence in attention mode.
@@ -184,7 +186,7 @@ class LanguageModel(nn.Module):
         return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
-        """Return the noise for the last layer and None for the others."""
+        """Return the noise for the last layer, and None for the other layers."""
         return noise if layer == self.config.n_layers - 1 else None
 
     def _layers(self) -> list[Block]:
@@ -192,7 +194,7 @@ class LanguageModel(nn.Module):
 
     def _slot_mixers(self) -> list[RobustMixer]:
         if "recurrent" not in self.config.modes:
-            raise ValueError(f"a {self.config.mixer} model without slots does not support recurrent mode")
+            raise ValueError(f"a {self.config.mixer} model without memory slots does not support the recurrent mode")
         return [cast(RobustMixer, block.mixer) for block in self._layers()]
 
     def _scan(self, tokens: Tensor, state: State, *, impl: SlotImpl = "auto") -> tuple[Tensor, MixerOutput, State]:
@@ -209,7 +211,9 @@ class LanguageModel(nn.Module):
     def _layer_state(self, state: State, layer: int) -> LayerState:
         size = state.ring.shape[2] if isinstance(state, WindowState) else 0
         if size != self.config.window:
-            raise ValueError(f"the model has a window of {self.config.window}, but the state has a ring of {size}")
+            raise ValueError(
+                f"the model has a window of {self.config.window} tokens, but the ring in the state has {size}"
+            )
         ring = state.ring[:, layer] if isinstance(state, WindowState) else None
         return LayerState(state.means[:, layer], state.precisions[:, layer], ring)
 

@@ -1,4 +1,4 @@
-"""Layers of the language model: RFA with its slots, and blocks of a mixer and a feed-forward layer."""
+"""Layers of the language model: RFA with its memory slots, and blocks of a mixer and a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """Slots of B streams in one layer, `[B, H, S, 4D]` and `[B, H, S]`, and a window's ring `[B, W, H, 4D + 2S]`."""
+    """State of B streams in one layer: memory slots `[B, H, S, 4D]` and `[B, H, S]`, and the ring of a window `[B, W,
+    H, 4D + 2S]`."""
 
     means: Tensor
     precisions: Tensor
@@ -47,7 +48,7 @@ class LayerState(NamedTuple):
 
 
 class RobustMixer(TokenMixer):
-    """Robust Filter Attention over a sequence, and gated slots that run the same heads as a recurrence.
+    """Robust Filter Attention over a sequence, and gated memory slots that run the same heads as a recurrence.
 
     Both modes share projections, frequencies and noises. Internal vectors are in the rotating frame.
     """
@@ -76,7 +77,7 @@ class RobustMixer(TokenMixer):
         self._training_attention = relative_attention
 
     def compile_attention(self) -> None:
-        """Compile the eager attention for training."""
+        """Compile the attention of the reference implementation for training."""
         self._training_attention = torch.compile(relative_attention)
 
     def _add_slots(self, config: LanguageModelConfig) -> None:
@@ -103,12 +104,12 @@ class RobustMixer(TokenMixer):
         return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
 
     def own_process(self, tokens: int | Tensor) -> Tensor:
-        """Return the process noise of the slots over a number of tokens, `[..., H, S]`."""
+        """Return the process noise of the memory slots over a number of tokens, `[..., H, S]`."""
         steady = positive(self.dynamics.process_raw)[:, None]
         return -steady * torch.expm1(-2 * tokens * self.slot_log_mu.exp())
 
     def slot_lag(self) -> SlotLag:
-        """Return the lag of the slots behind the query, for models with a window."""
+        """Return the lag between the memory slots and the query, for models with a window."""
         tokens = self.config.window
         return SlotLag(torch.exp(-tokens * self.slot_log_mu.exp()), self.own_process(tokens))
 
@@ -121,7 +122,7 @@ class RobustMixer(TokenMixer):
         return q.reshape(shape), k.reshape(shape), v.reshape(shape)
 
     def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `projected` in the rotating frame, at least float32."""
+        """Return the output of `projected` in the rotating frame, in float32 or higher precision."""
         q, k, v = (part.to(phase.dtype) for part in self.projected(x, mode))
         if self.config.unit_norm:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
@@ -133,7 +134,8 @@ class RobustMixer(TokenMixer):
         return wrapped_phase(self.dynamics.omega, positions, wide)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """Return the slot parameters. `lags` `[B, N]` is the number of tokens since the previous one, 1 by default."""
+        """Return the parameters of the memory slots. `lags` `[B, N]` is the number of tokens since the previous one;
+        the default is 1."""
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
@@ -152,9 +154,8 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Return the inputs with measurement precision (1/eta²) exp(a·x) and process noise of each slot (docs/MATH.md,
-        slots).
-        """
+        """Return the inputs of the memory slots, with measurement precision (1/eta²) exp(a·x) and the process noise of
+        each slot (docs/MATH.md, slots)."""
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
@@ -163,7 +164,8 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """Apply W_o to the latent `[..., H, 2D]`, with heads scaled by output gates of the block input `[..., d]`."""
+        """Apply W_o to the latent `[..., H, 2D]`, whose heads are scaled by output gates of the block input
+        `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
@@ -194,7 +196,7 @@ class RobustMixer(TokenMixer):
         return MixerOutput(self.project(latent, x, mode), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
-        """Run RFA over a sequence `[B, N, d]` at positions 0 … N-1. For `impl`, see `robust_filter_attention`."""
+        """Compute RFA over a sequence `[B, N, d]` at positions 0 … N-1. For `impl`, see `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
         if self._runs_fused(x, impl):
@@ -218,7 +220,7 @@ class RobustMixer(TokenMixer):
         return self.finish(self._with_own_value(result, v), x, phase, precision, dynamics.gamma2, mode="attention")
 
     def _with_own_value(self, result: AttentionResult | SlotReadout, value: Tensor) -> Tensor:
-        """Return the estimate, combined with the token's own value if the model has a confidence gate."""
+        """Return the estimate. If the model has a confidence gate, it is combined with the token's own value."""
         return self.confidence(result, value) if self.config.confidence != "none" else result.out
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
@@ -229,14 +231,16 @@ class RobustMixer(TokenMixer):
         is_ablation = config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values
         if is_ablation or config.unit_norm or config.confidence != "none" or config.horizon:
             if impl == "triton":
-                raise ValueError("impl='triton' cannot run this: the kernels support neither ablations nor extensions")
+                raise ValueError(
+                    "impl='triton' cannot be used here: the kernels support neither ablations nor extensions"
+                )
             return False
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         return runs_fused(impl, x.device, dtype, 2 * config.head_dim)
 
     def _fused_attention(self, x: Tensor, phase: Tensor, dynamics: Dynamics, with_precision: bool) -> MixerOutput:
-        """Run `attention` with the fused kernels, in the dtype of the projections."""
+        """Compute `attention` with the fused kernels, in the dtype of the projections."""
         from rfa.model.attention.triton import fused_attention, fused_rotation
 
         q, k, v = fused_rotation(*self.projected(x, "attention"), phase=phase, is_inverse=True)
@@ -254,7 +258,7 @@ class RobustMixer(TokenMixer):
         lags: Tensor | None = None,
         impl: SlotImpl = "auto",
     ) -> tuple[MixerOutput, LayerState]:
-        """Run the slots over a sequence `[B, N, d]` and return the outputs and the final state.
+        """Update the memory slots with a sequence `[B, N, d]`. Return the outputs and the final state.
 
         Args:
             positions: `[N]` or `[B, N]`.
@@ -296,7 +300,7 @@ class RobustMixer(TokenMixer):
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
-        """Run the slots and, if there is one, the window before them."""
+        """Update the memory slots and, if the model has one, the window."""
         config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(
@@ -326,7 +330,7 @@ class RobustMixer(TokenMixer):
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
     ) -> tuple[MixerOutput, Tensor, Tensor]:
-        """Run RFA for n new tokens `[B, n, d]` with a cache.
+        """Compute RFA for n new tokens `[B, n, d]` with a cache.
 
         Args:
             position: `[B]`, number of valid cache rows and position of the first new token.
@@ -387,7 +391,7 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def finish(self, x: Tensor, mixed: Tensor, mode: Mode) -> Tensor:
-        """Add the mixer output to the residual, then apply the feed-forward layer."""
+        """Add the output of the mixer to the residual stream, then apply the feed-forward layer."""
         if not self.mixer.is_residual:
             out: Tensor = x + self.feed_forward(mixed)
             return out

@@ -38,7 +38,7 @@ MAX_DECAY = 12.0
 
 
 class LinearFilter(StateFilter):
-    """The filter of a `LinearFilterConfig`."""
+    """Linear filter defined by a `LinearFilterConfig`."""
 
     def __init__(self, config: LinearFilterConfig) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class LinearFilter(StateFilter):
         return self.config.nu is not None and not self.learns_noise() and self.inner > 1
 
     def reacquires(self) -> bool:
-        """Return whether the state tracks evidence of a jump."""
+        """Return whether the state includes evidence of a jump."""
         return self.config.nu is not None and self.config.reacquire is not None
 
     def learns_noise(self) -> bool:
@@ -153,7 +153,7 @@ class LinearFilter(StateFilter):
     def _batch_estimate(
         self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor, robustness: Robustness
     ) -> tuple[Tensor, Tensor]:
-        """Return the precision-weighted mean of all transported observations, by IRLS from `start` `[B, n]`.
+        """Return the precision-weighted mean of all transported observations, computed by IRLS from `start` `[B, n]`.
 
         Args:
             tokens: `[B, C, 2P + 1]`, values, presence and noise scale.

@@ -13,25 +13,26 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 
 def load_model(bundle_or_run: str | Path) -> Any:
-    """Load a trained model from a run directory or a bundle, in eval mode. Bundles are checked against their hashes.
+    """Load a trained model from a run directory or a bundle, in evaluation mode. The files of a bundle are checked
+    against its hashes.
 
     Returns:
         A torch module with `.config` and `.mode`.
 
     Raises:
-        FileNotFoundError: The path is neither a run nor a bundle.
-        ValueError: The bundle is damaged, the family or a configuration key is unknown, or the weights do not match.
+        FileNotFoundError: If the path is neither a run nor a bundle.
+        ValueError: If the bundle is damaged, the family or a configuration key is unknown, or the weights do not match.
     """
     directory = Path(bundle_or_run)
     if (directory / CONFIG_FILE).is_file():
         return load_run(directory)
     if (directory / MANIFEST_FILE).is_file():
         return model_of(open_bundle(directory))
-    raise FileNotFoundError(f"{directory} has neither {CONFIG_FILE} (a run) nor {MANIFEST_FILE} (a bundle)")
+    raise FileNotFoundError(f"{directory} contains neither {CONFIG_FILE} (a run) nor {MANIFEST_FILE} (a bundle)")
 
 
 def model_of(bundle: Bundle) -> Any:
-    """Return the torch module of an opened bundle."""
+    """Build the torch module of an open bundle."""
     weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
     return build_model(bundle.manifest.family, bundle.config, weights)
 

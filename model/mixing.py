@@ -30,7 +30,8 @@ HOMES: dict[Mixer, tuple[str, str]] = {
 
 
 class MixerOutput(NamedTuple):
-    """out `[..., d]` after the projection; log_precision `[..., H]`; latent `[..., H, 2D]` before the projection."""
+    """Output of a mixer: out `[..., d]` after the projection; log_precision `[..., H]`; latent `[..., H, 2D]` before
+    the projection."""
 
     out: Tensor
     log_precision: Tensor
@@ -48,7 +49,7 @@ class ModeLinear(nn.Linear):
             _draw(self.recurrent_weight, scale)
 
     def of(self, mode: Mode) -> Tensor:
-        """Return the matrix `[d_out, d_in]` of a mode."""
+        """Return the matrix `[d_out, d_in]` for a mode."""
         return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
@@ -64,7 +65,7 @@ class ModeNorm(nn.RMSNorm):
             self.recurrent_weight = nn.Parameter(torch.ones(width))
 
     def of(self, mode: Mode) -> Tensor:
-        """Return the gains `[d]` of a mode."""
+        """Return the gains `[d]` for a mode."""
         return _weight_of(self, mode)
 
     def forward(self, x: Tensor, mode: Mode = "attention") -> Tensor:
@@ -76,23 +77,23 @@ def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
 
 
 def head_rates(config: LanguageModelConfig, zero_fraction: float | None = None) -> tuple[Tensor, Tensor]:
-    """Return frequencies `[H, D]` and initial decays `[H]`. `zero_fraction` replaces `zero_decay_fraction`."""
+    """Return the frequencies `[H, D]` and initial decays `[H]` of a configuration. `zero_fraction` replaces its
+    `zero_decay_fraction`."""
     sizes = config.n_heads, config.head_dim
     without_decay = config.zero_decay_fraction if zero_fraction is None else zero_fraction
     return frequencies(config.frequencies, *sizes), banded_decay(*sizes, config.damping, without_decay)
 
 
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
-    """Return a linear layer without bias, initialised for mixers."""
+    """Create a linear layer without bias, initialised for mixers."""
     linear = nn.Linear(d_in, d_out, bias=False)
     _draw(linear.weight, scale)
     return linear
 
 
 def _draw(weight: Tensor, scale: float) -> None:
-    """Sample a complex projection as 2D real rows. Rayleigh magnitudes and uniform phases are iid normal numbers (RFA
-    D.2).
-    """
+    """Sample the rows of a complex projection as 2D real rows. Rayleigh magnitudes and uniform phases give iid normal
+    numbers (RFA D.2)."""
     d_out, d_in = weight.shape
     nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
@@ -132,7 +133,7 @@ class ConfidenceGate(nn.Module):
 
 
 class TokenMixer(nn.Module):
-    """Base class with the projections d → 2D real dimensions per head → d.
+    """Base class of mixers, with projections from d to 2D real dimensions per head and back to d.
 
     `output_scale` scales the output projection. The default is 1 / √(2 · n_layers).
     """
@@ -155,7 +156,8 @@ class TokenMixer(nn.Module):
 
     @abstractmethod
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Mix a sequence `[B, N, d]` at positions 0 … N-1. Without `with_precision`, log_precision is arbitrary."""
+        """Mix a sequence `[B, N, d]` at positions 0 … N-1. Without `with_precision`, the values of log_precision are
+        arbitrary."""
 
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
@@ -171,12 +173,12 @@ class TokenMixer(nn.Module):
             The output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values, which the caller stores.
 
         Raises:
-            ValueError: The mixer does not support a cache.
+            ValueError: If the mixer does not support a cache.
         """
         raise ValueError(f"a {self.config.mixer} model attends to whole sequences and does not support a cache")
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project `[..., d]` to q, k, v `[..., H, 2D]`, at least float32."""
+        """Project `[..., d]` to q, k, v `[..., H, 2D]`, in float32 or higher precision."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
         wide = torch.promote_types(v.dtype, torch.float32)
@@ -195,27 +197,28 @@ class Pairs(NamedTuple):
 
     @property
     def is_visible(self) -> Tensor:
-        """Return the mask `[1 or B, n, M]` of valid keys up to the query's own."""
+        """Return the mask `[1 or B, n, M]` of the valid keys up to the token of each query."""
         index = torch.arange(self.keys.shape[1], device=self.keys.device)
         own = index[self.keys.shape[1] - self.queries.shape[1] :]
         is_causal = (index <= own[:, None])[None]
         return is_causal if self.key_valid is None else is_causal & self.key_valid[:, None]
 
     def lag(self, dtype: torch.dtype) -> Tensor:
-        """Return the lags `[1 or B, n, M]`, 0 for later keys."""
+        """Return the lags `[1 or B, n, M]`. They are 0 for later keys."""
         return (self.queries[:, :, None] - self.keys[:, None, :]).clamp_min(0).to(dtype)
 
 
 class PairMixer(TokenMixer):
-    """A mixer whose tokens read the keys and values of a whole sequence or of a cache."""
+    """Base class of mixers whose tokens attend to the keys and values of a whole sequence or of a cache."""
 
     @abstractmethod
     def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values `[B, n, H, 2D]` of tokens `[B, n, d]` at `positions` `[1 or B, n]`."""
+        """Return the queries, keys and values `[B, n, H, 2D]` of tokens `[B, n, d]` at `positions` `[1 or B, n]`."""
 
     @abstractmethod
     def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
-        """Return latents `[B, n, H, 2D]` and their log precision `[B, n, H]`, given rows of n queries and M keys."""
+        """Return the latents `[B, n, H, 2D]` and their log precision `[B, n, H]`, given the rows of n queries and M
+        keys."""
 
     def anchor_noise(self) -> Tensor:
         """Return gamma² of the heads `[H]`, which a latent sample adds to its variance (RFA C.5)."""
@@ -249,10 +252,10 @@ class PairMixer(TokenMixer):
 
 
 def token_mixer(config: LanguageModelConfig) -> TokenMixer:
-    """Return a new mixer for a configuration.
+    """Create a new mixer for a configuration.
 
     Raises:
-        ValueError: The mixer is not in the installed package.
+        ValueError: If the mixer is not in the installed package.
     """
     home, name = HOMES[config.mixer]
     try:
@@ -261,8 +264,8 @@ def token_mixer(config: LanguageModelConfig) -> TokenMixer:
         if error.name is None or not home.startswith(error.name):
             raise
         raise ValueError(
-            f"the mixer {config.mixer!r} is a system of the papers; {home} is in the repository, "
-            "not in the installed package"
+            f"the mixer {config.mixer!r} is a system of the papers, whose code in {home} is not part of the installed "
+            "package; use a checkout of the repository"
         ) from None
     made: TokenMixer = getattr(module, name)(config)
     return made

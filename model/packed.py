@@ -20,7 +20,7 @@ ALIGNMENT = 16
 
 
 class Packed:
-    """Uninitialised arrays in one device buffer and one host buffer.
+    """Uninitialised arrays that share one buffer on the device and one on the host.
 
     Args:
         fields: Type and shape of each array.
@@ -44,16 +44,16 @@ class Packed:
             self.arrays[name] = here.view(dtype).view(shape).numpy()
 
     def send(self) -> None:
-        """Copy from host to device asynchronously."""
+        """Copy the arrays from the host to the device asynchronously."""
         self._there.copy_(self._here, non_blocking=True)
 
     def fetch(self) -> None:
-        """Copy from device to host and wait."""
+        """Copy the arrays from the device to the host, and wait for the copy."""
         self._here.copy_(self._there)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return a copy on the device. The host does not wait for it."""
+    """Return a copy of the arrays on the device. The host does not wait for the copy."""
     packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
     packed.arrays["array"][...] = array
     packed.send()

@@ -1,4 +1,4 @@
-"""The GPU that a model runs on: the GPU of its tensors, or a simulated one.
+"""Determine the GPU that a model runs on: the GPU of its tensors, or a simulated one.
 
 Launch interceptors (`rfa.model.kernel_launches`) may treat CPU tensors as if they were on a GPU.
 """
@@ -16,7 +16,7 @@ _CAPABILITIES: list[tuple[int, int]] = []
 
 @contextmanager
 def simulated_gpu(capability: tuple[int, int]) -> Iterator[None]:
-    """Treat tensors on any device as if they were on a GPU with this compute capability."""
+    """Treat tensors on any device as if they were on a GPU with this compute capability, inside a context."""
     _CAPABILITIES.append(capability)
     try:
         yield
@@ -25,17 +25,17 @@ def simulated_gpu(capability: tuple[int, int]) -> Iterator[None]:
 
 
 def is_simulated() -> bool:
-    """Return whether launches are intercepted for a simulated GPU."""
+    """Return whether launches are currently intercepted for a simulated GPU."""
     return bool(_CAPABILITIES)
 
 
 def is_gpu(device: torch.device) -> bool:
-    """Return whether tensors on a device use GPU kernels."""
+    """Return whether tensors on a device are processed by GPU kernels."""
     return device.type == "cuda" or is_simulated()
 
 
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of the GPU, or (0, 0) without one."""
+    """Return the compute capability of the GPU, or (0, 0) if there is none."""
     if _CAPABILITIES:
         return _CAPABILITIES[-1]
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)

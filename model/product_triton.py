@@ -100,7 +100,7 @@ class Tile(NamedTuple):
         return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Return the grid. Columns vary first, because programs of the same rows share their input."""
+        """Return the grid of programs. Columns vary first, because programs of the same rows share their input."""
         return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 
@@ -273,9 +273,9 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Return the rows `[B, in]` for a product with this tile, and the norm to apply in it, or None.
+    """Return the rows `[B, in]` for a product with this tile, and the norm that is applied in it, or None.
 
-    For many rows, the norm is applied here.
+    If there are many rows, the norm is already applied here.
     """
     if not tile.is_of_many:
         return x, norm

@@ -1,9 +1,10 @@
-"""Process the next tokens of many decoder streams at once: prompt pieces of any length, and attention steps.
+"""Process the next tokens of many decoder streams at once: chunks of prompts of any length, and steps of the attention
+mode.
 
 On a GPU, the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`), and either
-fused paged attention (`attention.pages`) or the slot scan, with eight launches per layer. The bits of a stream do not
-depend on the other streams. On other devices, streams run one by one with `Decoder.extend` and `Decoder.prefill`, the
-reference. Use it under `torch.no_grad`.
+fused paged attention (`attention.pages`) or the slot scan, with eight launches per layer. The results of a stream do
+not depend on the other streams, bit for bit. On other devices, streams are processed one by one with `Decoder.extend`
+and `Decoder.prefill`, the reference. It must be used under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RaggedDecoder:
     """A decoder for many streams at once.
 
     Attributes:
-        attention_refusal, scan_refusal: Why the GPU kernels do not support the mode, or None if they do.
+        attention_refusal, scan_refusal: Reason why the GPU kernels do not support the mode, or None if they do.
         cache_dtype: Dtype of the pools of keys and values.
     """
 
@@ -72,16 +73,15 @@ class RaggedDecoder:
             noise: `[S, H, 2D]` for the last token of each stream.
 
         Returns:
-            The outputs of the last tokens, one row per stream.
+            The outputs of the last token of each stream, one row per stream.
         """
         return self.extend_and_check(ragged, pages, keys, values, noise)[0]
 
     def extend_and_check(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Process tokens as `extend` does. Also return `[S]` float32, 1 if all new keys and values of a stream are
-        finite, else 0.
-        """
+        """Process tokens in the same way as `extend`. Also return `[S]` float32, which is 1 if all new keys and values
+        of a stream are finite and 0 otherwise."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
         totals = ragged.totals
@@ -112,7 +112,7 @@ class RaggedDecoder:
         return residual.finish_last(result.out, joint, last_tokens, is_turned=config.rotate_values)
 
     def write_batch(self, batch: PagedTokens, keys: Tensor, values: Tensor) -> Tensor:
-        """Write keys and values of prompt tokens to the pages, without outputs.
+        """Compute the keys and values of prompt tokens and write them to the pages, without computing outputs.
 
         Returns:
             `[L, S, H]` int32, 1 if some of the numbers are not finite, else 0.
@@ -125,7 +125,8 @@ class RaggedDecoder:
     def _keep(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, broken: Tensor
     ) -> tuple[_Residual, Tensor, Tensor]:
-        """Write keys and values. Return the residual stream, the joint product and the queries of the last layer."""
+        """Write keys and values to the pages. Return the residual stream, the joint product, and the queries of the
+        last layer."""
         from rfa.model.ragged_triton import Watch, arrange_for_pages
 
         config = self._decoder.config
@@ -171,7 +172,7 @@ class RaggedDecoder:
         return output, after_means, after_precisions
 
     def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and precisions after prompt tokens on the device, without outputs.
+        """Return the means and precisions after prompt tokens on the device, without computing outputs.
 
         Launches depend only on the numbers of tokens and streams, so a CUDA graph can capture them.
         """
@@ -181,9 +182,8 @@ class RaggedDecoder:
     def _scan(
         self, batch: SlotTokens, means: Tensor, precisions: Tensor
     ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
-        """Run up to the mixer of the last layer. Return residual stream, joint product, readout, means and
-        precisions.
-        """
+        """Process all layers up to the mixer of the last one. Return the residual stream, the joint product, the
+        readout, the means and the precisions."""
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
 
@@ -230,7 +230,7 @@ class RaggedDecoder:
 
 
 class _Residual:
-    """Residual stream of packed tokens, and the layers of a mode around their mixers."""
+    """Residual stream of packed tokens, and the layers of a mode without their mixers."""
 
     def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
@@ -250,7 +250,7 @@ class _Residual:
         return joint_product(self._x, self.layers[index])
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
-        """Finish a layer with the output of its mixer."""
+        """Complete a layer, given the output of its mixer."""
         from rfa.model.ragged_triton import leave_frame
 
         turn = self.turn if is_turned else None
@@ -264,7 +264,8 @@ class _Residual:
     def finish_last(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
-        """Return the outputs of the last tokens `[S]`, and `[S]` float32, 1 if the watched values are finite, else 0.
+        """Return the outputs of the last tokens `[S]`, and `[S]` float32, which is 1 if the watched values are finite
+        and 0 otherwise.
 
         Only these tokens go through the rest of the last layer.
         """
@@ -287,11 +288,12 @@ class _Residual:
 
 
 def _attention_refusal(decoder: Decoder) -> str | None:
-    """Return why the fused kernels do not support the attention of a decoder on its device, or None if they do."""
+    """Return the reason why the fused kernels do not support the attention of a decoder on its device, or None if they
+    do."""
     if not is_on_gpu(decoder.embedding):
-        return "it runs on a GPU"
+        return "it requires a GPU"
     if decoder.config.prior != "lyapunov":
-        return f"it runs prior 'lyapunov', got {decoder.config.prior!r}"
+        return f"it requires prior 'lyapunov', got {decoder.config.prior!r}"
     device, width = decoder.device, 2 * decoder.config.head_dim
     layers = decoder.stack("attention").layers
     refusals = (fused_refusal(device, decoder.dtype, width, dynamics=layer.dynamics) for layer in layers)
@@ -299,21 +301,21 @@ def _attention_refusal(decoder: Decoder) -> str | None:
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:
-    """Return why the GPU kernels do not support the slots of a decoder, or None if they do."""
+    """Return the reason why the GPU kernels do not support the memory slots of a decoder, or None if they do."""
     config, device = decoder.config, decoder.device
     heads, slots, width = config.n_heads, config.n_slots, 2 * config.head_dim
     if not slots:
-        return "it has no slots"
+        return "it does not support memory slots"
     means = torch.zeros(1, heads, slots, 2 * width, device=device)
     if not is_on_gpu(means):
-        return "it runs on a GPU"
+        return "it requires a GPU"
     vectors, gates = torch.zeros(1, 1, heads, width, device=device), torch.zeros(1, 1, heads, slots, device=device)
     tokens = SlotInputs(vectors, vectors, vectors, gates, gates)
     return triton_refusal(tokens, means, gates[0], SlotOptions(config.inner, config.innovation), with_gradients=False)
 
 
 def _each(ragged: Ragged) -> Sequence[Tensor]:
-    """Return the tokens of each stream."""
+    """Split packed tokens into the tokens of each stream."""
     return torch.from_numpy(ragged.tokens).to(ragged.device).split(ragged.counts)
 
 

@@ -1,4 +1,4 @@
-"""Packed tokens of many streams, arranged on the host for one copy to a device.
+"""Packed tokens of many streams, arranged on the host so that one copy transfers them to a device.
 
 A layout may include padding tokens and streams, for CUDA graphs of fixed size.
 """
@@ -51,7 +51,7 @@ class Ragged:
 
     @property
     def totals(self) -> list[int]:
-        """Number of keys of each stream, including the new tokens."""
+        """Number of keys of each stream, including those of the new tokens."""
         return [begin + count for begin, count in zip(self.begins, self.counts, strict=True)]
 
 
@@ -97,7 +97,7 @@ class PagedTokens:
 
 
 def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: Mapping[str, NDArray[Any]]) -> None:
-    """Write the fields of `PagedTokens` to the host arrays `to`.
+    """Fill the host arrays `to` with the fields of `PagedTokens`.
 
     The rest of the arrays is padding: streams of one token each, then tokens without a stream.
 
@@ -159,7 +159,7 @@ class SlotTokens:
 
 
 def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
-    """Write the fields of `SlotTokens` to the host arrays `to`.
+    """Fill the host arrays `to` with the fields of `SlotTokens`.
 
     Padding streams have no tokens. Padding tokens follow those of the first stream, which then has fewer than
     `longest`.
@@ -175,7 +175,7 @@ def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]])
 
 
 def _padding(tokens: int, streams: int) -> list[int]:
-    """Return token counts of padding streams, at most `tokens` in total."""
+    """Return the token counts of padding streams, which sum to at most `tokens`."""
     owned = min(tokens, streams)
     return [1] * owned + [0] * (streams - owned)
 

@@ -101,7 +101,7 @@ def power_of_two(size: int) -> int:
 
 
 class Watch(NamedTuple):
-    """Flags of values that are not finite.
+    """Flags that mark values that are not finite.
 
     streams `[T]` int64 contains the stream of each token (-1 for none), and broken `[S, H]` int32 the flags, initially
     0.
@@ -206,7 +206,7 @@ def leave_frame_kernel(
 
 
 class LastTokens(NamedTuple):
-    """The last tokens of S streams in the last layer, and their outputs.
+    """Last tokens of S streams in the last layer, and buffers for their outputs.
 
     Attributes:
         places: Indices of the tokens among the T tokens, `[S]` int64.

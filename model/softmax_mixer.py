@@ -23,12 +23,12 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 
 def rotary_frequencies(n_heads: int, complex_dims: int, base: float = 10000.0) -> Tensor:
-    """Return RoPE frequencies base^{-n/D} of every head, `[H, D]`."""
+    """Return the RoPE frequencies base^{-n/D} of every head, `[H, D]`."""
     return (base ** (-torch.arange(complex_dims, dtype=torch.float64) / complex_dims)).repeat(n_heads, 1)
 
 
 def alibi_slopes(n_heads: int) -> Tensor:
-    """Return 2^{-8h/H}, h = 1 … H, `[H]` (Press et al. 2022)."""
+    """Return the slopes 2^{-8h/H}, h = 1 … H, `[H]` (Press et al. 2022)."""
     return 2.0 ** (-8.0 * torch.arange(1, n_heads + 1, dtype=torch.float64) / n_heads)
 
 
@@ -61,7 +61,8 @@ class SoftmaxMixer(PairMixer):
         return latent, latent.new_zeros(latent.shape[:-1])
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs) -> Tensor:
-        """Attend with queries, keys and values `[B, H, n or M, 2D]`. Positions are encoded in q and k."""
+        """Compute attention with queries, keys and values `[B, H, n or M, 2D]`. Positions are already encoded in q and
+        k."""
         if self.config.distance_bias == "none" and pairs.key_valid is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         with without_autocast(q.device):

@@ -22,7 +22,7 @@ State = dict[str, Tensor]
 
 
 class Token(NamedTuple):
-    """One observation of every stream.
+    """One observation of each of B streams.
 
     Args:
         value: `[B, P]`.
@@ -38,7 +38,7 @@ class Token(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Earlier observations for attention.
+    """Earlier observations that attention uses.
 
     Args:
         rows: `[B, C, …]` by name, from earlier calls.
@@ -58,7 +58,7 @@ class FilterOutput(NamedTuple):
         mean, covariance: State after the observation, `[P]` and `[P, P]`.
         precision: P / trace(covariance).
         weight: Robust weight of the observation.
-        innovation, innovation_covariance: `[P]` (0 if missing) and `[P, P]`.
+        innovation, innovation_covariance: Innovation `[P]` (0 if missing) and its covariance `[P, P]`.
         log_likelihood: Log likelihood of the observation.
         transition, predicted_mean, predicted_covariance, state_mean, state_covariance: For smoothing, in state
             coordinates: `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.
@@ -80,7 +80,8 @@ class FilterOutput(NamedTuple):
 
 
 class StateFilter(nn.Module):
-    """Base class of filters. `step` and `attend` process one observation of every stream, `forward` sequences."""
+    """Base class of filters. `step` and `attend` process one observation of every stream, and `forward` processes
+    sequences."""
 
     observation_size: int
     inner: int
@@ -100,39 +101,40 @@ class StateFilter(nn.Module):
 
     @abstractmethod
     def drift(self) -> Drift:
-        """Return the eigenpairs, or blocks, of the dynamics."""
+        """Return the eigenpairs, or blocks, of the drift matrix."""
 
     @abstractmethod
     def sensor(self) -> Sensor:
-        """Return the observation matrix, offset and nominal noise."""
+        """Return the observation matrix, the offset and the nominal noise."""
 
     @abstractmethod
     def robustness(self) -> Robustness:
-        """Return the weight rule and predictive density."""
+        """Return the weight rule and the parameters of the predictive density."""
 
     @abstractmethod
     def init_state(self, batch: int) -> State:
-        """Return the state before the first observation."""
+        """Return the state of a stream before its first observation."""
 
     @abstractmethod
     def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
-        """Process one observation and return the output and the next state."""
+        """Process one observation with the recurrence. Return the output and the next state."""
 
     @abstractmethod
     def attend(self, token: Token, state: State, past: Past) -> tuple[FilterOutput, State, State]:
         """Process one observation with exact attention over the earlier ones.
 
         Returns:
-            The output, the next state, from which `step` can continue, and the row `[B, …]` of this observation.
+            The output, the next state, from which `step` can continue, and the cache row `[B, …]` of this observation.
         """
 
     def takes_passes(self) -> bool:
-        """Return whether `step` and `attend` accept the number of passes `[B]` of each observation, 1 to `inner`."""
+        """Return whether `step` and `attend` accept the number of passes `[B]` for each observation, from 1 to
+        `inner`."""
         return False
 
     @abstractmethod
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of a cache row."""
+        """Return the names and shapes of a cache row."""
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return F, Q(dt), and the mean and covariance before the observation."""
@@ -159,12 +161,12 @@ class StateFilter(nn.Module):
         )
 
     def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
-        """Return the factors on process and measurement covariance after `state`, `[B]` each."""
+        """Return the factors on the process and measurement covariance after `state`, `[B]` each."""
         one = torch.ones_like(state["mean"][..., 0])
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Forecast observations at `horizon` `[F]` or `[B, F]` after the state.
+        """Forecast observations at a `horizon` `[F]` or `[B, F]` after the state.
 
         Returns mean `[B, F, P]` and covariance `[B, F, P, P]`.
         """
@@ -185,7 +187,8 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> Iterator[tuple[FilterOutput, State]]:
-        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode, yielding each output and state.
+        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode, and yield each output and
+        state.
 
         An initial state must contain the time of its last observation in `state["time"]`, `[B]` float64.
         """
@@ -218,9 +221,8 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> tuple[FilterOutput, State]:
-        """Run `walk` to the end. Return the outputs `[B, N, …]` and the final state, from which filtering can
-        continue.
-        """
+        """Filter whole sequences with `walk`. Return the outputs `[B, N, …]` and the final state, from which filtering
+        can continue."""
         outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}

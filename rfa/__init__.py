@@ -1,8 +1,8 @@
-"""Robust Filter Attention: attention that is state estimation, its recurrent twins, and the server.
+"""Robust Filter Attention: attention that estimates states, its recurrent form, and a server.
 
 Names are imported on first use. `filter`, `filter_table`, `filter_batches`, `forecast`, `detect`, `backtest`, `Stream`
-and `Streams` come with `pip install rfa-server`, `fit` with `rfa-server[fit]`; the others need torch: `rfa-server[gpu]` or
-`rfa-server[train]`.
+and `Streams` come with `pip install rfa-server`, `fit` with `rfa-server[fit]`; all other names need torch, which
+`rfa-server[gpu]` or `rfa-server[train]` installs.
 """
 
 from importlib import import_module
@@ -79,9 +79,11 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if name == "fit" and error.name in FIT_PACKAGES:
-            raise ImportError(f"rfa.fit needs {error.name}: pip install 'rfa-server[fit]'") from None
+            raise ImportError(f"rfa.fit needs {error.name}; install it with pip install 'rfa-server[fit]'") from None
         if error.name != "torch":
             raise
-        raise ImportError(f"rfa.{name} needs torch: pip install 'rfa-server[train]', or 'rfa-server[gpu]'") from None
+        raise ImportError(
+            f"rfa.{name} needs torch; install it with pip install 'rfa-server[train]' or 'rfa-server[gpu]'"
+        ) from None
     globals()[name] = value
     return value

@@ -1,4 +1,4 @@
-"""`python -m rfa` is `rfa`."""
+"""Entry point of `python -m rfa`, which is the same as the command `rfa`."""
 
 from rfa.cli.main import app
 

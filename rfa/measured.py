@@ -1,4 +1,4 @@
-"""Commit and hardware of a measurement, and the files of results."""
+"""Recording of the commit and hardware of a measurement, and writing of result files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = HOME / "results"
 
 
 def git_commit() -> str | None:
-    """The commit of this code, with a mark if the working tree has changes; None outside a checkout."""
+    """Return the commit of this code. It is marked if the working tree has changes, and None outside a checkout."""
     if not (HOME / ".git").exists():  # installed, perhaps somewhere inside a repository of somebody else
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
@@ -27,7 +27,7 @@ def git_commit() -> str | None:
 
 
 def hardware() -> dict[str, str | int]:
-    """CPU, usable cores, system and date of a measurement."""
+    """Return the CPU, the number of usable cores, the operating system and the date of a measurement."""
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -38,18 +38,18 @@ def hardware() -> dict[str, str | int]:
 
 
 def origin(command: str) -> dict[str, Any]:
-    """Where figures come from: the commit, the hardware with the date, and the command that measures them."""
+    """Return the origin of a measurement: the commit, the hardware with the date, and the command that was run."""
     return {"commit": git_commit(), "hardware": hardware(), "command": command}
 
 
 def write_result(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document of figures as JSON, atomically.
+    """Write a dictionary of figures as JSON, atomically.
 
     Raises:
-        ValueError: a figure is not finite, for which JSON has no word, or the path is that of a folder or device.
+        ValueError: If a figure is not finite, which JSON cannot represent, or the path is a directory or device.
     """
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a file that can be overwritten")
+        raise ValueError(f"{path} exists and cannot be overwritten, because it is not a regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""Run a model on numbers or tokens, without torch."""
+"""Run models on numbers or tokens, without torch."""
 
 from rfa.runtime.processor import set_target
 

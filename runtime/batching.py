@@ -1,4 +1,4 @@
-"""Batch sizes at which the results of a row do not depend on the other rows.
+"""Batch sizes for which the results of a row do not depend on the other rows of the batch.
 
 A matrix product chooses its kernel by the number of rows, and kernels sum in different orders, so the last bits of a
 row depend on the batch size. Which sizes agree depends on the processor. They are determined when a model is loaded,
@@ -17,32 +17,33 @@ ROTATIONS = (0, 1, 5)
 
 
 class BatchSizes:
-    """Ascending sizes to which the batches of a model are padded."""
+    """Sizes, in ascending order, to which the batches of a model are padded."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sorted(sizes))
 
     def padded(self, rows: int) -> int:
-        """Return the smallest size that holds `rows`.
+        """Return the smallest batch size that is at least `rows`.
 
         Raises:
-            ValueError: No size is large enough.
+            ValueError: If no size is large enough.
         """
         for size in self.sizes:
             if size >= rows:
                 return size
-        raise ValueError(f"a batch has {rows} rows, but the model was loaded for {self.sizes[-1]}")
+        raise ValueError(f"a batch contains {rows} rows, but the model was loaded for at most {self.sizes[-1]}")
 
 
 def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes:
-    """Return the candidates at which every row has the same bits as in the largest batch, at any position.
+    """Return the candidate sizes for which every row has the same result, bit for bit, as in the largest batch, at any
+    position.
 
     The largest size is the first candidate that holds all rows and gives the same bits at all positions. Some
     candidates do not, because some kernels sum an odd last row in another order. If no candidate qualifies, all batches
     are padded to one size.
 
     Args:
-        run: Returns the outputs of the model for the given rows of a fixed example input.
+        run: Function that returns the outputs of the model for the given rows of a fixed example input.
         candidates: Sizes to try.
         rows: Maximum number of rows per batch.
     """

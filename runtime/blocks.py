@@ -1,6 +1,5 @@
-"""Long lists of a reply, produced block by block, because encoding them at once would hold the interpreter lock and
-memory.
-"""
+"""Long lists in a reply, which are produced block by block. Encoding them at once would hold the interpreter lock and
+use much memory."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ class Blocks(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[list[Any]]:
-        """Yield the items in order, in non-empty lists of at most about PIECE_NUMBERS numbers."""
+        """Yield the items in order, as non-empty lists with at most about PIECE_NUMBERS numbers."""
 
     @property
     def is_short(self) -> bool:
-        """Return whether there is at most one block."""
+        """Return whether the list consists of at most one block."""
         return False

@@ -1,4 +1,4 @@
-"""Choices that callers make by name."""
+"""Names of the choices that callers can make."""
 
 from __future__ import annotations
 

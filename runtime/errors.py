@@ -8,10 +8,10 @@ from __future__ import annotations
 
 
 class InvalidInput(ValueError):
-    """An argument, an observation or a state is invalid for the model.
+    """Raised if an argument, an observation or a state is not valid for the model.
 
     Attributes:
-        message: Names the field and what was expected.
+        message: Text that names the field and what was expected.
         param: Path of the field, such as `observations[3][0]`, or None if no single field is at fault.
         code: Precise reason, such as `shape_mismatch`.
     """
@@ -24,10 +24,10 @@ class InvalidInput(ValueError):
 
 
 class RefusedRow(InvalidInput):
-    """A live stream rejects a row. The stream does not change and can continue.
+    """Raised if a live stream rejects a row. The stream is not changed and can continue.
 
     Attributes:
-        index: Position among the rows given to this stream, from 0.
+        index: Position among the rows passed to this stream, counted from 0.
         t: Time of the row, or None if it is invalid.
     """
 
@@ -38,17 +38,18 @@ class RefusedRow(InvalidInput):
 
 
 def not_monotonic(param: str) -> InvalidInput:
-    """Return the error for a row whose time is before that of the previous row. `param` is the field of its time."""
-    message = f"{param} must not be smaller than the time before it"
+    """Return the error for a row whose time is before that of the previous row. `param` is the name of its time
+    field."""
+    message = f"{param} must not be smaller than the previous time"
     return InvalidInput(message, param=param, code="time_not_monotonic")
 
 
 class CapacityError(RuntimeError):
-    """Memory of the device is exhausted at the moment. The same call may succeed later.
+    """Raised if the memory of the device is currently exhausted. The same call may succeed later.
 
     Attributes:
-        message: The capacity that is exhausted.
-        retry_after_seconds: Time to wait before another try.
+        message: Text that names the capacity that is exhausted.
+        retry_after_seconds: Seconds to wait before the next attempt.
     """
 
     def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
@@ -58,10 +59,10 @@ class CapacityError(RuntimeError):
 
 
 class UnsupportedError(ValueError):
-    """The bundle cannot run on the chosen device or runtime. The message says what to change."""
+    """Raised if the selected device or runtime does not support the bundle. The message states what to change."""
 
 
 def invalid_state() -> InvalidInput:
-    """Return the error for an invalid state. Its message is constant, because a reason could help a forger."""
+    """Return the error for an invalid state. Its message is always the same, because a reason could help a forger."""
     message = "state: not a state that this server issued for this model and API key, or it has expired."
     return InvalidInput(message, param="state", code="state_invalid")

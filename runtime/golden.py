@@ -1,4 +1,4 @@
-"""Run the golden outputs of a bundle on a runtime that does not use the graphs of the bundle."""
+"""Run the golden outputs of a bundle on a runtime that does not use its graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 
 
 class Recurrent(Protocol):
-    """The methods of a runtime that golden cases use."""
+    """Methods of a runtime that golden cases use."""
 
     pool: StatePool
     initial: dict[str, Array]
@@ -26,7 +26,7 @@ class Recurrent(Protocol):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process a piece of a prompt in each of B streams and return the outputs of the last tokens."""
+        """Process a chunk of a prompt in each of B streams, and return the outputs of the last tokens."""
 
 
 def reproduce(
@@ -40,7 +40,7 @@ def reproduce(
         golden: Cases to run. Default: those of the bundle.
 
     Raises:
-        BundleError: An output differs by more than the tolerance of its case.
+        BundleError: If an output differs by more than the tolerance of its case.
     """
     sessions = {
         "step": RecurrentSession(runtime, "step"),
@@ -55,7 +55,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class RecurrentSession:
-    """The graph "step" or "prefill" with a batch size of one. See `rfa.runtime.bundle.golden.Session`."""
+    """Session for the graph "step" or "prefill" with a batch size of one. See `rfa.runtime.bundle.golden.Session`."""
 
     runtime: Recurrent
     graph: str
@@ -83,6 +83,6 @@ class RecurrentSession:
 
 @dataclass(frozen=True)
 class Named:
-    """An output of a session."""
+    """Name of an output of a session."""
 
     name: str

@@ -51,7 +51,7 @@ class RaisedAlarm:
 
 @dataclass
 class Incident:
-    """Alarms that belong together. The peak is the rarest alarm.
+    """Alarms that belong together. The peak is the rarest of them.
 
     Attributes:
         index: Position of the first alarm.
@@ -77,7 +77,7 @@ class Incident:
 
 @dataclass
 class FilterStep:
-    """The state in observation units after one observation."""
+    """State after one observation, in units of the observation."""
 
     index: int
     t: float
@@ -98,14 +98,14 @@ class FilterStep:
 
 @dataclass
 class WeightedStep(FilterStep):
-    """A step with the weights of the experts by name, for each horizon and each component."""
+    """Step with the weights of the models in the mixture by name, for each horizon and component."""
 
     weights: dict[str, list[list[float]]] | None
 
 
 @dataclass
 class LateStep(WeightedStep):
-    """The step of a late row, as if all rows had been processed in the order of time."""
+    """Step of a late row, as if all rows had been processed in the order of time."""
 
     late: bool
     recomputed: int
@@ -113,7 +113,7 @@ class LateStep(WeightedStep):
 
 @dataclass(frozen=True)
 class SmoothedStep:
-    """The state at an observation, given later observations too."""
+    """Smoothed state at one observation, which also uses later observations."""
 
     index: int
     t: float
@@ -169,7 +169,7 @@ class ForecastChecks:
 
 @dataclass(frozen=True)
 class FilterWarning:
-    """A reason not to trust a result."""
+    """Warning about a result, with the reason not to trust it."""
 
     code: WarningCode
     horizon: float | None
@@ -179,7 +179,7 @@ class FilterWarning:
 
 @dataclass(frozen=True)
 class GpuKernels:
-    """Origin of the kernels that a language model launched on a GPU while it was loaded."""
+    """Origin of the GPU kernels that a language model used while it was loaded."""
 
     stored: tuple[str, ...]
     compiled: tuple[str, ...]
@@ -188,7 +188,7 @@ class GpuKernels:
 
 @dataclass(frozen=True)
 class LongSeries:
-    """Device on which a filter computes long pieces of a series, on a machine with a GPU."""
+    """Device for long parts of a series, on a machine with a GPU."""
 
     device: str
     tokens: int | None

@@ -1,4 +1,4 @@
-"""Number of reweighting passes K of a filter, as requests may choose it.
+"""Number of reweighting passes K of a filter, which requests may choose.
 
 The robust weight of an observation is found in K passes (docs/MATH.md §4). Requests may choose fewer passes for linear
 filters with the capped rule. The deep filter was trained with a fixed number, and the other rules use one pass.
@@ -20,12 +20,12 @@ class PassesRange(NamedTuple):
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """Return the passes of a bundle of kind "filter"."""
+        """Return the range of passes of a filter bundle."""
         return cls(*bundle.filter.passes)
 
     @property
     def are_chosen(self) -> bool:
-        """Whether requests may choose the number."""
+        """Whether requests may choose the number of passes."""
         return self.least < self.most
 
     def checked(self, passes: int | None, name: str) -> int:
@@ -35,7 +35,7 @@ class PassesRange(NamedTuple):
             name: Name of the model, for the message.
 
         Raises:
-            InvalidInput: The number is not allowed. The message names the field.
+            InvalidInput: If the number is not allowed. The message names the field.
         """
         if passes is None:
             return self.most

@@ -1,4 +1,4 @@
-"""Slots of model state for many streams: one array per field, whose rows are reused.
+"""Pool slots for the model state of many streams: one array per field, whose rows are reused.
 
 A slot is one row of every array. Its owner has a handle, (row, generation). The generation changes when a slot is
 acquired or released, so a handle of a released slot raises an error and cannot read the state of another stream. Rows
@@ -37,22 +37,22 @@ class StateField(NamedTuple):
 
 
 class PoolSlot(NamedTuple):
-    """Handle of an acquired slot. Odd generations are in use."""
+    """Handle of an acquired pool slot. A slot in use has an odd generation."""
 
     row: int
     generation: int
 
 
 class PoolFull(RuntimeError):
-    """All slots are in use."""
+    """Raised if all slots are in use."""
 
 
 class StaleSlot(RuntimeError):
-    """The slot of this handle was released."""
+    """Raised if the slot of a handle was released."""
 
 
 class StatePool:
-    """Slots for the state of streams.
+    """Pool of slots for the state of streams.
 
     Args:
         fields: Fields of a slot.
@@ -83,14 +83,14 @@ class StatePool:
 
     @property
     def touched_bytes(self) -> int:
-        """Upper bound on the main memory of all slots that were ever used, in bytes."""
+        """Upper bound on the main memory of all slots that have been used, in bytes."""
         return self._untouched * self.host_bytes_per_slot
 
     def acquire(self) -> PoolSlot:
-        """Return a zeroed slot.
+        """Reserve a slot, which contains zeros.
 
         Raises:
-            PoolFull: All slots are in use.
+            PoolFull: If all slots are in use.
         """
         with self._lock:
             if self._free_count:
@@ -101,15 +101,15 @@ class StatePool:
                 row = self._untouched
                 self._untouched += 1
             else:
-                raise PoolFull(f"all {self.capacity} slots of state are in use")
+                raise PoolFull(f"all {self.capacity} pool slots are in use")
             self._generations[row] += 1
             return PoolSlot(row, int(self._generations[row]))
 
     def release(self, slot: PoolSlot) -> None:
-        """Zero a slot and free it.
+        """Set a slot to zero and release it.
 
         Raises:
-            StaleSlot: The slot was already released.
+            StaleSlot: If the slot was already released.
         """
         with self._lock:
             self._check(slot)
@@ -122,16 +122,16 @@ class StatePool:
         """Return the row numbers of these slots, which index `arrays`.
 
         Raises:
-            StaleSlot: A slot was released.
-            ValueError: A slot occurs twice. Its results would overwrite each other.
+            StaleSlot: If a slot was released.
+            ValueError: If a slot occurs twice. Its results would overwrite each other.
         """
         handles = np.fromiter(itertools.chain.from_iterable(slots), np.int64, 2 * len(slots)).reshape(-1, 2)
         rows = np.ascontiguousarray(handles[:, 0])
         is_current = self._generations[rows] == handles[:, 1]
         if not is_current.all():
-            raise StaleSlot(f"slot {slots[int(np.argmin(is_current))]} was released")
+            raise StaleSlot(f"slot {slots[int(np.argmin(is_current))]} was already released")
         if len(set(slots)) != len(slots):
-            raise ValueError("a slot occurs twice in one batch")
+            raise ValueError("a slot occurs twice in the same batch")
         return rows
 
     def are_current(self, rows: Array, generations: Array) -> Array:
@@ -144,7 +144,7 @@ class StatePool:
         """Return copies of the fields of a slot.
 
         Raises:
-            StaleSlot: The slot was released.
+            StaleSlot: If the slot was released.
         """
         self._check(slot)
         return {name: array[slot.row].copy() for name, array in self.arrays.items()}
@@ -153,7 +153,7 @@ class StatePool:
         """Set some fields of a slot.
 
         Raises:
-            StaleSlot: The slot was released.
+            StaleSlot: If the slot was released.
         """
         self._check(slot)
         for name, value in values.items():
@@ -163,7 +163,7 @@ class StatePool:
         """Copy the fields of a slot to another slot.
 
         Raises:
-            StaleSlot: A slot was released.
+            StaleSlot: If a slot was released.
         """
         self._check(source)
         self._check(target)
@@ -172,7 +172,7 @@ class StatePool:
 
     def _check(self, slot: PoolSlot) -> None:
         if self._generations[slot.row] != slot.generation:
-            raise StaleSlot(f"slot {slot} was released")
+            raise StaleSlot(f"slot {slot} was already released")
 
     def _clear(self, row: int) -> None:
         for rows in self._fields.values():
@@ -180,7 +180,7 @@ class StatePool:
 
 
 class _FieldRows:
-    """Array of a field, in separate pages.
+    """Array for one field, in separate memory pages.
 
     Args:
         capacity: Number of rows.
@@ -196,7 +196,7 @@ class _FieldRows:
         self._stride = self.array.strides[0] if capacity else 0
 
     def clear(self, row: int) -> None:
-        """Zero a row, and return its whole pages to the system if the row is large."""
+        """Set a row to zero. If the row is large, its memory pages are returned to the operating system."""
         begin, end = row * self._stride, (row + 1) * self._stride
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if not IS_LINUX or last - first < RETURN_PAGES_BYTES:
@@ -208,8 +208,8 @@ class _FieldRows:
 
 
 class DoubleBufferedPool(StatePool):
-    """Slots of two rows each: one holds the state, and the next state is written to the other. Subclasses own the
-    arrays.
+    """Pool whose slots have two rows each: one contains the state, and the next state is written to the other.
+    Subclasses own the arrays.
 
     `swap` makes the next state the current one. A next state that is discarded, because it is not finite or its batch
     failed, has therefore not overwritten the state.
@@ -223,13 +223,13 @@ class DoubleBufferedPool(StatePool):
         super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
 
     def current_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return the rows that hold the states of these slots. Raises the errors of `rows`."""
+        """Return the rows that contain the states of these slots. It raises the same errors as `rows`."""
         rows = self.rows(slots)
         current: Array = 2 * rows + self.arrays["half"][rows]
         return current
 
     def next_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return the rows for the next states of these slots. Raises the errors of `rows`."""
+        """Return the rows for the next states of these slots. It raises the same errors as `rows`."""
         following: Array = self.current_rows(slots) ^ 1
         return following
 
@@ -237,7 +237,7 @@ class DoubleBufferedPool(StatePool):
         """Make the next state of a slot the current one.
 
         Raises:
-            StaleSlot: The slot was released.
+            StaleSlot: If the slot was released.
         """
         self._check(slot)
         self.arrays["half"][slot.row] ^= 1

@@ -1,4 +1,4 @@
-"""Instruction set for which CPU kernels are compiled, the same on every machine.
+"""Instruction set for which CPU kernels are compiled. It is the same on every machine.
 
 The target is x86-64-v3 (AVX2 and FMA, processors since 2013) on x86, and `generic` elsewhere. With a fixed target, all
 machines compute the same bits and can share a kernel cache. It costs no measurable speed, because loops over few lanes

@@ -1,4 +1,4 @@
-"""The ASGI application with its routes, middleware and error handlers."""
+"""ASGI application with its routes, middleware and error handlers."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
 from rfa.service.validation import validation_failure
 
-NO_SUCH_PATH = "There is no such path; /openapi.json lists them."
+NO_SUCH_PATH = "This path does not exist; /openapi.json lists all paths."
 # FastAPI's telemetry would export invalid bodies and the messages of exceptions.
 NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 
 
 def create_app(settings: Settings | None = None, load: Callable[[Settings], Models] = load_models) -> FastAPI:
-    """Return the ASGI application.
+    """Create the ASGI application.
 
     Args:
         settings: The default is `Settings()`, which reads the `RFA_*` environment variables.
-        load: Opens the models at startup. Tests pass small models.
+        load: Function that opens the models at startup. Tests pass small models.
     """
     settings = settings or Settings()
     tracing = open_tracing(settings)
@@ -147,7 +147,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracing: Tracing | None) -
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reject a path without a route. Starlette would reject a WebSocket without an error document."""
+    """Reject a request for a path without a route. Starlette would reject a WebSocket without an error document."""
     if scope["type"] != "websocket":
         raise HTTPException(404)
     await refuse_early(NotFound(NO_SUCH_PATH), scope, receive, send)
@@ -158,18 +158,18 @@ async def _handle_named_error(request: Request, error: Exception) -> Response:
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:
-    """Convert the router's errors 404 and 405."""
+    """Convert the errors 404 and 405 of the router."""
     status = getattr(error, "status_code", 500)
     if status == 404:
         return error_response(NotFound(NO_SUCH_PATH))
     if status == 405:
         allow = ", ".join(_methods_of_path(request))
-        return error_response(MethodNotAllowed(f"This path accepts {allow}.", allow=allow))
-    return error_response(InvalidRequest("The request cannot be read."))
+        return error_response(MethodNotAllowed(f"This path supports only {allow}.", allow=allow))
+    return error_response(InvalidRequest("The request cannot be parsed."))
 
 
 def _methods_of_path(request: Request) -> list[str]:
-    """Return the methods of all routes with this path. The router only reports the methods of the first route."""
+    """Return the methods of all routes with this path. The router reports only the methods of the first route."""
     routes = request.app.router.routes
     return [
         method

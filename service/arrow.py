@@ -1,8 +1,9 @@
 """Arrow streams as an alternative to JSON, for columns of numbers in requests and replies
 (`application/vnd.apache.arrow.stream`).
 
-The query holds the other fields of the JSON body, and the same model validates them. Messages are checked before they
-are decoded. Compressed messages are rejected, because they could unpack to any size. pyarrow checks the rest.
+The query string contains the other fields of the JSON body, and the same model validates them. Messages are checked
+before they are decoded. Compressed messages are rejected, because they could unpack to any size. pyarrow checks the
+rest.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ ARROW_BODY: Final = {
     "schema": {
         "type": "string",
         "format": "binary",
-        "description": "Uncompressed record batches with one column of numbers per component, in order. A time "
-        "column is optional; it has timestamps or is named times, time, timestamp or t. The "
-        "query has the other fields of the JSON body, as in `?model=metrics&levels=0.5,0.9`. "
-        "With `by`, the rows belong to many series and are in the order of each series. A text "
-        "column `state` continues a series from that state.",
+        "description": (
+            "Uncompressed record batches with one column of numbers per component, in the order of the components. A "
+            "time column is optional; it contains timestamps or is named times, time, timestamp or t. The query "
+            "parameters are the other fields of the JSON body, as in `?model=metrics&levels=0.5,0.9`. With `by`, the "
+            "rows belong to many series and must be in order within each series. A text column `state` continues a "
+            "series from that state."
+        ),
     }
 }
 # Names of the time column. Timestamps become seconds since 1970.
@@ -52,8 +55,10 @@ BY_PARAMETER: Final = {
     "required": False,
     "schema": {"type": "string"},
     "example": "sensor",
-    "description": "for an Arrow stream, the key columns that identify its series, separated by commas; keys "
-    "are texts, integers, booleans or dates",
+    "description": (
+        "names of the key columns that identify the series of an Arrow stream, separated by commas. Keys are texts, "
+        "integers, booleans or dates"
+    ),
 }
 NUMBER_BYTES: Final = 8
 # Memory in bytes per row while rows are grouped, for key codes and order.
@@ -70,12 +75,12 @@ STATE: Final = "state"
 
 
 def request_is_arrow(request: Request) -> bool:
-    """Return whether body and reply are Arrow streams."""
+    """Return whether the body and the reply of a request are Arrow streams."""
     return request.headers.get("content-type", "").split(";")[0].strip().lower() == ARROW
 
 
 class ArrowRoute(StrictJSONRoute):
-    """A route that accepts JSON, or an Arrow stream with a query."""
+    """Route that accepts JSON, or an Arrow stream with a query string."""
 
     def limits(self, settings: LimitSettings) -> BodyLimits:
         return BodyLimits(settings.max_series_bytes, series_limits(settings))
@@ -99,7 +104,7 @@ class ArrowRoute(StrictJSONRoute):
 
 
 async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
-    """Return the body as a document. `keys_of` then returns the keys of a body in long format."""
+    """Return the body as a document of fields. After that, `keys_of` returns the keys of a body in long format."""
     lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
         body = await reader.read_bytes(settings.max_body_bytes)
@@ -120,11 +125,12 @@ def keys_of(request: Request) -> Keys | None:
 
 
 def check_apart(keys: Keys, columns: Collection[str]) -> None:
-    """Raise InvalidRequest if a key has the name of a column of the reply."""
+    """Raise InvalidRequest if a key column has the same name as a column of the reply."""
     for name in keys.columns:
         if name in columns:
             message = (
-                f"by must not name {name}, which is a column of the reply; rename the column, or request other `fields`"
+                f"by must not name {name}, which is also a column of the reply; rename the column, or select other "
+                "`fields`"
             )
             raise InvalidRequest(message, param=BY, code="no_key")
 
@@ -132,16 +138,17 @@ def check_apart(keys: Keys, columns: Collection[str]) -> None:
 def _keys_asked(request: Request) -> list[str]:
     asked = request.query_params.getlist(BY)
     if len(asked) > 1:
-        raise InvalidRequest(f"the query has {BY} twice.", param=BY, code="duplicate")
+        raise InvalidRequest(f"the query contains {BY} twice; remove one of them.", param=BY, code="duplicate")
     return [name for text in asked for name in text.split(",")]
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query as fields of the document. Numbers and words are written as in JSON, and lists with commas."""
+    """Return the query parameters as fields of the document. Numbers and words are written as in JSON, and lists with
+    commas."""
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
-            place = "given twice in the query" if name in options else "given both in the query and in the body"
+            place = "it is set twice in the query" if name in options else "it is set both in the query and in the body"
             raise InvalidRequest(f"{name} is {place}.", param=name, code="duplicate")
         if name in LISTS:
             options[name] = [_value(part) for part in text.split(",")]
@@ -158,10 +165,11 @@ def _value(text: str) -> Any:
 
 
 def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str, Any]:
-    """Return `values`, and `times` if there is a time column, as float64 arrays. NaN marks a missing value.
+    """Return the columns of an Arrow stream as `values` and, if there is a time column, `times`. Both are float64, and
+    NaN marks a missing value.
 
     Args:
-        lease: grows by the memory of the arrays.
+        lease: memory lease, which grows by the memory of the arrays.
 
     Raises:
         InvalidRequest: If the body is not an Arrow stream of numbers, or has too many.
@@ -178,13 +186,13 @@ def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str
 
 
 def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease: Lease) -> tuple[dict[str, Any], Keys]:
-    """Return `series` of a table in long format and their keys. The series are named "0", "1", …, each as in
-    `decode_arrow`.
+    """Return the series of a table in long format, and their keys. The series are named "0", "1", …, and each has the
+    form returned by `decode_arrow`.
 
     The first non-null value of a text column `state` continues a series.
 
     Args:
-        lease: grows by the memory of the series.
+        lease: memory lease, which grows by the memory of the series.
 
     Raises:
         InvalidRequest: If the body is not an Arrow stream of numbers and keys, or has too many.
@@ -193,11 +201,11 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
     table = _read_table(body)
     names = [name for name in table.column_names if name not in by]
     if len(by) > MOST_KEYS or len(names) + len(by) != table.num_columns or RESERVED & set(by):
-        message = f"by must name 1 to {MOST_KEYS} columns of the body other than {', '.join(sorted(RESERVED))}"
+        message = f"by must name 1 to {MOST_KEYS} columns of the body, and none of {', '.join(sorted(RESERVED))}"
         raise InvalidRequest(message, param=BY, code="no_key")
     if not 0 < table.num_rows <= settings.max_arrow_observations:
         limit = settings.max_arrow_observations
-        raise InvalidRequest(f"The body must have 1 to {limit} rows on this server.", code="too_large")
+        raise InvalidRequest(f"The body must contain 1 to {limit} rows on this server.", code="too_large")
     values_bytes = NUMBER_BYTES * table.num_rows * len(names)
     hold(lease, 2 * values_bytes + GROUPING_BYTES * table.num_rows)
     keys, groups = group(table, by, settings.max_series, len(body))
@@ -221,7 +229,7 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
 
 def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
     if sum(map(text_bytes, column.chunks)) > most_bytes:
-        raise InvalidRequest(f"{STATE} must not have more text than the whole body", param=STATE, code="too_large")
+        raise InvalidRequest(f"{STATE} must not contain more text than the whole body", param=STATE, code="too_large")
     rows = groups.first_rows(column.is_valid().to_numpy())
     return [None if row is None else column[row].as_py() for row in rows]
 
@@ -236,7 +244,9 @@ def _read_table(body: bytes) -> Any:
         reason = str(error).split("\n")[0][:120]
         raise InvalidRequest(f"The body must be an Arrow stream of numbers: {reason}", code="invalid_arrow") from None
     if len(set(table.column_names)) < table.num_columns:
-        raise InvalidRequest("The body has two columns with the same name.", param="values", code="duplicate")
+        raise InvalidRequest(
+            "The body contains two columns with the same name; rename one of them.", param="values", code="duplicate"
+        )
     return table
 
 
@@ -249,14 +259,14 @@ def _is_time_column(name: str, kind: Any) -> bool:
 
 
 def _check_messages(body: bytes) -> None:
-    """Reject compressed batches before they are decoded."""
+    """Reject messages with compressed batches before they are decoded."""
     messages = iter(pa.ipc.MessageReader.open_stream(body))
     first = next(messages, None)
     if first is None or first.type != "schema":
         raise ValueError("the first message is not a schema")
     for message in messages:
         if message.type not in ("record batch", "dictionary"):
-            raise ValueError(f"a message of type {message.type} instead of a record batch")
+            raise ValueError(f"it contains a message of type {message.type} instead of a record batch")
         if _is_compressed(message.metadata.to_pybytes(), is_dictionary=message.type == "dictionary"):
             raise ValueError("the record batches must not be compressed")
 
@@ -273,7 +283,7 @@ def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Return the offset of the table that a field of a flatbuffers table refers to."""
+    """Return the offset of the table to which a field of a flatbuffers table refers."""
     place = _field(data, table, number)
     if place is None:
         raise ValueError("a message is incomplete")
@@ -300,14 +310,14 @@ def _numbers(name: str, column: Any) -> np.ndarray:
         ticks = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
         column = pa.compute.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(ticks))
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        message = f"values.{name} must be numbers, not {kind}; name key columns in `by`"
+        message = f"values.{name} must contain numbers, not {kind}; if it is a key column, name it in `by`"
         raise InvalidRequest(message, param=f"values.{name}", code="not_numbers")
     values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     return values
 
 
 def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
-    """Return the columns as one stream. NaN becomes null. The metadata `rfa` of the schema is `summary`."""
+    """Return columns as one Arrow stream. NaN becomes null. `summary` is stored in the metadata `rfa` of the schema."""
     arrays = [_column(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={b"rfa": summary})
@@ -318,14 +328,14 @@ def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
 
 
 class SeriesWriter:
-    """Writes an Arrow stream of many series with one record batch per series.
+    """Writer of an Arrow stream with many series, one record batch per series.
 
     A batch begins with the key columns. Its metadata `rfa` is JSON that describes the whole series. A failed series is
     one row with its keys and error.
 
     Args:
         columns: the columns of a series, without rows.
-        has_states: adds a column for states, which are in the last row of each series.
+        has_states: whether to add a column for states, which are stored in the last row of each series.
     """
 
     def __init__(self, keys: Keys, columns: Mapping[str, np.ndarray], *, has_states: bool) -> None:
@@ -338,22 +348,22 @@ class SeriesWriter:
         self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def begin(self) -> bytes:
-        """Return the schema."""
+        """Return the bytes of the schema."""
         return self._written()
 
     def add(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:
-        """Return the batch of a series. Missing columns are null."""
+        """Return the bytes of the batch of a series. Missing columns are null."""
         rows = len(next(iter(columns.values())))
         if state is not None and not rows:
             return self._batch(series, 1, {}, {"state": state}, summary)
         return self._batch(series, rows, columns, {"state": state}, summary)
 
     def add_failed(self, series: int, error: bytes) -> bytes:
-        """Return the batch of a series that has an error instead of numbers."""
+        """Return the bytes of the batch of a series that failed. It contains an error instead of numbers."""
         return self._batch(series, 1, {}, {"error": error.decode()}, error)
 
     def end(self, summary: bytes) -> bytes:
-        """Return an empty batch and the end of the stream."""
+        """Return the bytes of an empty batch and of the end of the stream."""
         nothing = pa.record_batch([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
         self._writer.write_batch(nothing, custom_metadata={b"rfa": summary})
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Files of the web page. They are read once and stored plain and compressed."""
+"""Files of the web page. They are read once, and stored plain and compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads request bodies as strict JSON, with limits on size, time, memory and cost.
+"""Read request bodies as strict JSON, with limits on size, time, memory and cost.
 
 - Size and memory: bytes are reserved as they arrive. A body beyond the limit is rejected, whether it declares its
   length or not.
@@ -44,19 +44,19 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
     """Decode strict JSON (RFC 8259) with finite numbers, valid Unicode and no repeated names in an object.
 
     Args:
-        subject: what messages call the text.
+        subject: name of the text in error messages.
         members: number of members in the text, if known.
 
     Raises:
-        InvalidRequest: If the text is invalid. The message has the position of the error or the repeated name, but no
-            other text.
+        InvalidRequest: If the text is invalid. The message contains the position of the error or the repeated name, but
+            no other part of the text.
     """
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         reason = error.msg.split(":")[0]
         raise InvalidRequest(
-            f"{subject} must be valid JSON with finite numbers and valid Unicode: {reason} at character {error.pos}.",
+            f"{subject} must be valid JSON with finite numbers and valid Unicode; {reason} at character {error.pos}.",
             code="invalid_json",
         ) from None
     check_members(text, document, subject, members)
@@ -64,37 +64,38 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
 
 
 class BodyLimits(NamedTuple):
-    """Limits of a route on bytes and on the contents of JSON."""
+    """Limits of a route on the size of a body and on the content of JSON."""
 
     size: int
     json: JsonLimits
 
     @classmethod
     def of(cls, settings: LimitSettings) -> BodyLimits:
-        """Return the limits of most routes."""
+        """Return the limits for most routes."""
         return cls(settings.max_body_bytes, body_limits(settings))
 
 
 def hold(lease: Lease, size: int) -> None:
-    """Reserve memory for decoding a body.
+    """Reserve the memory for decoding a body.
 
     Raises:
-        PayloadTooLarge: If the body needs more memory than a request may have.
-        Overloaded: If there is not enough free memory now.
+        PayloadTooLarge: If the body needs more memory than a request may use.
+        Overloaded: If there is currently not enough free memory.
     """
     if lease.size + size > lease.largest:
         needed = lease.size + size
         raise PayloadTooLarge(
-            f"Reading the body needs about {needed} bytes of memory; a request may have {lease.largest} on this server."
+            f"Reading the request body needs about {needed} bytes of memory, but a request may use at most "
+            f"{lease.largest} on this server."
         )
     lease.grow(size)
 
 
 class BodyReader:
-    """Reads the body of one request.
+    """Reader for the body of one request.
 
     Args:
-        lease: grows by the memory of the body.
+        lease: memory lease, which grows by the memory of the body.
     """
 
     def __init__(self, request: Request, settings: LimitSettings, lease: Lease, cooperative: CooperativeWork) -> None:
@@ -105,7 +106,7 @@ class BodyReader:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Return a reader with the settings and the lease of the request."""
+        """Return a reader with the given settings and the lease of the request."""
         state = request.app.state
         return cls(request, state.settings.limits, lease_of(request), state.cooperative)
 
@@ -116,7 +117,7 @@ class BodyReader:
             PayloadTooLarge: If the body is too large or needs too much memory.
             RequestTimeout: If the body arrives too slowly.
             InvalidRequest: If the body has too many values, is not JSON, or does not match the model.
-            Overloaded: If there is not enough free memory now.
+            Overloaded: If there is currently not enough free memory.
             ClientGone: If the client disconnected while a large body was waiting.
         """
         before = self._lease.size
@@ -162,7 +163,7 @@ class BodyReader:
         return pieces, cost.counts
 
     async def _leased(self, largest: int) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the body, with the lease grown for each."""
+        """Yield the parts of the body. The lease grows before each part."""
         size = 0
         async with aclosing(self._in_time(largest)) as chunks:
             async for chunk in chunks:
@@ -173,7 +174,7 @@ class BodyReader:
                 yield chunk
 
     async def _in_time(self, largest: int) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the body, and check that they arrive in time."""
+        """Yield the parts of the body, and check that they arrive in time."""
         _check_declared(self._request, largest)
         gap, rate = self._settings.body_timeout_seconds, self._settings.min_body_rate
         loop = asyncio.get_running_loop()
@@ -186,8 +187,10 @@ class BodyReader:
                     chunk = await anext(chunks, None)
             except TimeoutError:
                 if until_next <= until_end:
-                    raise RequestTimeout(f"The next piece of the body must arrive within {gap:g} s.") from None
-                raise RequestTimeout(f"The body must arrive at {rate} bytes per second or faster.") from None
+                    raise RequestTimeout(f"The next part of the request body must arrive within {gap:g} s.") from None
+                raise RequestTimeout(
+                    f"The request body must arrive at a rate of {rate} bytes per second or more."
+                ) from None
             if chunk is None:
                 return
             size += len(chunk)
@@ -207,7 +210,7 @@ def _check_declared(request: Request, largest: int) -> None:
 
 
 def _too_large(largest: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"The body must not be larger than {largest} bytes.")
+    return PayloadTooLarge(f"The request body must not be larger than {largest} bytes.")
 
 
 def require_json(content_type: str | None) -> None:
@@ -224,17 +227,17 @@ def require_json(content_type: str | None) -> None:
 
 
 def require_uncompressed(content_encoding: str | None) -> None:
-    """Reject a compressed body, because decoding it would fail with a misleading error.
+    """Reject a compressed body, because decoding it would lead to a misleading error.
 
     Raises:
         UnsupportedMediaType: If the body is compressed.
     """
     if (content_encoding or "identity").strip().lower() != "identity":
-        raise UnsupportedMediaType("The body must be sent uncompressed, without Content-Encoding.")
+        raise UnsupportedMediaType("The request body must be sent uncompressed, without a Content-Encoding header.")
 
 
 def require_bare(content_type: str | None) -> None:
-    """Reject a file inside a form, because the form's boundaries would be read as rows.
+    """Reject a file inside a form, because the boundaries of the form would be read as rows.
 
     Raises:
         UnsupportedMediaType: If the body is a form.
@@ -246,7 +249,7 @@ def require_bare(content_type: str | None) -> None:
 
 
 class ValidatedRequest(Request):
-    """A request with a validated body, which FastAPI uses as it is."""
+    """Request whose body is already validated. FastAPI uses the body without parsing it again."""
 
     def __init__(self, request: Request, body: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
@@ -260,10 +263,10 @@ class ValidatedRequest(Request):
 
 
 class StrictJSONRoute(APIRoute):
-    """A route that reads its body with this module and reserves memory for its requests."""
+    """Route that reads its body with this module, and reserves memory for its requests."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Its lease (`lease_of`) ends after the last byte.
+        """Handle a request. Its lease (`lease_of`) ends after the last byte of the reply.
 
         Raises:
             NotReady: If the server has not started.
@@ -280,7 +283,7 @@ class StrictJSONRoute(APIRoute):
         return BodyLimits.of(settings)
 
     def plain_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, for validated bodies."""
+        """Return FastAPI's handler for requests with a validated body."""
         return super().get_route_handler()
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

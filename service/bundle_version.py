@@ -1,4 +1,4 @@
-"""A short name for a set of bundles."""
+"""Version of a set of bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment and resource limits of subprocesses."""
+"""Environment variables and resource limits of subprocesses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 
 
 def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> dict[str, str]:
-    """Return a copy of `inherited` with one thread per numeric library by default, and a PYTHONPATH to this `rfa`.
+    """Return a copy of `inherited`, with one thread per numeric library by default, and with a PYTHONPATH that contains
+    this `rfa`.
 
     Args:
         gpu: index of the only GPU to make visible, among the GPUs that `inherited` makes visible. None changes nothing.
@@ -35,16 +36,17 @@ def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> d
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent exits. Only Linux supports this."""
+    """Let the kernel kill this process when its parent exits. This is supported only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> None:
-    """Let the kernel limit this process before it reads untrusted data. The process cannot write files afterwards.
+    """Let the kernel limit the resources of this process before it reads untrusted data. After that, the process cannot
+    write files.
 
     Args:
-        seconds: processor time from now on.
+        seconds: processor time in seconds, from now on.
         memory_bytes: total memory, without mapped files.
         open_files: maximum number of open files.
     """

@@ -1,4 +1,4 @@
-"""The log message about compiling kernels."""
+"""Log message about the compilation of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cooperative scheduling of long work on the event loop, such as request bodies and replies, one piece at a time."""
+"""Cooperative scheduling of long work on the event loop, such as parsing request bodies and encoding replies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Result = TypeVar("Result")
 
 
 class CooperativeWork:
-    """Runs pieces of long work one at a time. Other tasks run between two pieces.
+    """Scheduler that runs long work in parts, one at a time. Other tasks run between two parts.
 
-    With only `asyncio.sleep(0)`, every long task would run a piece in each iteration of the event loop. Sixty large
-    bodies would then delay its sockets by sixty pieces.
+    With only `asyncio.sleep(0)`, every long task would run one part in each iteration of the event loop. Sixty large
+    bodies would then delay its sockets by sixty parts.
 
-    Pieces also wait, for a bounded time, while a live stream waits for its reply. Only one thread runs Python at a
-    time, and an engine step takes twice as long while a piece runs.
+    Parts also wait, for a limited time, while a live stream waits for its reply. Only one thread runs Python code at a
+    time, and a step of the engine takes twice as long while a part runs.
 
     Args:
-        is_awaited: returns whether a live stream is waiting for the engine.
+        is_awaited: function that returns whether a live stream is waiting for the engine.
     """
 
     def __init__(self, is_awaited: Callable[[], bool] = lambda: False) -> None:
@@ -30,7 +30,7 @@ class CooperativeWork:
         self._is_awaited = is_awaited
 
     async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
-        """Run a piece of work. A long piece waits for the pieces before it."""
+        """Run one part of the work. A long part waits for the parts before it."""
         if not is_long:
             return work()
         async with self._lock:
@@ -41,7 +41,7 @@ class CooperativeWork:
                 await asyncio.sleep(0)
 
     async def pause(self) -> None:
-        """Wait before the caller's next piece, which runs until the caller's next await."""
+        """Wait before the next part of the caller, which runs until the next await of the caller."""
         async with self._lock:
             await asyncio.sleep(0)
             await self._yield_to_live_streams()

@@ -1,4 +1,4 @@
-"""One timeout for many short waits."""
+"""One timeout for many short waits of a task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Deadline:
-    """Like `asyncio.timeout(seconds)`, for a task that waits often and briefly.
+    """Replacement of `asyncio.timeout(seconds)` for a task that waits often and briefly.
 
     All waits share one timer, which checks the current wait when it fires. With one timer per wait, thousands of frames
     per second spent 5 % of a process on timers.
@@ -37,7 +37,7 @@ class Deadline:
             raise TimeoutError
 
     def close(self) -> None:
-        """Cancel the timer, which otherwise keeps the task's objects alive."""
+        """Cancel the timer, which otherwise keeps the objects of the task alive."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

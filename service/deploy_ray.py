@@ -26,12 +26,12 @@ EXIT_SECONDS = 5
 
 
 class Options(BaseModel):
-    """Arguments of `serve run`, or `args` of the application in a Serve config file."""
+    """Arguments of `serve run`, or `args` of the application in a Serve configuration file."""
 
     model_config = ConfigDict(extra="forbid")
 
     replicas: int = Field(default=2, ge=1)
-    cores: float = Field(default=1.0, gt=0, description="cores that Ray reserves for each replica")
+    cores: float = Field(default=1.0, gt=0, description="number of cores that Ray reserves for each replica")
 
 
 def shared_settings() -> Settings:
@@ -43,34 +43,38 @@ def shared_settings() -> Settings:
     check_names(os.environ)
     settings = Settings()
     if not settings.models.bundles:
-        raise ValueError("no bundles found; set RFA_BUNDLES to their directories")
+        raise ValueError("no bundles found; set RFA_BUNDLES to the bundle directories")
     if settings.state.state_keys is None and settings.state.state_keys_file is None:
-        raise ValueError("replicas need the same keys to open each other's states; set RFA_STATE_KEYS_FILE")
+        raise ValueError("replicas must share keys to open each other's state tokens; set RFA_STATE_KEYS_FILE")
     if settings.state.sessions == "memory":
-        raise ValueError("RFA_SESSIONS=memory is not shared between replicas; use redis://… or off")
+        raise ValueError(
+            "RFA_SESSIONS=memory cannot be shared between replicas; set it to the URL of a Redis server, or to off"
+        )
     # Ray's proxy owns the address, and this process cannot know whether it is public.
     if (
         settings.security.api_keys is None
         and settings.security.api_keys_file is None
         and not settings.security.insecure
     ):
-        raise ValueError("set RFA_API_KEYS_FILE, or set RFA_INSECURE=true to serve everyone who can reach the proxy")
+        raise ValueError(
+            "no API keys are set; set RFA_API_KEYS_FILE, or RFA_INSECURE=true to serve everyone who can reach the proxy"
+        )
     return settings
 
 
 def build() -> FastAPI:
-    """Return the application of one replica. Its lifespan loads the bundles."""
+    """Create the application of one replica. It loads the bundles when it starts."""
     return create_app(shared_settings())
 
 
 @serve.ingress(build)
 class Replica:
-    """A Ray Serve replica with one engine."""
+    """Replica of Ray Serve with one engine."""
 
     app: FastAPI
 
     async def check_health(self) -> None:
-        """Check that the engine makes progress. Ray replaces the replica if this raises.
+        """Check that the engine makes progress. Ray replaces the replica if this raises an error.
 
         Raises:
             NotReady: If the engine has work and makes no progress.
@@ -79,7 +83,7 @@ class Replica:
 
 
 def application(options: Options) -> Application:
-    """Return the application of `serve run`.
+    """Create the application for `serve run`.
 
     Raises:
         ValueError: See `shared_settings`.

@@ -1,4 +1,4 @@
-"""Cancellation of work for clients that have disconnected."""
+"""Cancel the work for clients that have disconnected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """Raised when the client has disconnected, or does not read its replies."""
+    """Raised when the client has disconnected or does not read its replies."""
 
 
 class Disconnected(ClientGone, OSError):

@@ -1,4 +1,4 @@
-"""Encodes JSON in pieces, so that a long document is never held as a whole and does not block a thread.
+"""Encode JSON in parts, so that a long document is never stored as a whole and does not block a thread.
 
 The joined pieces equal the bytes of `orjson.dumps`, with each `Blocks` as the list of its items and each NumPy array as
 its `tolist()`.
@@ -19,7 +19,7 @@ _PLACEHOLDER: Final = b"\0"
 
 
 class Long(Blocks):
-    """A sequence whose items are converted while it is encoded.
+    """Sequence whose items are converted while it is encoded.
 
     Args:
         numbers: estimated number of numbers per item.
@@ -40,7 +40,7 @@ class Long(Blocks):
 
 
 class _LongArray(Blocks):
-    """A long NumPy array."""
+    """A long NumPy array, which is encoded in blocks."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -52,12 +52,13 @@ class _LongArray(Blocks):
 
 
 def dumps(document: Any) -> bytes:
-    """Return a short document as a whole."""
+    """Encode a short document as a whole."""
     return b"".join(pieces(document))
 
 
 def pieces(document: Any) -> Iterator[bytes]:
-    """Yield the document in pieces. `Blocks` and long arrays are encoded block by block, everything else at once."""
+    """Encode a document, and yield its parts. `Blocks` and long arrays are encoded block by block, and everything else
+    at once."""
     found: list[Blocks] = []
     skeleton = orjson.dumps(document, default=_marking(found))
     if not found:

@@ -1,4 +1,4 @@
-"""Errors of requests, with one table of statuses and one JSON form.
+"""Errors of requests, with one table of HTTP statuses and one JSON format.
 
     {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
 
@@ -18,31 +18,31 @@ from rfa.service.schemas.base import Reply, says
 
 @dataclass(frozen=True)
 class ErrorBody(Reply):
-    """Description of one error."""
+    """Description of an error."""
 
-    message: Annotated[str, says("names the field and what was expected")]
-    type: Annotated[str, says("class of the error, one per status")]
-    param: Annotated[str | None, says("path of the field that caused the error; null if none did")]
+    message: Annotated[str, says("description of the error: the field and what was expected")]
+    type: Annotated[str, says("class of the error; each status has one")]
+    param: Annotated[str | None, says("path of the field that caused the error; null if no field did")]
     code: Annotated[str, says("precise reason")]
 
 
 @dataclass(frozen=True)
 class ErrorReply(Reply):
-    """The JSON form of errors, also in streams."""
+    """JSON format of errors, which is also used in streams."""
 
-    error: Annotated[ErrorBody, says("what is wrong and which field caused it")]
+    error: Annotated[ErrorBody, says("what is wrong, and in which field")]
 
 
 @dataclass(frozen=True)
 class RowErrorReply(ErrorReply):
-    """Reply of a stream to a rejected row. The state is unchanged, and the stream continues."""
+    """Reply of a stream to a rejected row. The state is not changed, and the stream continues."""
 
-    index: Annotated[int, says("position of the row in this request or stream, from 0")]
-    t: Annotated[float | None, says("time of the row; null if it has no valid time")]
+    index: Annotated[int, says("position of the row in this request or stream, counted from 0")]
+    t: Annotated[float | None, says("time of the row; null if the row has no valid time")]
 
 
 class ServiceError(Exception):
-    """An error that is reported to the client."""
+    """Base class of errors that are reported to the client."""
 
     default_code: ClassVar[str | None] = None  # `type` is used if this is None
     extra_headers: ClassVar[Mapping[str, str]] = {}
@@ -54,7 +54,7 @@ class ServiceError(Exception):
         self.code = code or self.default_code or ERROR_TYPES[type(self)]
 
     def payload(self) -> ErrorReply:
-        """Return the JSON form of the error."""
+        """Return the error in its JSON format."""
         return ErrorReply(ErrorBody(self.message, ERROR_TYPES[type(self)], self.param, self.code))
 
     def headers(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The origin of the page may not do this."""
+    """The origin of the web page is not allowed to make this request."""
 
 
 class NotFound(ServiceError):
@@ -102,7 +102,7 @@ class RequestTimeout(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The step of the named session differs from the step that this request continues from."""
+    """The session is at another step than the one that this request continues from."""
 
     default_code = "state_conflict"
 
@@ -133,13 +133,13 @@ class UnsupportedMediaType(ServiceError):
 
 
 class MisdirectedRequest(ServiceError):
-    """The Host header names another server."""
+    """The Host header names a host that this server does not serve."""
 
     default_code = "host_not_allowed"
 
 
 class Overloaded(ServiceError):
-    """The queue or the memory for requests is full, or a quota is exhausted. Try again later."""
+    """The queue or the memory for requests is full, or a quota is exhausted. The client can try again later."""
 
     def __init__(self, message: str, *, retry_after_seconds: int, code: str | None = None) -> None:
         super().__init__(message, code=code)
@@ -156,14 +156,14 @@ class NotReady(ServiceError):
 
 
 class EngineFailure(ServiceError):
-    """The model's output for this request is unusable. Other requests are not affected."""
+    """The output of the model for this request cannot be used. Other requests are not affected."""
 
     # The same request would fail again. Without this header, OpenAI's clients send it two more times.
     extra_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 
 class InternalError(ServiceError):
-    """An unexpected failure of the server."""
+    """The server failed unexpectedly."""
 
 
 # HTTP status and `type` of each class.
@@ -200,10 +200,11 @@ NAMED: tuple[type[Exception], ...] = (ServiceError, *_RUNTIME_ERRORS)
 
 
 def as_service_error(error: BaseException) -> ServiceError:
-    """Return the error to report. Exceptions without a status become an unspecific internal error."""
+    """Return the error that is reported for an exception. Exceptions without a status become an unspecific internal
+    error."""
     if isinstance(error, ServiceError):
         return error
     for kind, convert in _RUNTIME_ERRORS.items():
         if isinstance(error, kind):
             return convert(error)
-    return InternalError("The server failed on this request; its log has the cause.")
+    return InternalError("The server failed to process this request; the cause is in its log.")

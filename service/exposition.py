@@ -1,4 +1,4 @@
-"""Combined reply to `GET /metrics` for many processes.
+"""Combined reply to `GET /metrics` for all server processes.
 
 A scrape reaches one of the processes that share the port. This process requests the metrics of the others over UNIX
 sockets in a private directory, and merges the texts. Each sample has the label `engine` with the number of its process,
@@ -24,7 +24,7 @@ _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 
 
 class Exposition:
-    """The metrics of this process, and of its siblings after a call of `join`."""
+    """The metrics of this process and, after a call of `join`, of the other processes."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -32,7 +32,7 @@ class Exposition:
         self._server: asyncio.Server | None = None
 
     async def join(self, directory: Path, index: int, processes: int) -> None:
-        """Answer siblings at `directory/index`, and include the siblings in `render`.
+        """Serve the metrics of this process to the others at `directory/index`, and include theirs in `render`.
 
         Raises:
             OSError: If the socket cannot be created.
@@ -43,14 +43,13 @@ class Exposition:
         self._siblings = [directory / str(other) for other in range(processes) if other != index]
 
     def leave(self) -> None:
-        """Stop answering siblings."""
+        """Stop serving the metrics of this process to the others."""
         if self._server is not None:
             self._server.close()
 
     async def render(self) -> bytes:
-        """Return the metrics in the text exposition format. Siblings that do not answer in time are left out and
-        counted.
-        """
+        """Return the metrics in the text format of Prometheus. Processes that do not reply in time are left out and
+        counted."""
         texts = await asyncio.gather(*(self._ask(path) for path in self._siblings))
         own = await self._own()  # last, so that it counts the siblings above
         return merge([own, *(text for text in texts if text is not None)]).encode()
@@ -68,13 +67,13 @@ class Exposition:
             writer.write((await self._own()).encode())
             await writer.drain()
         except OSError:
-            logger.debug("a sibling did not wait for its metrics")
+            logger.debug("another process did not wait for the metrics that it had requested")
         finally:
             writer.close()
 
 
 async def ask(path: Path) -> str | None:
-    """Return the metrics of the process at a socket, or None if it does not answer in time."""
+    """Request the metrics of the process at a socket. Return None if it does not reply in time."""
     try:
         async with asyncio.timeout(SIBLING_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -87,7 +86,7 @@ async def ask(path: Path) -> str | None:
 
 
 def merge(texts: Iterable[str]) -> str:
-    """Merge expositions, so that each family occurs once with all its samples."""
+    """Merge metrics in the text format, so that each family occurs once with all its samples."""
     families: dict[str, tuple[str, list[str]]] = {}
     for text in texts:
         for family in filter(None, _FAMILY.split(text)):

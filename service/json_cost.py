@@ -1,4 +1,4 @@
-"""Estimates the cost of a JSON text from its bytes as they arrive, so that an expensive text is never decoded.
+"""Estimate of the cost of a JSON text from its bytes as they arrive, so that an expensive text is not decoded.
 
 A decoder allocates 80 to 140 bytes for each two-byte array, and holds the interpreter lock for 0.5 s for 2 MB of them.
 Counting brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
@@ -72,7 +72,7 @@ class JsonLimits:
 
 @dataclass(frozen=True)
 class JsonCounts:
-    """Contents of a text of `size` bytes. `is_wide` means that it may have characters beyond ASCII."""
+    """Counts of the content of a text of `size` bytes. `is_wide` means that it may contain characters beyond ASCII."""
 
     size: int
     values: int
@@ -82,7 +82,7 @@ class JsonCounts:
     is_wide: bool
 
     def decoding_bytes(self) -> int:
-        """Return an upper bound of the memory for decoding and validation, without the text."""
+        """Return an upper bound of the memory for decoding and validation, not including the text."""
         return TREE_BYTES * self.values + self.size + self._document_bytes(COPIES)
 
     def validated_bytes(self) -> int:
@@ -107,7 +107,7 @@ def body_limits(settings: LimitSettings) -> JsonLimits:
 
 
 def series_limits(settings: LimitSettings) -> JsonLimits:
-    """Return the limits on a body of many series. Each observation is a list, a time and a number."""
+    """Return the limits on a body with many series. Each observation is a list, a time and a number."""
     one, rows, series = body_limits(settings), settings.max_series_observations, settings.max_series
     containers = rows + CONTAINERS_OF_SERIES * series + OTHER_CONTAINERS
     return JsonLimits(
@@ -120,10 +120,10 @@ def series_limits(settings: LimitSettings) -> JsonLimits:
 
 
 class JsonCost:
-    """Counts of one text. They are exact up to the first syntax error, where the decoder stops.
+    """Running counts of one text. They are exact up to the first syntax error, where the decoder stops.
 
     Args:
-        subject: what messages call the text.
+        subject: name of the text in error messages.
     """
 
     def __init__(self, limits: JsonLimits, subject: str) -> None:
@@ -140,7 +140,7 @@ class JsonCost:
         self._is_escaped = False  # whether the last byte was the backslash of an escape
 
     def feed(self, piece: bytes) -> None:
-        """Count the next piece of the text.
+        """Count the content of the next part of the text.
 
         Raises:
             InvalidRequest: If the text is nested too deeply (`too_deep`) or has too many values (`too_many_values`).
@@ -169,7 +169,8 @@ class JsonCost:
         return JsonCounts(self._size, values, self._containers, self._quotes, self._members, self._is_wide)
 
     def _without_escapes(self, piece: bytes) -> bytes:
-        """Return the piece without escaped backslashes and quotes. An escape may continue in the next piece."""
+        """Return a part of the text without escaped backslashes and quotes. An escape sequence may continue in the next
+        part."""
         if self._is_escaped and piece:
             self._is_wide = self._is_wide or piece.startswith(b"u")
             piece, self._is_escaped = piece[1:], False
@@ -190,4 +191,4 @@ class JsonCost:
             (counts.members, limits.members, "members"),
         ):
             if count > limit:
-                raise InvalidRequest(f"{name} must not have more than {limit} {kind}.", code="too_many_values")
+                raise InvalidRequest(f"{name} must not contain more than {limit} {kind}.", code="too_many_values")

@@ -1,4 +1,4 @@
-"""Rejects JSON objects that repeat a name, because readers differ in which of the values they use.
+"""Rejection of JSON objects that repeat a name, because parsers differ in which of the values they use.
 
 The decoder silently keeps the last value. A repeated name is detected because the decoded document has fewer members
 than the text.
@@ -27,7 +27,7 @@ def check_members(text: bytes | str, document: Any, subject: str, members: int |
     Args:
         text: valid JSON.
         document: decoded value of the text.
-        subject: what messages call the text.
+        subject: name of the text in error messages.
         members: number of members in the text, if known.
 
     Raises:
@@ -45,18 +45,18 @@ def check_members(text: bytes | str, document: Any, subject: str, members: int |
     short = len(text) <= SEARCHED_BYTES
     twice = Counter(map(orjson.loads, _named(text))) - Counter(names) if short else Counter[str]()
     param = field_path((next(iter(twice)),)) if twice else None
-    where = f"{subject} has {param} twice" if param else f"{subject} has a member twice"
-    raise InvalidRequest(f"{where} in one object; give it once.", param=param, code="duplicate")
+    where = f"{subject} contains {param} twice" if param else f"{subject} contains a member twice"
+    raise InvalidRequest(f"{where} in one object; remove one of them.", param=param, code="duplicate")
 
 
 def _named(text: bytes | str) -> list[bytes]:
-    """Return the names in a text, including quotes."""
+    """Return the names of members in a text, including their quotes."""
     encoded = text if isinstance(text, bytes) else text.encode()
     return [match[1] for match in _STRING.finditer(encoded) if match[2]]
 
 
 def _names(document: Any, most: int) -> list[str]:
-    """Return up to `most` names of a document. Lists, which rarely contain objects, come last."""
+    """Return up to `most` member names of a document. Lists, which rarely contain objects, are searched last."""
     names: list[str] = []
     objects: list[Any] = [document]
     lists: list[Any] = []

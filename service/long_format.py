@@ -1,4 +1,4 @@
-"""Arrow tables in long format, whose rows belong to many series and are grouped by key columns."""
+"""Arrow tables in long format: their rows belong to many series, which are identified by key columns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Keys:
-    """Values of the key columns, one per series.
+    """Values of the key columns, with one entry per series.
 
     Attributes:
-        columns: the values by name of the column, in their own types.
+        columns: the values by column name, with their original types.
     """
 
     columns: Mapping[str, Any]
@@ -40,14 +40,14 @@ class Keys:
         return [pa.field(name, column.type) for name, column in self.columns.items()]
 
     def repeated(self, series: int, rows: int) -> list[Any]:
-        """Return the keys of a series as columns that repeat them in each of `rows` rows."""
+        """Return the keys of a series as columns in which they are repeated for `rows` rows."""
         places = pa.array(np.full(rows, series))
         return [column.take(places) for column in self.columns.values()]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows of each series. The series are in the order of their first rows.
+    """Rows of each series. The series are ordered by their first rows.
 
     Attributes:
         order: row numbers of the table, series by series. None if the table already has that order.
@@ -103,7 +103,7 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
 
 def too_many_series(most: int) -> InvalidRequest:
     """Return the error for too many series."""
-    message = f"by must give at most {most} series on this server; send the series in several requests"
+    message = f"by must yield at most {most} series on this server; send the series in several requests"
     return InvalidRequest(message, param="by", code="too_large")
 
 
@@ -128,17 +128,17 @@ def _groups(codes: Array, count: int) -> Groups:
 
 
 def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
-    """Return the code of each row, and the values by code."""
+    """Return the code of each row, and the value for each code."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not _is_key(kind):
-        message = f"by must name columns of texts, integers, booleans or dates; {name} has type {kind}"
+        message = f"by must name columns of texts, integers, booleans or dates, but {name} has type {kind}"
         raise InvalidRequest(message, param="by", code="no_key")
     numbers: dict[Any, int] = {}
     parts = [np.empty(0, np.int64)]
     for chunk in column.chunks:
         texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
         if text_bytes(texts) > most_bytes:
-            raise InvalidRequest(f"{name} must not have more text than the whole body", param=name, code="too_large")
+            raise InvalidRequest(f"{name} must not contain more text than the whole body", param=name, code="too_large")
         encoded = chunk if texts is not chunk else pc.dictionary_encode(chunk.cast(_plain(kind)))
         if encoded.null_count:
             raise _nameless(name)
@@ -158,12 +158,12 @@ def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, A
 
 
 def _nameless(name: str) -> InvalidRequest:
-    message = f"{name} must have a value of at most {LONGEST_KEY} characters in every row"
+    message = f"{name} must contain a value of at most {LONGEST_KEY} characters in every row"
     return InvalidRequest(message, param=name, code="no_key")
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether an Arrow type holds texts."""
+    """Return whether an Arrow type represents text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 

@@ -38,7 +38,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the memory of the machine in bytes, or the limit of a control group.
+    """Return the memory of the machine in bytes, or the limit of a control group if it is lower.
 
     Args:
         proc: directory of this process in procfs.
@@ -51,7 +51,7 @@ def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Resident memory of this process in bytes.
+    """Resident memory of this process, in bytes.
 
     Args:
         own: memory that is not shared.
@@ -73,7 +73,8 @@ def process_memory(proc: Path = PROC) -> ProcessMemory:
 
 
 def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:
-    """Yield the visible directories of this process's groups with a controller, and of their parents."""
+    """Yield the visible directories of the control groups of this process that have a given controller, and of their
+    parents."""
     try:
         groups = (proc / "cgroup").read_text().splitlines()
     except OSError:  # not Linux

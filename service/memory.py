@@ -1,7 +1,7 @@
-"""Memory of requests. It is reserved before it is used, and a request is rejected if there is not enough.
+"""Memory of requests. It is reserved before it is used. If there is not enough, the request is rejected.
 
-`RFA_MAX_MEMORY` limits a process. The budget for requests is what remains after loading the bundles, minus
-`Models.reserved_bytes`. A request reserves an upper estimate of the memory for
+`RFA_MAX_MEMORY` limits the memory of a process. The budget for requests is the memory that remains after loading the
+bundles, minus `Models.reserved_bytes`. A request reserves an upper bound of the memory for
 
     its body, as bytes arrive, and the decoded document
     what its handler builds, and the pool slots of its texts, until it ends
@@ -48,7 +48,7 @@ class MemoryBudget:
 
     Args:
         limit_bytes: limit on all leases together.
-        count_refusal: called for each rejected lease.
+        count_refusal: function that is called for each rejected lease.
     """
 
     def __init__(self, limit_bytes: int, count_refusal: Callable[[], None] = lambda: None) -> None:
@@ -60,7 +60,7 @@ class MemoryBudget:
 
     @property
     def leased_bytes(self) -> int:
-        """Sum of all leases."""
+        """Total size of all leases, in bytes."""
         return self._leased_bytes
 
     def take(self, size: int) -> Lease:
@@ -74,7 +74,7 @@ class MemoryBudget:
         return lease
 
     def _change(self, lease: Lease, by: int) -> None:
-        """Grow or shrink a lease. Its size does not become negative."""
+        """Increase or decrease the size of a lease. It does not become negative."""
         with self._lock:
             if lease.is_over:
                 return
@@ -98,11 +98,13 @@ class MemoryBudget:
 
 
 class Lease:
-    """A part of the budget, from `MemoryBudget.take`. A `with` block releases it at its end. It is thread-safe.
+    """A reserved part of the budget, returned by `MemoryBudget.take`. A `with` block releases it at its end. It is
+    thread-safe.
 
     Attributes:
         size: reserved bytes.
-        is_over: whether it was released. It then cannot grow again, even if work of the request continues for a moment.
+        is_over: whether it was released. After that, it cannot grow, even if work of the request continues for a
+            moment.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -112,7 +114,7 @@ class Lease:
 
     @property
     def largest(self) -> int:
-        """The largest possible size of the lease."""
+        """Maximum size of the lease, in bytes."""
         return int(LARGE_SHARE * self._budget.limit_bytes)
 
     def grow(self, size: int) -> None:
@@ -128,7 +130,7 @@ class Lease:
         self._budget._change(self, -size)
 
     def release(self) -> None:
-        """Return everything to the budget. It may be called repeatedly."""
+        """Return all memory to the budget. This may be called repeatedly."""
         self._budget._end(self)
 
     def __enter__(self) -> Self:
@@ -149,7 +151,7 @@ def lease_of(connection: HTTPConnection) -> Lease:
 
 
 async def return_free_memory() -> None:
-    """Return freed memory to the system periodically. This coroutine does not end.
+    """Return freed memory to the operating system periodically. This coroutine does not end.
 
     The allocator keeps free pages below the last used page. After 60 unfinished bodies it kept 70 MB.
     """
@@ -164,16 +166,16 @@ async def return_free_memory() -> None:
 
 
 def largest_request_bytes(limits: LimitSettings) -> int:
-    """Return the memory of the largest accepted request: twice its body, and the decoded document."""
+    """Return the memory of the largest request that is accepted: twice its body, and the decoded document."""
     size = limits.max_body_bytes
     return 2 * size + body_limits(limits).most(size).decoding_bytes()
 
 
 def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> MemoryBudget:
-    """Return the memory budget of this process, after its bundles are loaded, and add its gauges.
+    """Create the memory budget of this process and its gauges, after its bundles are loaded.
 
     Args:
-        kept_bytes: memory that its models may keep between requests.
+        kept_bytes: memory that its models may keep between requests, in bytes.
 
     Raises:
         ConfigurationError: If the largest request would not fit.
@@ -182,19 +184,21 @@ def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> Me
         request_memory(settings, kept_bytes=kept_bytes),
         count_refusal=metrics.admission_rejections.labels("memory_exhausted").inc,
     )
-    metrics.watch("request_memory_bytes", "Memory reserved by requests.", lambda: budget.leased_bytes)
-    metrics.watch("request_memory_limit_bytes", "Maximum memory that requests may reserve.", lambda: budget.limit_bytes)
+    metrics.watch("request_memory_bytes", "Bytes of memory reserved by requests.", lambda: budget.leased_bytes)
+    metrics.watch(
+        "request_memory_limit_bytes", "Maximum bytes of memory that requests may reserve.", lambda: budget.limit_bytes
+    )
     return budget
 
 
 def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
-    """Return the number of bytes for the requests of this process.
+    """Return the memory for the requests of this process, in bytes.
 
     Without `RFA_MAX_MEMORY` it is `DEFAULT_BUDGET_BYTES`, or less if all processes together would exceed their share of
     the container or machine.
 
     Args:
-        held: memory of the process with its bundles loaded. The default is to measure it.
+        held: memory of the process with its bundles loaded, in bytes. By default, it is measured.
         kept_bytes: memory that its models may keep between requests.
 
     Raises:
@@ -215,5 +219,7 @@ def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_b
             "RFA_MAX_BODY_BYTES, or set RFA_MAX_MEMORY"
         )
     if available < needed:
-        raise ConfigurationError(f"the largest request does not fit into memory together with the bundles: {remedy}")
+        raise ConfigurationError(
+            f"the largest allowed request does not fit into memory together with the bundles: {remedy}"
+        )
     return available

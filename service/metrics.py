@@ -1,8 +1,8 @@
 """Prometheus metrics of one process. `rfa.service.exposition` combines the processes.
 
-Metrics that vLLM also has use its names, with the prefix of this server. Buckets begin below a millisecond, because a
-recurrent step of a small model takes less. Label values are fixed sets: route templates, statuses and the names of
-loaded bundles.
+Metrics that also exist in vLLM have the same names, with the prefix of this server. Buckets start below a millisecond,
+because a recurrent step of a small model takes less. Label values are fixed sets: route templates, statuses and the
+names of loaded bundles.
 """
 
 from __future__ import annotations
@@ -42,127 +42,157 @@ class Metrics:
         counter, histogram = self._counter, self._histogram
         self.http_requests = counter("http_requests", "Answered requests.", "route", "method", "status")
         self.admission_rejections = counter(
-            "admission_rejections", "Requests rejected before any work was done.", "reason"
+            "admission_rejections", "Requests rejected before any work on them started.", "reason"
         )
         self.quota_refusals = counter("quota_refusals", "Requests and streams rejected by a quota.", "quota")
         self.corrupted_requests = counter(
             "corrupted_requests", "Requests that failed because a model output was not finite.", "model_name"
         )
         self.e2e_request_latency = histogram(
-            "e2e_request_latency_seconds", "Time from the arrival of a request to its end."
+            "e2e_request_latency_seconds", "Time from the arrival of a request to its completion."
         )
         self.request_queue_time = histogram(
-            "request_queue_time_seconds", "Time from the arrival of a request to its first work."
+            "request_queue_time_seconds", "Time from the arrival of a request until its processing starts."
         )
-        self.bundle_version = self._gauge("bundle_version_info", "1 for the served version of the bundles.", "version")
-        self.state_slots = self._gauge("state_slots", "Slots for the state of streams and requests.", "model_name")
+        self.bundle_version = self._gauge(
+            "bundle_version_info", "Always 1; the labels name the served version of the bundles.", "version"
+        )
+        self.state_slots = self._gauge(
+            "state_slots", "Pool slots that store the state of streams and requests.", "model_name"
+        )
         self.state_slots_used = self._gauge("state_slots_used", "Slots in use.", "model_name")
         self.connections_refused = counter(
             "connections_refused", "Connections closed by the server, by error code.", "reason"
         )
-        self.process_restarts = counter("process_restarts", "Server processes that were replaced.")
-        self.siblings_unanswered = counter("metrics_siblings_unanswered", "Processes missing from a scrape.")
+        self.process_restarts = counter("process_restarts", "Server processes that exited and were replaced.")
+        self.siblings_unanswered = counter(
+            "metrics_siblings_unanswered", "Server processes whose metrics are missing from this scrape."
+        )
 
     def _add_texts(self) -> None:
         counter, histogram = self._counter, self._histogram
         self.request_success = counter("request_success", "Finished generations.", "model_name", "finished_reason")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.", "model_name")
-        self.prefix_cache_queries = counter("prefix_cache_queries", "Prompt tokens looked up.", "model_name")
-        self.prefix_cache_hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "model_name")
-        self.generation_tokens = counter("generation_tokens", "Generated tokens.", "model_name")
-        self.time_to_first_token = histogram("time_to_first_token_seconds", "From arrival to the first token.")
-        self.inter_token_latency = histogram(
-            "inter_token_latency_seconds", "Time between two tokens of a continuation."
+        self.prefix_cache_queries = counter(
+            "prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", "model_name"
         )
-        self.request_prefill_time = histogram("request_prefill_time_seconds", "Time to read the prompt.")
+        self.prefix_cache_hits = counter(
+            "prefix_cache_hits", "Prompt tokens that were found in the prefix cache.", "model_name"
+        )
+        self.generation_tokens = counter("generation_tokens", "Generated tokens.", "model_name")
+        self.time_to_first_token = histogram(
+            "time_to_first_token_seconds", "Time from the arrival of a request to its first token."
+        )
+        self.inter_token_latency = histogram(
+            "inter_token_latency_seconds", "Time between two consecutive tokens of a continuation."
+        )
+        self.request_prefill_time = histogram("request_prefill_time_seconds", "Time to process the prompt.")
         self.request_decode_time = histogram("request_decode_time_seconds", "Time to generate the tokens.")
         self.iteration_rows = histogram(
-            "iteration_rows", "Number of sequences in a decode step.", buckets=(1, 2, 4, 8, 16, 32, 64, 128)
+            "iteration_rows",
+            "Number of sequences that were decoded together in one step.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
         )
         labels = "model_name", "decode"
-        self.drift_tokens = counter("decoder_drift_tokens", "Generated tokens decoded again in both modes.", *labels)
+        self.drift_tokens = counter(
+            "decoder_drift_tokens",
+            "Generated tokens that were decoded again to compare the attention and recurrent modes.",
+            *labels,
+        )
         self.drift_nats = counter(
-            "decoder_drift_nats", "Sum of the KL divergence between the modes over those tokens.", *labels
+            "decoder_drift_nats", "Sum over the compared tokens of the KL divergence between the two modes.", *labels
         )
         self.drift_agreed = counter(
             "decoder_drift_agreed_tokens",
-            "Decoded tokens whose most probable token is the same in both modes.",
+            "Compared tokens whose most probable token is the same in both modes.",
             *labels,
         )
 
     def _add_filters(self) -> None:
         counter = self._counter
-        self.filter_step = self._histogram("filter_step_seconds", "Filtering time per observation.")
+        self.filter_step = self._histogram("filter_step_seconds", "Time to filter one observation.")
         self.filter_observations = counter("filter_observations", "Filtered observations.", "model_name")
-        self.filter_scored = counter("filter_scored_observations", "Observations with an anomaly score.", "model_name")
+        self.filter_scored = counter(
+            "filter_scored_observations", "Observations for which an anomaly score was computed.", "model_name"
+        )
         self.filter_inside = counter(
             "filter_inside_observations",
-            "Scored observations with a score of at most the level. A calibrated filter has that share.",
+            "Scored observations with an anomaly score of at most `level`. For a calibrated filter, their share "
+            "equals the level.",
             "model_name",
             "level",
         )
         self.filter_series = counter(
-            "filter_series", "Series of requests with many series, answered or failed.", "model_name", "outcome"
+            "filter_series",
+            "Series in requests with several series, which were answered or failed.",
+            "model_name",
+            "outcome",
         )
         self.filter_alarm_observations = counter(
-            "filter_alarm_observations", "Observations of requests with alarms.", "model_name"
+            "filter_alarm_observations", "Observations in requests with an alarm rate.", "model_name"
         )
         self.filter_alarms_expected = counter(
-            "filter_alarms_expected", "Number of alarms expected from the requested rates.", "model_name"
+            "filter_alarms_expected", "Number of alarms that would be expected from the requested rates.", "model_name"
         )
         self.filter_alarms = counter("filter_alarms", "Alarms.", "model_name")
         self.filter_warnings = counter(
-            "filter_warnings", "Replies and streams with the warning `code`.", "model_name", "code"
+            "filter_warnings", "Replies and streams that contain the warning `code`.", "model_name", "code"
         )
 
     def _add_forecasts(self) -> None:
         counter = self._counter
         self.filter_forecast_observations = counter(
-            "filter_forecast_observations", "Observations with a one-step forecast.", "model_name"
+            "filter_forecast_observations",
+            "Observations that were compared with their one-step forecast.",
+            "model_name",
         )
         self.filter_weighted_nis = counter(
             "filter_weighted_nis",
-            "Sum over these observations of weight × nis / components; about 1 per observation.",
+            "Sum of weight × nis / components over the compared observations. The mean is about 1 for a calibrated "
+            "filter.",
             "model_name",
         )
         self.filter_forecast_scored = counter(
-            "filter_forecast_scored_components", "Components of observations with a one-step forecast.", "model_name"
+            "filter_forecast_scored_components",
+            "Components of observations that were compared with their one-step forecast.",
+            "model_name",
         )
         self.filter_forecast_inside = counter(
             "filter_forecast_inside_components",
-            "Components inside the one-step interval. A calibrated interval contains the share of its level.",
+            "Components that lie inside their one-step interval. For a calibrated filter, their share equals the "
+            "level of the interval.",
             "model_name",
             "level",
         )
         self.filter_outliers = counter(
-            "filter_outlier_observations", "Observations whose nis has a tail probability below 1/1000.", "model_name"
+            "filter_outlier_observations", "Observations whose nis has a tail probability below 0.001.", "model_name"
         )
         self.filter_pit = counter(
             "filter_forecast_pit_components",
-            "Components by their quantile in the forecast, as the upper edge of one of ten bins. Uniform if "
-            "calibrated.",
+            "Components by their quantile in the forecast distribution. `le` is the upper edge of one of ten bins. "
+            "The counts are uniform for a calibrated filter.",
             "model_name",
             "bin",
         )
         self.filter_nis = counter(
             "filter_forecast_nis_observations",
-            "Observations by weight × nis / components, as the upper edge of one of eight bins.",
+            "Observations by weight × nis / components. `le` is the upper edge of one of eight bins.",
             "model_name",
             "bin",
         )
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Add a gauge that is read during a scrape. It replaces a gauge with the same name."""
+        """Add a gauge whose value is read during a scrape. It replaces a gauge with the same name."""
         if name not in self._gauges:
             self._gauges[name] = Gauge(f"rfa_{name}", description, registry=self.registry)
         self._gauges[name].set_function(read)
 
     def watch_reloads(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
-        """Add the number of reloads of the server and the time of the last reload, for each outcome."""
+        """Add the number of reloads and the time of the last one, for each outcome."""
         self.registry.register(_Reloads(read))
 
     def render(self) -> bytes:
-        """Return the metrics in the text exposition format."""
+        """Return the metrics in the text format of Prometheus."""
         if self.engine is None:
             return generate_latest(self.registry)
         labelled = CollectorRegistry()
@@ -180,7 +210,7 @@ class Metrics:
 
 
 class _Reloads(Collector):
-    """Reloads, which the supervisor counts. The values are equal in every process."""
+    """Collector for the number of reloads, which the supervisor counts. The values are equal in every process."""
 
     def __init__(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
         self._read = read
@@ -188,7 +218,7 @@ class _Reloads(Collector):
     def collect(self) -> Iterator[Metric]:
         total = CounterMetricFamily(
             "rfa_reloads",
-            "Reloads of the bundles by all processes. The value is the same in each process.",
+            "Reloads of the bundles. All processes report the same value.",
             labels=["outcome"],
         )
         last = GaugeMetricFamily(
@@ -203,7 +233,7 @@ class _Reloads(Collector):
 
 
 class _Labelled(Collector):
-    """The samples of a registry with additional labels."""
+    """Collector that adds labels to the samples of a registry."""
 
     def __init__(self, registry: CollectorRegistry, labels: dict[str, str]) -> None:
         self._registry = registry

@@ -1,7 +1,7 @@
-"""Fields in requests of clients that were written for other servers.
+"""Request fields that clients of other servers send.
 
-An unsupported field accepts only values that have no effect. Clients that always send their defaults therefore work,
-and no option is silently ignored.
+An unsupported field accepts only values that have no effect. Therefore clients that always send their defaults work,
+and no option is ignored silently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Only:
-    """Annotation of a field that accepts only these values, with the reason, as in `Annotated[Any, Only(None, 1)]`.
+    """Annotation of a field that accepts only the given values, with the reason, as in `Annotated[Any, Only(None, 1)]`.
 
     It does not define equality: Python caches `Annotated[...]`, and because 0.0 == False two fields would share an
     annotation.
@@ -27,7 +27,7 @@ class Only:
         self.reason = reason
 
     def check(self, value: Any) -> Any:
-        """Return the value if it is accepted.
+        """Return the value if it is accepted, and raise an error otherwise.
 
         Raises:
             PydanticCustomError: If it is not, with the code `not_supported`.

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's document, with streams, API keys and the errors of the middleware added."""
+"""The OpenAPI document: the document of FastAPI, with streams, API keys and the errors of the middleware added."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ KEY_SCHEMES = {
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of `app`. It is cached."""
+    """Return the OpenAPI document of `app`. It is computed once."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
@@ -96,12 +96,12 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_link(operation: dict[str, Any], following: dict[str, Any], place: str) -> None:
-    """Link the `state` of a reply to the operation that continues from it."""
+    """Add a link from the `state` of a reply to the operation that continues from it."""
     operation["responses"]["200"]["links"] = {
         "continue": {
             "operationId": following["operationId"],
             "requestBody": {"state": f"$response.body#{place}"},
-            "description": "Continues from the state that `return_state` requested.",
+            "description": "Continue from the state that `return_state` returned.",
         }
     }
 
@@ -115,7 +115,7 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """Add the errors of the HTTP transport and the middleware."""
+    """Add the errors of the HTTP transport and of the middleware."""
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():

@@ -1,7 +1,7 @@
-"""Compiles CPU kernels in subprocesses before the server processes start.
+"""Compile the CPU kernels in subprocesses before the server processes start.
 
-The compiler needs about 400 MB, which a process keeps until it exits. Server processes only load compiled kernels. A
-marker in the kernel cache names their files, and the next start then skips the compilation.
+The compiler needs about 400 MB, which are not freed until the process exits. Server processes only load compiled
+kernels. A marker file in the kernel cache lists them, so the next start skips the compilation.
 
 `python -m rfa.service.precompile` reads the settings as JSON from standard input and writes one line per compiled
 kernel.
@@ -39,7 +39,7 @@ PROGRESS_SECONDS: Final = 10.0
 
 
 def compile_ahead(settings: Settings) -> float:
-    """Load the models, which compiles their kernels, and write the marker.
+    """Load the models, which compiles their kernels, and write the marker file.
 
     Returns:
         The elapsed time in seconds.
@@ -60,7 +60,7 @@ def compile_ahead(settings: Settings) -> float:
 
 
 def is_compiled(settings: Settings) -> bool:
-    """Return whether an earlier start has compiled the kernels of these bundles, or no kernels are needed."""
+    """Return whether an earlier start has compiled the kernels of these bundles, or whether no kernels are needed."""
     folder = kernel_folder()
     if folder is None or settings.models.is_on_gpu:
         return settings.models.is_on_gpu
@@ -71,7 +71,7 @@ def is_compiled(settings: Settings) -> bool:
 
 
 async def ensure_compiled(settings: Settings) -> None:
-    """Compile the kernels of checked bundles, unless a marker exists.
+    """Compile the kernels of checked bundles, unless a marker file exists.
 
     Server processes report failures when they load the same bundles.
     """
@@ -79,7 +79,8 @@ async def ensure_compiled(settings: Settings) -> None:
         return
     if kernel_folder() is None:
         logger.warning(
-            "no directory for compiled kernels is writable, so every process compiles its own; set NUMBA_CACHE_DIR"
+            "no directory for compiled kernels is writable, so every process must compile them again; set "
+            "NUMBA_CACHE_DIR to a writable directory"
         )
         return
     process = await asyncio.create_subprocess_exec(
@@ -116,9 +117,10 @@ async def _report(process: asyncio.subprocess.Process) -> None:
 
 
 def kernel_folder() -> Path | None:
-    """Return the directory where numba stores compiled kernels, or None if no directory is writable.
+    """Return the directory in which numba stores compiled kernels, or None if no directory is writable.
 
-    For a read-only package it is a directory in the user's cache, which NUMBA_CACHE_DIR then sets for all processes.
+    If the package directory is read-only, a directory in the user's cache is used, and NUMBA_CACHE_DIR is set to it for
+    all processes.
     """
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return _writable(Path(given))
@@ -137,12 +139,12 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _root(folder: Path) -> Path:
-    """Return the directory that contains all kernels. numba stores them beside each module, or in NUMBA_CACHE_DIR."""
+    """Return the directory that contains all kernels. numba stores them next to each module, or in NUMBA_CACHE_DIR."""
     return folder.parent if folder.name == "__pycache__" else folder
 
 
 def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
-    """Return the path of the marker for the kernels of these sources and bundles in this directory."""
+    """Return the path of the marker file for the kernels of these sources and bundles in this directory."""
     package = Path(str(rfa.runtime.__file__)).parent
     version = bundle_version(hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest() for bundle in bundles)
     target = (sys.implementation.cache_tag, metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME"))
@@ -161,7 +163,7 @@ def _load(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Compile the kernels for the settings on standard input."""
+    """Compile the kernels for the settings read from standard input."""
     end_with_parent()
     compile_ahead(read_settings(json.load(sys.stdin)))
 

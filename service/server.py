@@ -1,4 +1,4 @@
-"""The function `serve`, which runs one address and the server processes behind it."""
+"""Function `serve`, which serves one address with one or more server processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rfa.service.settings import Settings, check_names
 
 
 def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBundles | None = None) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Run the server until SIGINT or SIGTERM.
 
     Args:
         program: command of a server process.
-        check: checks bundles before a process loads them.
+        check: function that checks bundles before a process loads them.
 
     Raises:
         ConfigurationError: If the address is public but has no API keys, if keys are unusable, or if a setting is

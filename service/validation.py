@@ -1,4 +1,4 @@
-"""Errors for invalid documents. They name the field and what was expected, and never quote the input."""
+"""Errors for invalid documents. They name the field and what was expected, and never contain parts of the input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROW_WORDS = {
 
 
 def check_lengths(document: Any, settings: LimitSettings) -> None:
-    """Reject requests with too many observations before validation.
+    """Reject requests with too many observations, before they are validated.
 
     Raises:
         InvalidRequest: The message names the field.
@@ -45,23 +45,24 @@ def check_lengths(document: Any, settings: LimitSettings) -> None:
         if type(values) in (list, np.ndarray, range) and len(values) > settings.max_observations:
             limit = settings.max_observations
             raise InvalidRequest(
-                f"{name} must have at most {limit} items on this server.", param=name, code="too_large"
+                f"{name} must contain at most {limit} items on this server.", param=name, code="too_large"
             )
 
 
 def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
     # Arrow columns have their own limits.
     if len(series) > settings.max_series:
-        message = f"series must have at most {settings.max_series} series on this server."
+        message = f"series must contain at most {settings.max_series} series on this server."
         raise InvalidRequest(message, param="series", code="too_large")
     count, limit = sum(map(_observations, series.values())), settings.max_series_observations
     if count > limit:
-        message = f"series must have at most {limit} observations together on this server."
+        message = f"series must contain at most {limit} observations in total on this server."
         raise InvalidRequest(message, param="series", code="too_large")
 
 
 def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields with a value per observation of a series that is not yet validated, by name."""
+    """Yield the fields that contain one value per observation, by name, for a series that has not been
+    validated yet."""
     yield from ((name, one.get(name)) for name in SERIES)
     columns = one.get("values")
     if type(columns) is dict:
@@ -71,14 +72,14 @@ def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _observations(one: Any) -> int:
-    """Return the number of observations of a series that is not yet validated."""
+    """Return the number of observations of a series that has not been validated yet."""
     if type(one) is not dict:
         return 0
     return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:
-    """Return the validated document. Messages call it `name`.
+    """Validate a document and return it. `name` is its name in messages.
 
     Raises:
         InvalidRequest: With the first error.
@@ -95,7 +96,7 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
 
     Args:
         details: `errors()` of a ValidationError.
-        document: what messages call the document, for errors without a field.
+        document: name of the document in messages, for errors without a field.
     """
     first = details[0]
     cause = first.get("ctx", {}).get("error")

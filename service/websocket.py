@@ -1,4 +1,4 @@
-"""JSON documents over a WebSocket, on plain ASGI, for thousands of frames per second."""
+"""JSON documents over a WebSocket, on plain ASGI, which is fast enough for thousands of frames per second."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ TRY_LATER = 1013
 
 
 def close_code(error: ServiceError) -> int:
-    """Return the close code for a connection that ends with this error."""
+    """Return the WebSocket close code for a connection that ends with this error."""
     if isinstance(error, (EngineFailure, InternalError)):
         return SERVER_FAULT
     return TRY_LATER if isinstance(error, (Overloaded, NotReady)) else POLICY
 
 
 class JsonSocket:
-    """One WebSocket connection.
+    """WebSocket connection that sends and receives JSON documents.
 
     Args:
-        max_bytes: limit on one message.
+        max_bytes: maximum size of a message in bytes.
         send_timeout: seconds after which a client that does not read is disconnected.
-        cooperative: runs the pieces of long documents.
+        cooperative: scheduler that encodes the parts of long documents.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class JsonSocket:
         self._deadline = Deadline(send_timeout)
 
     async def accept(self, offered: Sequence[str] = ()) -> None:
-        """Complete the handshake.
+        """Accept the WebSocket connection.
 
         Args:
             offered: subprotocols that the client offers.
@@ -84,7 +84,7 @@ class JsonSocket:
             raise ClientGone
         text = message.get("text")
         if text is None:
-            raise InvalidRequest("A frame must be text.", code="not_text")
+            raise InvalidRequest("A frame must contain text, not binary data.", code="not_text")
         if len(text) > self.small_bytes:
             await self._check(text.encode())
         return decode_json(text, "A frame")
@@ -105,7 +105,7 @@ class JsonSocket:
         await self._deliver([await _frame(document, self._cooperative) for document in documents])
 
     async def end(self, document: Any, code: int) -> None:
-        """Send the terminal document and close the connection.
+        """Send the terminal document, and close the connection.
 
         Raises:
             ClientGone: If the client disconnected.
@@ -126,7 +126,7 @@ class JsonSocket:
 
 
 async def _frame(document: Any, cooperative: CooperativeWork) -> dict[str, Any]:
-    """Return a document as an ASGI message. Other work runs between the pieces of a long document."""
+    """Return a document as an ASGI message. Other work runs between the parts of a long document."""
     encoded = pieces(document)
     parts = [next(encoded)]
     for piece in encoded:

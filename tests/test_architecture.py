@@ -251,7 +251,7 @@ def test_it_works_without_what_only_others_need(what: str) -> None:
 def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra: str) -> None:
     result = run_without({missing}, f"from rfa import {name}")
     assert result.returncode != 0
-    assert f"needs {missing}: pip install 'rfa-server[{extra}]'" in result.stderr.splitlines()[-1]
+    assert f"needs {missing}; install it with pip install 'rfa-server[{extra}]'" in result.stderr.splitlines()[-1]
 
 
 # Forbidden contents of files.

@@ -1,3 +1,1 @@
-"""`rfa watch`: filters the series of a metrics store as they arrive, and writes back scores, intervals and
-incidents.
-"""
+"""`rfa watch`: filter the series of a metrics store as they arrive, and write back scores, intervals and incidents."""

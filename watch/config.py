@@ -27,7 +27,7 @@ _MINUTES: Final = re.compile(r"(\d+)m")
 
 
 class ConfigError(ValueError):
-    """Raised when a configuration cannot be used. The message names the file, the line or key, and what is allowed."""
+    """Raised when a configuration is invalid. The message names the file, the line or key, and what is allowed."""
 
 
 def _seconds(value: Any) -> float:
@@ -58,17 +58,17 @@ Listen = Annotated[str, AfterValidator(_check_listen)]
 
 
 class Section(BaseModel):
-    """A table of the file."""
+    """Base class of a table in the configuration file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Endpoint(Section):
-    """A server that requests are sent to.
+    """Server to which requests are sent.
 
     Attributes:
-        bearer_token_file: file whose content is sent as a bearer token. It is read again for each request.
-        timeout: timeout of a request in seconds.
+        bearer_token_file: file that contains the bearer token. It is read again for each request.
+        timeout: timeout of each request in seconds.
     """
 
     url: Url
@@ -77,13 +77,13 @@ class Endpoint(Section):
 
 
 class Receiver(Section):
-    """A server that others push to."""
+    """HTTP server to which other programs send observations."""
 
     listen: Listen = "127.0.0.1:9465"
 
 
 class Stdin(Section):
-    """Standard input, with one JSON message per line. See `rfa.watch.pushed`."""
+    """Standard input as a source, with one JSON message per line. See `rfa.watch.pushed`."""
 
 
 class KafkaTopic(Section):
@@ -99,11 +99,12 @@ class KafkaTopic(Section):
 
 
 class KafkaSource(KafkaTopic):
-    """A topic to read.
+    """Kafka topic from which observations are read.
 
     Attributes:
-        group: consumer group, to which the watch commits its offsets.
-        replay: at the first start, messages from this period before it are history. They are filtered but not reported.
+        group: consumer group for which the offsets are committed.
+        replay: on the first start, messages from this period before it are used as history. They are filtered, but not
+            reported.
     """
 
     group: str = "rfa-watch"
@@ -111,11 +112,11 @@ class KafkaSource(KafkaTopic):
 
 
 class Warmup(Section):
-    """History of pushed series, read before the first start from range queries or from a file of messages.
+    """History of pushed series. It is read before the first start, by range queries or from a file of messages.
 
     Attributes:
-        prometheus: server that answers the queries over `history`.
-        file: file with one message per line, in order of time within each series. See `rfa.watch.pushed`.
+        prometheus: server that is queried over the period `history`.
+        file: file with one message per line, sorted by time within each series. See `rfa.watch.pushed`.
     """
 
     prometheus: Endpoint | None = None
@@ -124,12 +125,12 @@ class Warmup(Section):
     @model_validator(mode="after")
     def _check(self) -> Warmup:
         if (self.prometheus is None) == (self.file is None):
-            raise ValueError("name a prometheus or a file")
+            raise ValueError("it must name either prometheus or file")
         return self
 
 
 class Sources(Section):
-    """The source of the observations. Exactly one must be given.
+    """Sources of observations. Exactly one must be set.
 
     Attributes:
         prometheus: any server with the query API of Prometheus.
@@ -145,21 +146,19 @@ class Sources(Section):
 
 
 class MetricsSink(Section):
-    """`GET /metrics` with the latest outputs of each series."""
+    """Sink that serves the latest outputs of each series at `GET /metrics`."""
 
     listen: Listen = "127.0.0.1:9464"
 
 
 class StdoutSink(Section):
-    """One JSON line for each observation, or only for observations with an alarm."""
+    """Sink that prints one JSON line for each observation, or only for observations with an alarm."""
 
     rows: Literal["all", "alarms"] = "all"
 
 
 class Sinks(Section):
-    """Destinations of the outputs. The URL for remote write includes its path, and the URL of the Alertmanager does
-    not.
-    """
+    """Destinations of the outputs. The URL for remote write includes its path; the URL of the Alertmanager does not."""
 
     metrics: MetricsSink | None = None
     stdout: StdoutSink | None = None
@@ -170,14 +169,14 @@ class Sinks(Section):
 
 
 class StateOptions(Section):
-    """Where the states of the series are stored: in a file or in Redis. RFA_STATE_KEYS or RFA_STATE_KEYS_FILE has the
-    keys that seal them.
+    """Storage for the states of the series, in a file or in Redis. The states are sealed with the keys in
+    RFA_STATE_KEYS or RFA_STATE_KEYS_FILE.
 
     Attributes:
         redis: URL of Redis. States in Redis must be sealed.
-        password_file: file with the password of Redis, if the URL has none.
-        name: name of the watch in Redis. Each watch needs its own.
-        outbox: directory where requests of sinks wait. The default is FILE.outbox, or Redis.
+        password_file: file with the password of Redis, if the URL contains none.
+        name: name of this watch in Redis. Each watch needs its own name.
+        outbox: directory in which requests of sinks wait. The default is FILE.outbox, or Redis.
     """
 
     file: Path | None = None
@@ -189,7 +188,7 @@ class StateOptions(Section):
     @model_validator(mode="after")
     def _check(self) -> StateOptions:
         if (self.file is None) == (self.redis is None):
-            raise ValueError("name a file or redis")
+            raise ValueError("it must name either file or redis")
         return self
 
     def outbox_of(self, sink: str) -> Path | None:
@@ -201,17 +200,18 @@ class StateOptions(Section):
 
 
 class Query(Section):
-    """Series to filter.
+    """Query whose series are filtered.
 
     Attributes:
         expr: PromQL query.
-        type: a counter is converted to its rate per second. `auto` asks the server for the type of a plain metric.
+        type: `gauge`, `counter` or `auto`. A counter is converted to its rate per second. `auto` asks the server for
+            the type of a plain metric.
         model: `auto` or `default`, see `rfa.Stream`.
-        alarm: fields of the `alarm` of `POST /filter`.
+        alarm: alarm options, with the names of the fields of `alarm` in `POST /filter`.
         horizon: horizons of the forecasts to export, such as "1h".
         level: level of the intervals.
         minimum, maximum: smallest and largest possible value.
-        tz: time zone of days, weeks and mute windows.
+        tz: time zone of days, weeks and maintenance windows.
         series_limit: maximum number of series. Further series are dropped.
     """
 
@@ -228,7 +228,7 @@ class Query(Section):
     series_limit: Annotated[int, Field(ge=1, le=MOST_SERIES)] = 1_000
 
     def options(self, step: float) -> OutputOptions:
-        """Return the options of the filter. The one-step forecast comes first.
+        """Return the options of the filter. The first horizon is one step.
 
         Raises:
             ValueError: If an option is invalid. The message names it.
@@ -243,20 +243,19 @@ class Query(Section):
 
     @property
     def selector(self) -> Selector | None:
-        """The selector in `expr`, or None if `expr` is another query. Only selectors can be answered without
-        Prometheus.
-        """
+        """Parsed selector in `expr`, or None if `expr` is another kind of query. Sources other than Prometheus support
+        only selectors."""
         return parse_selector(self.expr)
 
 
 class Config(Section):
-    """The whole file.
+    """Content of a configuration file.
 
     Attributes:
-        step: time between two observations of a series.
-        history: period before the first start whose observations the filters learn from.
-        warmup: source of this history for pushed series.
-        delay: time after which a value is queried, so that late scrapes are included. See `Prometheus.usual_delay`.
+        step: time between two observations of a series, in seconds.
+        history: length of the period before the first start from which the filters learn.
+        warmup: source of the history of pushed series.
+        delay: delay between a time step and its query, so that late scrapes are included. See `Prometheus.usual_delay`.
         expire: time without values after which a series is removed.
     """
 
@@ -273,24 +272,26 @@ class Config(Section):
     query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
 
     def history_begin(self, end: float) -> float:
-        """Return the last step before the history up to a time."""
+        """Return the last time step before the history that ends at a given time."""
         return end - math.ceil(self.history / self.step) * self.step
 
     @model_validator(mode="after")
     def _check(self) -> Config:
         if sum(getattr(self.source, name) is not None for name in Sources.model_fields) != 1:
-            raise ValueError(f"source: name exactly one of {', '.join(Sources.model_fields)}")
+            raise ValueError(f"source: it must name exactly one of {', '.join(Sources.model_fields)}")
         if self.warmup is not None and self.source.prometheus is not None:
-            raise ValueError("warmup: not supported with source.prometheus, which has the history itself")
+            raise ValueError(
+                "warmup is not supported with source.prometheus, which already provides the history; remove it"
+            )
         if self.source.prometheus is None:
             for query in self.query:
                 if query.selector is None:
                     raise ValueError(
-                        f'query {query.name!r}: expr must be a selector such as up{{job="api"}} with this source'
+                        f'query {query.name!r}: with this source, expr must be a selector such as up{{job="api"}}'
                     )
         names = [query.name for query in self.query]
         if repeated := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"query: the name {min(repeated)!r} is used twice")
+            raise ValueError(f"query: the name {min(repeated)!r} is used twice; query names must be unique")
         return self
 
 
@@ -302,7 +303,7 @@ def load_config(path: Path) -> Config:
         OSError: If it cannot be read.
     """
     if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{path}: the file exceeds {MOST_BYTES:,} bytes")
+        raise ConfigError(f"{path}: the file is larger than {MOST_BYTES:,} bytes")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -311,7 +312,7 @@ def load_config(path: Path) -> Config:
 
 
 def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
-    """Check the text of a configuration file.
+    """Check the text of a configuration file, and return its content.
 
     Raises:
         ConfigError: If it is invalid.
@@ -351,7 +352,7 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
 
 
 def kinds_of(annotation: Any) -> list[Any]:
-    """Return the types in an annotation, such as both types of `X | None`, and the element types of a list."""
+    """Return the types in an annotation, such as both types of `X | None` or the element type of a list."""
     inner = getattr(annotation, "__args__", ())
     return [annotation] if not inner else [kind for each in inner for kind in kinds_of(each)]
 
@@ -367,7 +368,9 @@ def _parse_yaml(text: str, name: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError:
-        raise ConfigError(f"{name}: YAML needs pyyaml; install it with pip install pyyaml, or write TOML") from None
+        raise ConfigError(
+            f"{name}: reading YAML needs the package pyyaml; install it with pip install pyyaml, or write TOML"
+        ) from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -375,7 +378,7 @@ def _parse_yaml(text: str, name: str) -> Any:
 
 
 def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
-    """Return the line of a key in TOML, or of the table in which it is missing."""
+    """Return the line number of a key in TOML, or of the table that lacks it."""
     counts: dict[str, int] = {}
     best, found, table = 0, None, list[int | str]()
     for number, line in enumerate(text.splitlines(), 1):

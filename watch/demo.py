@@ -1,4 +1,4 @@
-"""`rfa watch demo`: watches a service with an incident, without any server and within seconds."""
+"""`rfa watch demo`: watch a simulated service with an incident. It needs no server and takes a few seconds."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ alarm = {rate = "1/day"}
 
 
 class DemoService:
-    """Requests per second on the routes of a service, with a daily pattern, noise and an incident."""
+    """Simulated requests per second on the routes of a service, with a daily pattern, noise and an incident."""
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
-        """See `Prometheus.range`."""
         times = np.arange(start, end + step / 2, step)
         return [
             Samples(labels_of({"route": route}), times, np.array([request_rate(route, t) for t in times]))
@@ -51,12 +50,11 @@ class DemoService:
         ]
 
     def usual_delay(self, step: float) -> float:
-        """See `Prometheus.usual_delay`."""
         return 0.0
 
 
 def request_rate(route: str, t: float) -> float:
-    """Return the requests per second at a time."""
+    """Return the simulated requests per second on a route at a time."""
     day = 1 - 0.5 * math.cos(2 * math.pi * (t / 86_400 - 0.1))
     chance = random.Random(f"{route} {int(t)}")
     is_failing = route == FAILING and BEGIN <= (t - START) / 60 < END
@@ -64,13 +62,12 @@ def request_rate(route: str, t: float) -> float:
 
 
 class Report(Sink):
-    """A sink that prints a line for each alarm, and for each end of an incident."""
+    """Sink that prints a line for each alarm and for the end of each incident."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write, self._open = write, set[int]()
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
         for k, slot in enumerate(scored.slots.tolist()):
             name = f"{one.query.name}{dict(one.labels[slot])}"
             minute = (scored.times[k] - START) / 60
@@ -86,7 +83,7 @@ class Report(Sink):
 
 
 def run_demo(write: Callable[[str], None]) -> Watch:
-    """Watch the service from noon to three o'clock. Return the watch, which has ended."""
+    """Run a watch of the service from noon to three o'clock, and return it."""
     config: Config = parse_config(CONFIG, "demo")
     now = [float(START)]
     watch = Watch(config, now=lambda: now[0], source=DemoService())
@@ -98,7 +95,7 @@ def run_demo(write: Callable[[str], None]) -> Watch:
 
 
 class DemoTarget:
-    """`/metrics` of the service in real time, with an incident of five minutes every half hour."""
+    """Server for `/metrics` of the simulated service in real time, with an incident of five minutes every half hour."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now, self._last = now, now()
@@ -118,5 +115,5 @@ class DemoTarget:
         return "\n".join(["# TYPE http_requests_total counter", *lines]) + "\n"
 
     def routes(self) -> dict[tuple[str, str], Route]:
-        """Return the routes of the HTTP server."""
+        """Return the routes of the HTTP server by path."""
         return {("GET", "/metrics"): lambda body, headers: Reply(200, self.render().encode(), CONTENT_TYPE)}

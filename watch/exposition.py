@@ -1,6 +1,5 @@
-"""`/metrics` with the latest outputs of each series, and metrics of the watch itself, in the text format of
-Prometheus.
-"""
+"""`/metrics` with the latest outputs of each series, and with metrics of the watch itself, in the text format of
+Prometheus."""
 
 from __future__ import annotations
 
@@ -19,20 +18,19 @@ _BAD: Final = re.compile(r"^(?=[0-9])|[^a-zA-Z0-9_]")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # For each output of a series, the name of the metric, its field, and its help text.
 OUTPUTS: Final = (
-    ("rfa_score", "score", "share of values that are less unusual than the latest one, from 0 to 1"),
-    ("rfa_alarm", "alarm", "1 if the latest value is an alarm"),
-    ("rfa_incident", "incident", "1 during an incident"),
-    ("rfa_mean", "mean", "forecast of the latest value from the values before it"),
-    ("rfa_lower", "lower", "lower bound of the interval of the latest value"),
-    ("rfa_upper", "upper", "upper bound of the interval of the latest value"),
+    ("rfa_score", "score", "share of earlier values that are less unusual than the latest one, from 0 to 1"),
+    ("rfa_alarm", "alarm", "1 if the latest value raised an alarm, otherwise 0"),
+    ("rfa_incident", "incident", "1 during an incident, otherwise 0"),
+    ("rfa_mean", "mean", "forecast of the latest value, computed from the values before it"),
+    ("rfa_lower", "lower", "lower bound of the interval for the latest value"),
+    ("rfa_upper", "upper", "upper bound of the interval for the latest value"),
 )
 FORECASTS: Final = ("rfa_forecast", "rfa_forecast_lower", "rfa_forecast_upper")
 
 
 def output_labels(query: str, labels: Labels) -> dict[str, str]:
-    """Return the labels for the outputs of a series: its own labels with valid names, the query, and the metric's name
-    as `metric`.
-    """
+    """Return the labels for the outputs of a series: its labels with valid names, the query, and the name of the metric
+    as `metric`."""
     found = {"query": query}
     for name, value in labels:
         if name == NAME:
@@ -65,7 +63,7 @@ def _span(seconds: float) -> str:
 
 
 def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str, str]]]:
-    """Yield metric, type, value and labels of the latest outputs, grouped by metric."""
+    """Yield the metric name, type, value and labels of the latest outputs, grouped by metric."""
     if not one.latest:
         return
     series = [(slot, output_labels(one.query.name, labels)) for slot, labels in one.labels.items()]
@@ -88,7 +86,7 @@ def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str
 
 
 def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, str], float, float]]:
-    """Yield the labels with the metric's name, the time and the value of each output of the rows."""
+    """Yield the labels including the metric name, the time and the value of each output of the given rows."""
     for k, slot in enumerate(scored.slots.tolist()):
         labels, t = output_labels(one.query.name, one.labels[slot]), float(scored.times[k])
         for name, field, _ in OUTPUTS:
@@ -102,7 +100,7 @@ def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, st
 
 
 def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
-    """Yield metrics of the filters themselves."""
+    """Yield the metrics of the watch itself."""
     for one in filters:
         labels = {"query": one.query.name}
         yield "rfa_watch_series", "gauge", len(one.labels), labels
@@ -115,7 +113,7 @@ def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, floa
 
 
 def render(samples: Iterable[tuple[str, str, float, dict[str, str]]]) -> str:
-    """Return samples as text, grouped by metric."""
+    """Format samples as text, grouped by metric."""
     families: dict[str, list[str]] = {}
     helps = {name: text for name, _, text in OUTPUTS}
     for name, kind, value, labels in samples:

@@ -1,4 +1,4 @@
-"""Sources that are read as messages arrive. Standard input is in this module, and Kafka in `rfa.watch.kafka`."""
+"""Sources that deliver messages as they arrive. This module contains standard input; Kafka is in `rfa.watch.kafka`."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _CHUNK: Final = 1 << 20
 
 
 class Feed(Protocol):
-    """Source of observations for a watch."""
+    """Interface of a source that delivers messages as they arrive."""
 
     def run(self, watch: Watch, stop: threading.Event) -> None:
-        """Read until stopped, or until the source has ended."""
+        """Read messages until stopped, or until the end of the source."""
         ...
 
 
 class StdinFeed:
-    """Reads one message per line from standard input. The watch ends with the input."""
+    """Source that reads one message per line from standard input. The watch ends at the end of the input."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
 
     def run(self, watch: Watch, stop: threading.Event) -> None:
-        """See `Feed`."""
         rest = b""
         while not stop.is_set():
             if not select.select([self._descriptor], [], [], _POLL_SECONDS)[0]:
@@ -43,14 +42,14 @@ class StdinFeed:
             if not chunk:
                 lines, rest = [rest], b""
             if len(rest) > _CHUNK:
-                raise ValueError(f"a line of standard input has more than {_CHUNK:,} bytes")
+                raise ValueError(f"a line of standard input is longer than {_CHUNK:,} bytes")
             watch.push_messages([line for line in lines if line.strip()])
             if not chunk:
                 return
 
 
 def feed_of(config: Config, *, is_committed: bool = False) -> Feed | None:
-    """Return the feed that a configuration names, if any.
+    """Return the feed that a configuration names, or None.
 
     Args:
         is_committed: whether a sink commits the offsets of Kafka.

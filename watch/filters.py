@@ -1,8 +1,8 @@
-"""The filters of a query. Compiled code advances the states of its series together.
+"""The filters of a query. Compiled code updates the states of its series together.
 
-Observations become rows of numbers in two steps. `admit` finds or reserves the slots of series and drops late
-observations; `apply` filters. A journal stores what `admit` returns. After a restart, `apply` filters it again and
-arrives at the same states, bit for bit.
+Observations are processed in two steps. `admit` finds or reserves the slots of their series and drops late
+observations; `apply` filters the resulting rows. A journal stores the rows. After a restart, `apply` filters them
+again, which gives the same states, bit for bit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAGIC: Final = b"watch 2"
 
 
 class Samples(NamedTuple):
-    """Observations of one series, in order of time."""
+    """Observations of one series, sorted by time."""
 
     labels: Labels
     times: Array
@@ -58,7 +58,7 @@ class Samples(NamedTuple):
 
 @dataclass
 class Rows:
-    """Observations that a query accepts, one per row, in order of slot and time.
+    """Observations that a query accepted, one per row, sorted by slot and time.
 
     Attributes:
         new: slots of new series, with their labels.
@@ -77,14 +77,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Scored:
-    """Outputs of rows, NaN where there is none.
+    """Outputs of filtered rows. Missing outputs are NaN.
 
     Attributes:
         index: position of the row in its series.
-        mean, lower, upper: forecast of the row from the rows before it.
+        mean, lower, upper: forecast of the row, made from the rows before it, with its interval.
         raised: rule, first alarm, tail probability and component of an alarm. See `rfa.runtime.uncertainty.rules`.
-        incident: position of the first alarm of the incident that is open after the row, plus 1, or 0 without one.
-        incident_before: the incident that was reported as open before, if the row is the only one of its series.
+        incident: position of the first alarm of the incident that is open after the row, plus 1, or 0 if no incident is
+            open.
+        incident_before: the incident that was open before the row, if the row is the only one of its series.
         began: time of the row at which this incident, or the one that ended, was first reported.
         forecast: mean, lower and upper bound at each horizon, `[R, H, 3]`.
     """
@@ -105,16 +106,16 @@ class Scored:
     forecast: Array
 
     def select(self, rows: Array) -> Scored:
-        """Return some of the rows."""
+        """Return the selected rows."""
         return Scored(*(column[rows] for column in vars(self).values()))
 
     def joined(self, others: Scored) -> Scored:
-        """Return these rows followed by others."""
+        """Return these rows followed by other rows."""
         return Scored(*map(np.concatenate, zip(vars(self).values(), vars(others).values(), strict=True)))
 
 
 class QueryFilter:
-    """The series of one query.
+    """Filters for the series of one query.
 
     Args:
         query: options of the query.
@@ -145,7 +146,7 @@ class QueryFilter:
 
     @property
     def state_bytes(self) -> int:
-        """Memory of the states of all series in bytes."""
+        """Memory of the states of all series, in bytes."""
         return self.states.bytes + len(self.labels) * self.pool.host_bytes_per_slot
 
     @property
@@ -156,16 +157,17 @@ class QueryFilter:
 
     @property
     def latest(self) -> Mapping[str, Array]:
-        """Outputs of the last row of each series by slot, NaN where there is none. Empty before the first row."""
+        """Outputs of the last row of each series by slot, with NaN for missing outputs. Empty before the first row."""
         return {} if self._latest is None else self._latest.arrays
 
     # Rows of observations.
 
     def admit(self, samples: Sequence[Samples], until: float = np.inf) -> Rows:
-        """Return the rows for some observations. Late observations and series beyond the limit are dropped and counted.
+        """Convert observations to rows. Late observations, and series beyond the limit, are dropped and counted.
 
         Args:
-            until: time after which an observation is dropped, because it would make all observations until then late.
+            until: latest time of an observation. Later ones are dropped, because they would make all observations until
+                then late.
         """
         new: list[tuple[int, Labels]] = []
         slots, kept = [], []
@@ -200,19 +202,19 @@ class QueryFilter:
         return Rows(numbers[is_next], times[is_next], values[is_next], new)
 
     def expired(self, before: float, rows: Rows) -> list[int]:
-        """Return the slots of series that have had no observation since this time and have none among the given
-        rows.
-        """
+        """Return the slots of series that have no observation since this time, neither before nor among the
+        given rows."""
         slots = np.array(list(self.labels), np.int64)
         is_old = self.pool.arrays["watch.time"][slots] < before
         found: list[int] = slots[is_old & ~np.isin(slots, rows.slots)].tolist()
         return found
 
     def apply(self, rows: Rows, *, is_history: bool = False) -> Iterator[Scored]:
-        """Filter rows in batches. Rows of a series have the same results together as one by one.
+        """Filter rows in batches. The results of a series do not depend on how its rows are divided into batches.
 
         Args:
-            is_history: whether the rows are not reported. An incident among them then begins with the next row.
+            is_history: whether the rows are history, which is not reported. An incident that is open at the end of the
+                history starts with the next row.
         """
         for slot, labels in rows.new:
             self._take(slot, labels)
@@ -239,7 +241,7 @@ class QueryFilter:
             return self._score(pool, (slots, np.cumsum(is_first) - 1), times, observed)
 
     def _score(self, states: StatePool, series: tuple[Array, Array], times: Array, observed: Array) -> Scored:
-        """Return the outputs of rows, given the slots of their series and the rows of these in `states`."""
+        """Return the outputs of rows, given the slots of their series and the rows of their states in `states`."""
         slots, rows = series
         batch = Batch(rows, times, observed[:, None], np.ones(len(slots)))
         outputs, _ = self._runtime.step(states, batch, self._readout, traced=False)
@@ -285,9 +287,8 @@ class QueryFilter:
         )  # fmt: skip
 
     def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
-        """Return the numbers to filter, NaN where missing, and which rows have one. The first row of a counter has
-        none.
-        """
+        """Return the numbers to filter, NaN where missing, and whether each row contains one. For the first row of a
+        counter there is none."""
         has_value = np.ones(len(slots), bool)
         observed = values.copy()
         if self.is_counter:
@@ -315,7 +316,7 @@ class QueryFilter:
             array[slot] = np.nan
 
     def _take(self, slot: int, labels: Labels) -> None:
-        """Reserve a slot. `admit` has already done this, unless a journal is being read."""
+        """Reserve a slot for a series. `admit` has already reserved it, unless a journal is being read."""
         if self.slots.get(labels) != slot:
             self._free |= dict.fromkeys(range(self._unused, slot + 1))
             self._unused = max(self._unused, slot + 1)
@@ -331,7 +332,7 @@ class QueryFilter:
         self._free[slot] = None
 
     def restore(self, series: dict[int, Labels], packed: Mapping[int, bytes]) -> None:
-        """Reserve slots for states. The caller writes the other fields into the pool."""
+        """Reserve slots for restored states. The caller writes the other fields into the pool."""
         self.labels = dict(series)
         self.states.restore(packed)
         self.slots = {labels: slot for slot, labels in series.items()}
@@ -343,7 +344,7 @@ class QueryFilter:
         return self.digest == other.digest and max(other.labels, default=-1) < self.pool.capacity
 
     def take_over(self, other: QueryFilter) -> None:
-        """Continue with the states of a filter that fits."""
+        """Continue with the states of another filter, for which `fits` is true."""
         self.restore(other.labels, other.states.packed)
         slots = np.array(list(other.labels), np.int64)
         for name, array in self.pool.arrays.items():
@@ -362,7 +363,7 @@ class QueryFilter:
 
 
 def waves(rows: Rows) -> Iterator[Rows]:
-    """Yield the same rows in parts with at most one row per series."""
+    """Split rows into parts with at most one row per series, and yield them."""
     begins = np.flatnonzero(_is_first(rows.slots))
     position = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
     last = int(position.max(initial=0))
@@ -373,7 +374,7 @@ def waves(rows: Rows) -> Iterator[Rows]:
 
 
 def _cuts(slots: Array) -> list[int]:
-    """Return where to cut rows so that no part has too many rows or series."""
+    """Return the indices at which rows are split, so that no part has too many rows or series."""
     begins = np.flatnonzero(_is_first(slots))[::MOST_UNPACKED].tolist()
     return sorted({*range(0, len(slots), MOST_ROWS), *begins, len(slots)})
 

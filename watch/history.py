@@ -1,4 +1,4 @@
-"""The history of the queries of a configuration."""
+"""Read the history of the queries in a configuration."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ MOST_KEPT: Final = 50_000_000
 
 
 class QuerySource(Protocol):
-    """Answers queries."""
+    """Interface of a source that answers queries."""
 
     def range(self, expr: str, start: float, end: float, step: float) -> list[Samples]:
-        """The values of a query at `start`, `start + step`, … up to `end`."""
+        """Return the values of a query at `start`, `start + step`, … up to `end`."""
         ...
 
     def usual_delay(self, step: float) -> float:
-        """Return the time in seconds after which the values of a step are complete."""
+        """Return the delay in seconds after which the values of a time step are complete."""
         ...
 
 
 def delay_of(config: Config, queries: QuerySource) -> float:
-    """Return the time in seconds after which a step is queried.
+    """Return the delay in seconds between a time step and its query.
 
     Raises:
         SourceError: If there is no reply.
@@ -48,12 +48,12 @@ def delay_of(config: Config, queries: QuerySource) -> float:
 
 
 def last_step(config: Config, queries: QuerySource, now: float) -> float:
-    """Return the last step that can be queried. It raises the same errors as `delay_of`."""
+    """Return the last time step that can be queried. It raises the same errors as `delay_of`."""
     return math.floor((now - delay_of(config, queries)) / config.step) * config.step
 
 
 class Recorded(NamedTuple):
-    """A series of a query, as a watch would have filtered it."""
+    """A series of a query, with the values that a watch would have filtered."""
 
     query: Query
     labels: Labels
@@ -61,17 +61,17 @@ class Recorded(NamedTuple):
 
 
 def recorded_series(config: Config, begin: float | None, end: float) -> Iterator[Recorded]:
-    """Yield the series of all queries, at the steps of a watch.
+    """Yield the series of all queries, at the time steps of a watch.
 
     Args:
         begin, end: first and last time. If `begin` is None, the `history` of the configuration is used.
 
     Raises:
-        ValueError: If the configuration has no Prometheus, or the history is too long.
-        SourceError: If Prometheus does not answer.
+        ValueError: If the configuration contains no Prometheus, or the history is too long.
+        SourceError: If Prometheus does not respond.
     """
     if config.source.prometheus is None:
-        raise ValueError("a backtest needs source.prometheus, which the configuration does not have")
+        raise ValueError("a backtest needs source.prometheus, which the configuration does not contain")
     prometheus, step = Prometheus(config.source.prometheus), config.step
     last = min(math.floor(end / step) * step, last_step(config, prometheus, time.time()))
     first = config.history_begin(last) if begin is None else math.ceil(begin / step) * step - step
@@ -90,7 +90,7 @@ def recorded_series(config: Config, begin: float | None, end: float) -> Iterator
 
 
 def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
-    """Return whether the values of a query are a counter."""
+    """Return whether the values of a query come from a counter."""
     if query.type != "auto":
         return query.type == "counter"
     selector = query.selector
@@ -104,7 +104,7 @@ def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
 def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
     """Return the times and rates per second of a counter, from its second number on.
 
-    A counter that is smaller than before was reset, and has counted from 0 since.
+    If a counter is smaller than before, it was reset and has counted from 0 since.
     """
     is_number = np.isfinite(values)
     times, values = times[is_number], values[is_number]
@@ -115,11 +115,11 @@ def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
 def read_parts(
     queries: QuerySource, expr: str, span: tuple[float, float], step: float
 ) -> Iterator[tuple[float, list[Samples]]]:
-    """Yield the values of a query at the steps after the first time up to the second, in parts of an end time and the
-    samples.
+    """Yield the values of a query at the time steps after the first time, up to the second one. Each part consists of
+    an end time and the samples.
 
     Raises:
-        SourceError: If there is no reply, or the reply is an error.
+        SourceError: If the server does not respond, or returns an error.
     """
     last, end = span
     points = FIRST_POINTS
@@ -134,7 +134,7 @@ def read_parts(
 def _read(
     prometheus: Prometheus, expr: str, span: tuple[float, float], step: float
 ) -> dict[Labels, tuple[Array, Array]]:
-    """Return the times and values of each series of a query."""
+    """Query a range, and return the times and values of each series."""
     parts: dict[Labels, list[tuple[Array, Array]]] = {}
     kept = 0
     for _, samples in read_parts(prometheus, expr, span, step):
@@ -142,7 +142,7 @@ def _read(
             parts.setdefault(one.labels, []).append((one.times, one.values))
         kept += sum(len(one.times) for one in samples)
         if kept > MOST_KEPT:
-            raise SourceError(f"query {expr!r} has more than {MOST_KEPT:,} values; shorten the history")
+            raise SourceError(f"query {expr!r} returns more than {MOST_KEPT:,} values; shorten the history")
     return {
         labels: (np.concatenate([times for times, _ in some]), np.concatenate([values for _, values in some]))
         for labels, some in parts.items()

@@ -1,4 +1,4 @@
-"""The HTTP server of a watch, with `/metrics`, health, and the routes of sources that are pushed to."""
+"""The HTTP server of a watch, which serves `/metrics`, health checks, and the routes of pushed sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class Reply(NamedTuple):
-    """Status, content and content type of a reply."""
+    """Status, content and content type of an HTTP reply."""
 
     status: int
     body: bytes = b""
@@ -79,11 +79,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Serves routes in threads until it is closed.
+    """HTTP server that serves routes in threads until it is closed.
 
     Args:
         listen: HOST:PORT. Port 0 chooses a free port.
-        routes: routes by method and path.
+        routes: functions that handle requests, by method and path.
 
     Raises:
         OSError: If the address cannot be used.
@@ -104,7 +104,7 @@ class HttpServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="watch-http", daemon=True).start()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, unless there are too many."""
+        """Serve a connection, unless there are too many connections."""
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -114,10 +114,10 @@ class HttpServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that has disconnected; log other errors."""
-        logger.debug("a connection ended early", exc_info=True)
+        """Ignore errors of clients that have disconnected, and log all others."""
+        logger.debug("a connection was closed early", exc_info=True)
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving and close the socket."""
         self.shutdown()
         self.server_close()

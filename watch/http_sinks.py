@@ -1,4 +1,4 @@
-"""HTTP sinks: remote write, the Alertmanager and webhooks."""
+"""Sinks that send HTTP requests: remote write, the Alertmanager and webhooks."""
 
 from __future__ import annotations
 
@@ -21,27 +21,24 @@ _ALERT_SECONDS: Final = 300.0
 
 
 class OutboxSink(Sink):
-    """Sends requests through an outbox."""
+    """Base class of sinks that send their requests through an outbox."""
 
     outbox: Outbox
 
     def flush(self) -> None:
-        """See `Sink`."""
         self.outbox.flush()
 
     def close(self) -> None:
-        """See `Sink`."""
         self.outbox.close()
 
 
 class RemoteWrite(OutboxSink):
-    """Writes the outputs of rows as series to a server, with remote write."""
+    """Sink that writes the outputs of rows as series to a server, by remote write."""
 
     def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("remote_write", endpoint, storage)
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
         from rfa.watch.wire import HEADERS, write_request
 
         if len(scored.slots):
@@ -50,15 +47,13 @@ class RemoteWrite(OutboxSink):
 
 
 class Webhook(OutboxSink):
-    """Sends a POST request for the rows at which incidents begin and end, with the JSON `{"events": [...]}`. An event
-    is a row with a `status`.
-    """
+    """Sink that sends a POST request for rows at which incidents start or end, with the JSON `{"events": [...]}`. An
+    event is a row with a `status`."""
 
     def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("webhook", endpoint, storage)
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
         chosen = np.flatnonzero(_has_begun(scored) | _has_ended(scored))
         if len(chosen):
             rows = rows_as_documents(one, scored.select(chosen))
@@ -67,14 +62,14 @@ class Webhook(OutboxSink):
 
 
 class Alertmanager(OutboxSink):
-    """Sends open incidents as alerts at each step. An alert that is not sent again ends by itself."""
+    """Sink that sends open incidents as alerts at each step. The Alertmanager resolves an alert that is not
+    sent again."""
 
     def __init__(self, endpoint: Endpoint, step: float, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("alertmanager", endpoint, storage)
         self._lasts = max(_ALERT_STEPS * step, _ALERT_SECONDS)
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
         rows = np.flatnonzero((scored.incident > 0) | _has_ended(scored))
         if len(rows):
             alerts = [self._alert(one, scored, k) for k in rows.tolist()]

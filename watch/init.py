@@ -1,4 +1,4 @@
-"""`rfa watch init`: writes a configuration for the metrics of a Prometheus server."""
+"""`rfa watch init`: write a configuration for the metrics of a Prometheus server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEFT_OUT: Final = re.compile(
 
 
 class Choice(NamedTuple):
-    """A query of the new file."""
+    """A query that was chosen for the new configuration."""
 
     name: str
     expr: str
@@ -43,10 +43,10 @@ class Choice(NamedTuple):
 
 
 def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
-    """Return some queries that have series, with counters before gauges.
+    """Choose some queries that return series. Counters are preferred to gauges.
 
     Raises:
-        SourceError: If there is no reply, or no metric to choose.
+        SourceError: If the server does not respond, or has no suitable metric.
     """
     names, types = prometheus.names(), prometheus.metadata()
     found: list[Choice] = []
@@ -57,7 +57,7 @@ def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
         if 0 < series <= MOST_SERIES:
             found.append(Choice(name, expr, kind, series))
     if not found:
-        raise SourceError(f"none of the {len(names)} metrics has 1 to {MOST_SERIES} series with values that change")
+        raise SourceError(f"none of the {len(names)} metrics has 1 to {MOST_SERIES} series with changing values")
     return found
 
 
@@ -74,13 +74,13 @@ def _candidates(names: list[str], types: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _type_of(metric: str, types: Mapping[str, str]) -> str:
-    """Return the type of a metric from the server's metadata, or from its name."""
+    """Return the type of a metric, from the metadata of the server or from its name."""
     named = "counter" if metric.endswith(("_total", "_count")) else "gauge"
     return {"counter": "counter", "gauge": "gauge"}.get(types.get(metric, ""), named)
 
 
 def usual_step(prometheus: Prometheus, now: float) -> int:
-    """Return a step that is not shorter than the interval of most scrapes."""
+    """Return a time step that is not shorter than the interval of most scrapes."""
     try:
         scrapes = prometheus.latest("up[10m]", now)
     except SourceError:
@@ -96,7 +96,7 @@ def write_config(url: str) -> str:
     """Return the text of a configuration for a running Prometheus server.
 
     Raises:
-        SourceError: If there is no reply, or no metric to choose.
+        SourceError: If the server does not respond, or has no suitable metric.
         ValueError: If `url` is not a valid URL.
     """
     endpoint, now = Endpoint(url=url), time.time()

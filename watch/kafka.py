@@ -1,7 +1,7 @@
-"""Kafka, with one topic as a source and another one as a sink.
+"""Kafka topics as a source and as a sink.
 
-The offsets of the source are stored with the rows, so that each message is filtered once. If source and sink use the
-same brokers, the outputs of a batch and its offsets form a transaction:
+The offsets of the source are stored together with the rows, so each message is filtered once. If source and sink use
+the same brokers, the outputs of a batch and its offsets form a transaction:
 
     1. the outputs are produced      2. the rows and the offsets are stored      3. the transaction is committed
 
@@ -38,13 +38,14 @@ _ATTEMPTS: Final = 5
 
 
 def cursor_name(source: KafkaTopic) -> str:
-    """Return the name of a source's offsets among the cursors. They have the next offset of each partition."""
+    """Return the name under which the offsets of a source are stored among the cursors. They are the next offset of
+    each partition."""
     return f"kafka:{source.topic}"
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Raise errors of Kafka as OSError, and errors in settings as ValueError."""
+    """Convert errors of Kafka to OSError, and errors in its settings to ValueError."""
     try:
         yield
     except KafkaException as error:
@@ -75,12 +76,12 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 class KafkaFeed:
-    """Reads the messages from all partitions of a topic. See `Feed`.
+    """Source that reads the messages from all partitions of a topic. See `Feed`.
 
     Args:
         source: the topic.
-        is_committed: whether the sink commits the offsets. Otherwise this feed commits them, so that tools show the
-            lag.
+        is_committed: whether the sink commits the offsets. If not, this feed commits them, so that tools
+            can show the lag.
     """
 
     def __init__(self, source: KafkaSource, *, is_committed: bool = False) -> None:
@@ -88,7 +89,6 @@ class KafkaFeed:
         self._consumer = _consumer(source)
 
     def run(self, watch: Watch, stop: threading.Event) -> None:
-        """See `Feed`."""
         name = cursor_name(self._source)
         offsets: dict[str, int] = dict(watch.cursors.get(name, {}))
         try:
@@ -116,7 +116,7 @@ class KafkaFeed:
             self._consumer.close()
 
     def _assign(self, offsets: dict[str, int]) -> dict[int, int]:
-        """Begin at these offsets, and return the offset at which the history of each partition ends."""
+        """Start reading at these offsets, and return the offset at which the history of each partition ends."""
         topic, replay = self._source.topic, self._source.replay
         parts = _partitions(self._consumer, topic)
         begins = [TopicPartition(topic, part, offsets.get(str(part), OFFSET_BEGINNING)) for part in parts]
@@ -136,7 +136,7 @@ class KafkaFeed:
 
 
 class KafkaRows(Sink):
-    """Writes a JSON message for each row. The key consists of its query and labels.
+    """Sink that writes a JSON message for each row. The key of a message consists of its query and labels.
 
     Args:
         options: the topic.
@@ -145,7 +145,7 @@ class KafkaRows(Sink):
 
     Raises:
         ValueError: If a setting in `client` is invalid.
-        OSError: If the brokers do not answer.
+        OSError: If the brokers do not respond.
     """
 
     def __init__(self, options: KafkaTopic, source: KafkaSource | None = None) -> None:
@@ -163,7 +163,7 @@ class KafkaRows(Sink):
             self._retry(lambda: self._producer.init_transactions(_TIMEOUT_SECONDS))
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Return whether the outputs of rows that were stored with these cursors are visible."""
+        """Return whether the outputs of rows that were stored with these cursors are committed."""
         if self._source is None or self._consumer is None:
             return True
         topic = self._source.topic
@@ -176,7 +176,6 @@ class KafkaRows(Sink):
         return all(self._committed[part] >= offset for part, offset in offsets.items())
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
         self._begin()
         for document in rows_as_documents(one, scored):
             key = orjson.dumps([document["query"], document["labels"]])
@@ -190,15 +189,15 @@ class KafkaRows(Sink):
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Do nothing, because a transaction waits for its messages itself. See `Sink`."""
+        """Do nothing, because committing a transaction waits for its messages. See `Sink`."""
         if self._source is None:
             self._producer.flush(_TIMEOUT_SECONDS)
 
     def confirm(self, cursors: Mapping[str, Any]) -> None:
-        """Commit the transaction. See `Sink`.
+        """Commit the transaction of the written outputs. See `Sink`.
 
         Raises:
-            OSError: If it cannot be committed. A restart commits it again.
+            OSError: If it cannot be committed. It is committed again after a restart.
         """
         if self._source is None or self._consumer is None:
             return
@@ -213,7 +212,6 @@ class KafkaRows(Sink):
         self._is_open = False
 
     def close(self) -> None:
-        """See `Sink`."""
         if self._source is None:
             self._producer.flush(_TIMEOUT_SECONDS)
         elif self._consumer is not None:

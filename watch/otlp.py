@@ -1,4 +1,4 @@
-"""A source of OpenTelemetry metrics over HTTP, in protobuf or JSON.
+"""Source of OpenTelemetry metrics over HTTP, in protobuf or JSON.
 
 Names and labels are converted as in Prometheus. Dots become underscores, the resource's `service.name` and
 `service.instance.id` become `job` and `instance`, and a monotonic cumulative sum gets the suffix `_total`.
@@ -29,7 +29,7 @@ def read_metrics(body: bytes, headers: Mapping[str, str]) -> list[Samples]:
     """Return the gauges and sums in a request, and the counts and sums of its histograms.
 
     Raises:
-        WireError: If the body is not such a request.
+        WireError: If the body is not a valid request.
     """
     if headers.get("content-encoding", "identity") == "gzip":
         body = _inflate(body)
@@ -82,5 +82,5 @@ def _inflate(body: bytes) -> bytes:
     except zlib.error:
         raise WireError("the body is not valid gzip") from None
     if unpacker.unconsumed_tail:
-        raise WireError(f"the uncompressed body exceeds {MOST_DECOMPRESSED:,} bytes")
+        raise WireError(f"the uncompressed body is larger than {MOST_DECOMPRESSED:,} bytes")
     return found

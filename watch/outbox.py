@@ -1,6 +1,5 @@
-"""Requests of a sink to another server. A thread of their own sends them, so that a slow server does not delay
-steps.
-"""
+"""Queue for the requests of a sink to another server. A separate thread sends them, so a slow server does not delay the
+time steps."""
 
 from __future__ import annotations
 
@@ -30,42 +29,43 @@ CLOSING_SECONDS: Final = 5.0
 
 
 class RequestStorage(Protocol):
-    """Storage for waiting requests, which outlasts the process. Methods raise OSError if they cannot be done now."""
+    """Storage for waiting requests, which persists after the process ends. Its methods raise OSError if it is
+    temporarily not available."""
 
     def load(self) -> list[tuple[int, int]]:
-        """Return the numbers and sizes of the requests of an earlier process, in order."""
+        """Return the numbers and sizes of the requests that an earlier process left, in order."""
         ...
 
     def write(self, number: int, content: bytes) -> None:
-        """Add a request.
+        """Store a request.
 
         Raises:
-            StateError: If another process has taken over the storage.
+            StateError: If another process has started to use this storage.
         """
         ...
 
     def flush(self) -> None:
-        """Wait until what was written survives a crash of the system."""
+        """Wait until the stored requests are safe from a system crash."""
         ...
 
     def read(self, number: int) -> bytes:
-        """Return the content of a request.
+        """Return the content of a stored request.
 
         Raises:
-            ValueError: If it is lost.
+            ValueError: If the content is lost or damaged.
         """
         ...
 
     def remove(self, number: int) -> None:
-        """Remove a request. It raises the same errors as `write`."""
+        """Remove a request from the storage. It raises the same errors as `write`."""
         ...
 
 
 class FolderRequests:
-    """One file per request.
+    """Storage that writes one file per request.
 
     Args:
-        folder: directory, which is created.
+        folder: directory for the files, which is created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,14 +73,12 @@ class FolderRequests:
         self._unsynchronised: list[Path] = []
 
     def load(self) -> list[tuple[int, int]]:
-        """See `RequestStorage`."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file in self._folder.glob("*.new"):
             file.unlink(missing_ok=True)
         return [(int(file.stem), file.stat().st_size) for file in sorted(self._folder.glob("*.request"))]
 
     def write(self, number: int, content: bytes) -> None:
-        """See `RequestStorage`."""
         file = self._file(number)
         new = file.with_suffix(".new")
         try:
@@ -93,7 +91,6 @@ class FolderRequests:
         self._unsynchronised.append(file)
 
     def flush(self) -> None:
-        """See `RequestStorage`."""
         files, self._unsynchronised = self._unsynchronised, []
         for path in [*files, self._folder] if files else []:
             try:
@@ -106,14 +103,12 @@ class FolderRequests:
                 os.close(descriptor)
 
     def read(self, number: int) -> bytes:
-        """See `RequestStorage`."""
         try:
             return self._file(number).read_bytes()
         except OSError as error:
             raise ValueError(str(error)) from None
 
     def remove(self, number: int) -> None:
-        """See `RequestStorage`."""
         self._file(number).unlink(missing_ok=True)
 
     def _file(self, number: int) -> Path:
@@ -121,7 +116,7 @@ class FolderRequests:
 
 
 class Request(NamedTuple):
-    """A waiting request. If it has a number, the storage holds its content."""
+    """A waiting request. If it has a number, its content is in the storage."""
 
     path: str
     headers: Mapping[str, str]
@@ -131,15 +126,16 @@ class Request(NamedTuple):
 
 
 class Outbox:
-    """Sends requests in order, repeating each one until the server accepts it.
+    """Queue that sends requests in order, and repeats each one until the server accepts it.
 
     Args:
         name: name of the sink.
         endpoint: the server.
-        storage: storage for waiting requests, which outlasts the process. None keeps them in memory.
+        storage: persistent storage for waiting requests. None keeps them in memory.
 
     Attributes:
-        dropped: number of requests that exceeded the limit, or that the server rejected permanently.
+        dropped: number of requests that were dropped, because they exceeded the limit or because the server rejected
+            them permanently.
 
     Raises:
         OSError: If the storage cannot be read.
@@ -163,7 +159,7 @@ class Outbox:
         return len(self._waiting)
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Queue a request."""
+        """Add a request to the queue."""
         request = Request(path, headers, body, len(body))
         with self._change:
             if self._storage is not None:
@@ -179,20 +175,20 @@ class Outbox:
             self._change.notify_all()
 
     def flush(self) -> None:
-        """Wait until the stored requests survive a crash of the system."""
+        """Wait until the stored requests are safe from a system crash."""
         if self._storage is not None:
             with self._change:
                 self._storage.flush()
 
     def close(self) -> None:
-        """Send the waiting requests for some seconds, then stop."""
+        """Try to send the waiting requests for some seconds, then stop."""
         with self._change:
             self._is_closed, self._end = True, time.monotonic() + CLOSING_SECONDS
             self._change.notify_all()
         self._thread.join(CLOSING_SECONDS)
 
     def _write(self, storage: RequestStorage, request: Request) -> Request:
-        """Store a request. If that is not possible now, it waits in memory."""
+        """Store a request. If the storage is not available, the request waits in memory."""
         content = orjson.dumps({"path": request.path, "headers": dict(request.headers)}) + b"\n" + request.body
         try:
             storage.write(self._number, content)
@@ -212,7 +208,7 @@ class Outbox:
                 logger.warning("sink %s: %s", self.name, error)
 
     def _try(self, request: Request) -> bool:
-        """Send a request. Return whether it need not be sent again."""
+        """Send a request. Return whether it is done, so that it is not sent again."""
         try:
             if self._storage is not None and request.number is not None:
                 head, _, body = self._storage.read(request.number).partition(b"\n")
@@ -228,7 +224,7 @@ class Outbox:
             logger.warning("sink %s: %s", self.name, error)
             return False
         except (ValueError, KeyError) as error:
-            logger.warning("sink %s: request %s cannot be read: %s", self.name, request.number, error)
+            logger.warning("sink %s: request %s on disk cannot be read: %s", self.name, request.number, error)
             self.dropped += 1
             return True
         self.sent += 1

@@ -1,4 +1,4 @@
-"""The sinks that a configuration names."""
+"""Create the sinks that a configuration names."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from rfa.watch.store import Store
 
 
 def has_transactions(config: Config) -> bool:
-    """Return whether outputs and offsets of Kafka form transactions. This requires the same brokers and stored
-    states.
-    """
+    """Return whether the outputs and the offsets of Kafka are committed in one transaction. This requires the same
+    brokers for source and sink, and stored states."""
     source, sink = config.source.kafka, config.sink.kafka
     return source is not None and sink is not None and sink.brokers == source.brokers and config.state is not None
 
 
 def make_sinks(config: Config, store: Store | None) -> list[Sink]:
-    """Return the sinks of a configuration that rows are written to.
+    """Create the sinks of a configuration to which rows are written.
 
     Raises:
         OSError, ValueError: If a sink cannot be opened.

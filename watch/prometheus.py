@@ -1,4 +1,4 @@
-"""A source that queries the API of Prometheus, which VictoriaMetrics, Thanos and Mimir also have."""
+"""Source that queries the API of Prometheus. VictoriaMetrics, Thanos and Mimir have the same API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONGEST_DELAY: Final = _DELAY_SECONDS + _HIDDEN_SECONDS
 
 
 class SourceError(RuntimeError):
-    """Raised when a server does not answer, or not as expected. A later attempt may succeed.
+    """Raised when a server does not respond, or not as expected. A later attempt may succeed.
 
     Attributes:
         is_final: whether the server rejected the request, so that a later attempt would also fail.
@@ -46,7 +46,7 @@ class SourceError(RuntimeError):
 
 
 class Requests:
-    """Sends requests to a server.
+    """Client that sends requests to a server.
 
     Args:
         endpoint: the server.
@@ -62,10 +62,10 @@ class Requests:
     def send(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, most: int = MOST_REPLY
     ) -> bytes:
-        """Send a GET request, or a POST request if there is a body, and return the content of the reply.
+        """Send a GET request, or a POST request if there is a body. Return the content of the reply.
 
         Raises:
-            SourceError: If there is no reply, the reply is an error, or it has more than `most` bytes.
+            SourceError: If the server does not respond, returns an error, or returns more than `most` bytes.
         """
         url = f"{self._endpoint.url}{path}"
         request = urllib.request.Request(url, data=body, headers={"User-Agent": "rfa-watch", **(headers or {})})
@@ -83,37 +83,38 @@ class Requests:
         except (OSError, ValueError, HTTPException) as error:
             raise SourceError(f"{self._endpoint.url}: {getattr(error, 'reason', error)}") from None
         if len(found) > most:
-            raise SourceError(f"{self._endpoint.url}: the reply exceeds {most:,} bytes; make the query smaller")
+            raise SourceError(f"{self._endpoint.url}: the reply is larger than {most:,} bytes; narrow the query")
         return found
 
 
 def _read(reply: Any, most: int, end: float) -> bytes:
-    """Return the content of a reply. If it is longer than `most` bytes, return only `most` + 1 bytes."""
+    """Return the content of a reply. If it is longer than `most` bytes, only the first `most` + 1 bytes are
+    returned."""
     parts, size = [], 0
     while size <= most and (part := reply.read1(min(_CHUNK, most + 1 - size))):
         parts.append(part)
         size += len(part)
         if time.monotonic() > end:
-            raise TimeoutError("the reply takes too long")
+            raise TimeoutError("the reply did not arrive in time")
     return b"".join(parts)
 
 
 class Prometheus:
-    """The API of a server.
+    """Client for the Prometheus API of a server.
 
     Args:
-        endpoint: its URL, without /api/v1.
+        endpoint: URL and options of the server. The URL does not include /api/v1.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._requests = Requests(endpoint)
 
     def usual_delay(self, step: float) -> float:
-        """Return the time in seconds after which the values of a step are complete. It is longer for VictoriaMetrics
-        and short steps.
+        """Return the delay in seconds after which the values of a time step are complete. It is longer for
+        VictoriaMetrics and short steps.
 
         Raises:
-            SourceError: If there is no reply, or the reply is an error.
+            SourceError: If the server does not respond, or returns an error.
         """
         if not self._requests.headers:
             self._get("query", {"query": "1"})
@@ -124,26 +125,29 @@ class Prometheus:
         """Return the values of a query at `start`, `start + step`, … up to `end`.
 
         Raises:
-            SourceError: If there is no reply, or the reply is an error.
+            SourceError: If the server does not respond, or returns an error.
         """
         data = self._get("query_range", {"query": expr, "start": repr(start), "end": repr(end), "step": repr(step)})
         with _of_this_api("query_range"):
             if data["resultType"] != "matrix":
-                raise SourceError(f"query {expr!r} returns a {data['resultType']} instead of series")
+                raise SourceError(
+                    f"query {expr!r} returns a {data['resultType']} instead of series; use an expression that returns "
+                    "an instant vector"
+                )
             return [_series(one) for one in data["result"]]
 
     def latest(self, expr: str, time: float) -> list[Samples]:
         """Return the scraped values of a range selector such as `up[10m]`.
 
         Raises:
-            SourceError: If there is no reply, or the reply is an error.
+            SourceError: If the server does not respond, or returns an error.
         """
         data = self._get("query", {"query": expr, "time": repr(time)})
         with _of_this_api("query"):
             return [_series(one) for one in data["result"]]
 
     def metadata(self) -> dict[str, str]:
-        """Return the types of metrics by name. The result is empty for servers without metadata."""
+        """Return the types of metrics by name. The result is empty if the server has no metadata."""
         try:
             data = self._get("metadata", {"limit": str(MOST_NAMES)})
             with _of_this_api("metadata"):
@@ -155,7 +159,7 @@ class Prometheus:
         """Return the names of all metrics.
 
         Raises:
-            SourceError: If there is no reply, or the reply is an error.
+            SourceError: If the server does not respond, or returns an error.
         """
         found = self._get("label/__name__/values", {})
         with _of_this_api("label values"):
@@ -174,10 +178,10 @@ class Prometheus:
             return None
 
     def count(self, expr: str, time: float) -> int:
-        """Return the number of series of a query at a time.
+        """Return the number of series that a query returns at a time.
 
         Raises:
-            SourceError: If there is no reply, or the reply is an error.
+            SourceError: If the server does not respond, or returns an error.
         """
         data = self._get("query", {"query": f"count({expr})", "time": repr(time)})
         with _of_this_api("query"):
@@ -194,7 +198,7 @@ class Prometheus:
 
 @contextmanager
 def _of_this_api(path: str) -> Iterator[None]:
-    """Raise a SourceError if the block cannot interpret a reply."""
+    """Convert errors in interpreting a reply inside this block to a SourceError."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):

@@ -1,7 +1,8 @@
-"""Observations that are pushed to a watch: routing to queries, and JSON messages with one observation each.
+"""Processing of observations that other programs push: assignment to queries, and JSON messages with one observation
+each.
 
-A message is `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`. t is in seconds since 1970
-and defaults to now. A null value is missing.
+A message is `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`. t is in seconds since 1970;
+the default is the current time. A null value is missing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Router:
         self._bytes = 0
 
     def route(self, samples: Iterable[Samples]) -> dict[str, list[Samples]]:
-        """Return the samples by name of the query. Samples that no query selects are left out."""
+        """Assign samples to queries. Samples that no query selects are left out."""
         found: dict[str, list[Samples]] = {}
         for one in samples:
             names = self._names.get(one.labels)
@@ -62,13 +63,13 @@ class Router:
 
 
 def is_counter_name(query: Query) -> bool:
-    """Return whether a pushed metric is a counter, judging by its name."""
+    """Return whether the name of a pushed metric indicates a counter."""
     selector = query.selector
     return selector is not None and (selector.name or "").endswith(_COUNTERS)
 
 
 def read_messages(messages: Iterable[bytes], now: float) -> tuple[list[Samples], int]:
-    """Return the observations in messages, and the number of invalid messages."""
+    """Parse messages. Return their observations, and the number of invalid messages."""
     found, refused = [], 0
     for message in messages:
         try:
@@ -92,7 +93,7 @@ def _read(document: Mapping[str, Any], now: float) -> Samples:
 
 
 def read_lines(path: Path) -> Iterator[list[bytes]]:
-    """Yield the messages of a file in batches.
+    """Read the messages of a file, and yield them in batches.
 
     Raises:
         OSError: If the file cannot be read.
@@ -102,7 +103,7 @@ def read_lines(path: Path) -> Iterator[list[bytes]]:
         found: list[bytes] = []
         while line := file.readline(LONGEST_LINE):
             if len(line) == LONGEST_LINE:
-                raise ValueError(f"{path} has a line of more than {LONGEST_LINE:,} bytes")
+                raise ValueError(f"{path} contains a line longer than {LONGEST_LINE:,} bytes")
             if line.strip():
                 found.append(line)
             if len(found) == _LINES:
@@ -112,5 +113,5 @@ def read_lines(path: Path) -> Iterator[list[bytes]]:
 
 
 def named(name: str, labels: Mapping[str, str]) -> Labels:
-    """Return labels that include the name of the metric."""
+    """Return labels that include the name of the metric as `__name__`."""
     return labels_of({**labels, NAME: name})

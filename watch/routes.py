@@ -1,4 +1,4 @@
-"""The routes of a watch: `/metrics`, health, remote write and OpenTelemetry."""
+"""HTTP routes of a watch: `/metrics`, health checks, remote write and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEALTHY: Final = Reply(200, b"ok\n")
 
 
 def routes_of(watch: Watch) -> dict[str, dict[tuple[str, str], Route]]:
-    """Return the routes of each HTTP server, by the address that it listens on."""
+    """Return the routes of each HTTP server, by the address on which it listens."""
     found: dict[str, dict[tuple[str, str], Route]] = {}
     source, metrics = watch.config.source, watch.config.sink.metrics
     if metrics is not None:

@@ -1,4 +1,4 @@
-"""Alert rules for Prometheus and a dashboard for Grafana, for the queries of a configuration."""
+"""Create alert rules for Prometheus and a dashboard for Grafana, for the queries of a configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STALLED_STEPS = 5
 
 
 def alert_rules(config: Config) -> str:
-    """Return the rules as YAML."""
+    """Return the alert rules as YAML."""
     lines = ["groups:", "- name: rfa-watch", "  rules:"]
     for query in config.query:
         lines += [
@@ -53,7 +53,7 @@ def _camel(name: str) -> str:
 
 
 def dashboard(config: Config) -> dict[str, Any]:
-    """Return the dashboard as JSON. For each query it shows the values with their intervals, and the scores."""
+    """Return the dashboard as JSON. For each query, it shows the values with their intervals, and the scores."""
     panels = []
     for row, query in enumerate(config.query):
         chosen = f"{{query={json.dumps(query.name)}}}"

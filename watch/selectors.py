@@ -16,10 +16,10 @@ _SELECTOR: Final = re.compile(rf"\s*({_METRIC})?\s*(?:\{{(.*)\}})?\s*", re.DOTAL
 
 @dataclass(frozen=True)
 class Selector:
-    """Conditions on labels.
+    """Conditions on the labels of a series.
 
     Attributes:
-        name: name of the metric. None matches any.
+        name: name of the metric. None matches any name.
         matchers: label, operator and value of each condition.
     """
 
@@ -27,7 +27,7 @@ class Selector:
     matchers: tuple[tuple[str, str, str], ...]
 
     def matches(self, labels: Labels) -> bool:
-        """Return whether a series is selected. A missing label counts as empty."""
+        """Return whether the selector matches a series. A missing label counts as an empty string."""
         found = dict(labels)
         if self.name is not None and found.get(NAME) != self.name:
             return False
@@ -40,7 +40,7 @@ def _is_match(found: str, operator: str, value: str) -> bool:
 
 
 def parse_selector(text: str) -> Selector | None:
-    """Return the selector in a query, or None if it is another or an invalid query."""
+    """Parse a query. Return its selector, or None if it is not a valid selector."""
     whole = _SELECTOR.fullmatch(text)
     if whole is None or not text.strip():
         return None
@@ -62,5 +62,5 @@ def parse_selector(text: str) -> Selector | None:
 
 
 def labels_of(names: dict[str, str]) -> Labels:
-    """Return the labels of a series in order."""
+    """Return the labels of a series in sorted order."""
     return tuple(sorted(names.items()))

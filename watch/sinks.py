@@ -16,37 +16,39 @@ from rfa.watch.filters import QueryFilter, Scored
 
 
 class Sink(ABC):
-    """Receives the outputs of new rows.
+    """Interface of a sink, which receives the outputs of new rows.
 
     Attributes:
-        outbox: the outbox that sends its requests, if it has one.
+        outbox: the outbox that sends the requests of this sink. None if it sends none.
     """
 
     outbox: Any = None
 
     @abstractmethod
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """Send the outputs for some rows of a query."""
+        """Write the outputs of some rows of a query."""
 
     def flush(self) -> None:
-        """Wait until a crash of this process cannot lose what was written, if the sink can tell."""
+        """Wait until the written outputs are safe from a crash of this process, if the sink can determine this."""
         return
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Return whether the outputs of rows that were stored with these cursors need not be written again."""
+        """Return whether the outputs of rows that were stored with these cursors are committed and need not be written
+        again."""
         return True
 
     def confirm(self, cursors: Mapping[str, Any]) -> None:
-        """Make the written outputs visible, once the rows and the positions of the sources are stored."""
+        """Make the written outputs visible. This is called after the rows and the positions of the sources are
+        stored."""
         return
 
     def close(self) -> None:
-        """Send what is left, and close the sink."""
+        """Send the remaining outputs, and close the sink."""
         return
 
 
 def rows_as_documents(one: QueryFilter, scored: Scored) -> list[dict[str, Any]]:
-    """Return rows as JSON documents, with None where there is no number."""
+    """Return rows as dictionaries of JSON types, with None for missing numbers."""
     columns = {
         name: [_number(value) for value in getattr(scored, name).tolist()]
         for name in ("score", "mean", "lower", "upper")
@@ -81,7 +83,7 @@ def _number(value: Any) -> float | None:
 
 
 class JsonLines(Sink):
-    """Writes a JSON line for each row.
+    """Sink that writes one JSON line for each row.
 
     Args:
         only_alarms: whether to leave out rows without an alarm.
@@ -91,7 +93,6 @@ class JsonLines(Sink):
         self._only_alarms, self._out = only_alarms, out or sys.stdout.buffer
 
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """See `Sink`."""
         chosen = scored.select(np.flatnonzero(scored.alarm == 1)) if self._only_alarms else scored
         self._write(rows_as_documents(one, chosen))
 

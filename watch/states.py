@@ -1,8 +1,8 @@
-"""Packed states of inactive series, and a pool for the few that are unpacked while their rows are filtered.
+"""Compressed states of inactive series, and a pool for the few that are decompressed while their rows are filtered.
 
-Most of a state is zero for a long time, such as profiles of seasons that have not occurred, and forecasts that were not
-requested. LZ4 takes 30 µs to pack a state and 6 µs to unpack it, which is less than a step of the filter and its
-output.
+Large parts of a state are zero for a long time, such as profiles of seasons that have not occurred, and forecasts that
+were not requested. LZ4 takes 30 µs to compress a state and 6 µs to decompress it, which is less than one step of the
+filter.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _pool(runtime: FilterRuntime) -> StatePool:
 
 
 class PackedStates:
-    """The states of the series of a model.
+    """Compressed states of the series of a model.
 
     Args:
         runtime: the model.
 
     Attributes:
-        packed: the states, by number of the series.
-        bytes: total size of the states.
+        packed: the compressed states, by number of the series.
+        bytes: total size of the compressed states in bytes.
     """
 
     def __init__(self, runtime: FilterRuntime) -> None:
@@ -61,7 +61,7 @@ class PackedStates:
         self.bytes = 0
 
     def begin(self, number: int) -> None:
-        """Begin a series."""
+        """Add a series with an initial state."""
         self._set(number, self._initial)
 
     def remove(self, number: int) -> None:
@@ -69,15 +69,14 @@ class PackedStates:
         self.bytes -= len(self.packed.pop(number))
 
     def restore(self, packed: Mapping[int, bytes]) -> None:
-        """Replace all states."""
+        """Replace the states of all series."""
         self.packed = dict(packed)
         self.bytes = sum(map(len, packed.values()))
 
     @contextmanager
     def unpacked(self, numbers: Array) -> Iterator[StatePool]:
-        """Yield a pool that has the states of some series in its first rows. They are packed again, unless there is an
-        error.
-        """
+        """Decompress the states of some series, and yield a pool that contains them in its first rows. They are
+        compressed again at the end of the block, unless there is an error."""
         with _LOCK:
             for first in range(0, len(numbers), _COPIED):
                 self._unpack(numbers[first : first + _COPIED].tolist(), first)

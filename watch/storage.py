@@ -1,8 +1,8 @@
 """Storage for the states of a watch, in two files or in lists in Redis.
 
-A storage has the frames of the states, which are replaced as a whole, and the frames of a journal of the rows since
-then. The journal also has the generation of the states. A journal of another generation belongs to states that were
-replaced.
+A storage contains the frames of the states, which are replaced as a whole, and the frames of a journal with the rows
+since then. The journal also contains the generation of the states. A journal with another generation belongs to states
+that were replaced.
 """
 
 from __future__ import annotations
@@ -31,42 +31,41 @@ _UNUSED_SECONDS: Final = 3_600
 
 
 class StateError(ValueError):
-    """Raised when stored states cannot be used. The message says why."""
+    """Raised when stored states cannot be used. The message states the reason."""
 
 
 class Storage(Protocol):
-    """Frames of states and of a journal, for one process at a time.
+    """Interface of a storage: frames of states and of a journal, for one process at a time.
 
-    Reading and writing raise OSError if they are not possible now, and StateError if another process has taken over.
+    Reading and writing raise OSError if the storage is temporarily not available, and StateError if another process has
+    started to use it.
     """
 
     name: str
 
     def states(self) -> Iterator[bytes]:
-        """Yield the frames of the states. There are none before the first `replace`."""
+        """Yield the frames of the states. There are none before the first call of `replace`."""
         ...
 
     def journal(self, generation: int) -> Iterator[bytes]:
-        """Yield the frames of the journal of these states, up to the first incomplete frame."""
+        """Yield the frames of the journal that belongs to these states, up to the first incomplete frame."""
         ...
 
     def replace(self, generation: int, frames: Iterable[bytes]) -> None:
-        """Replace the states, and begin an empty journal."""
+        """Replace the states, and start an empty journal."""
         ...
 
     def append(self, index: int, frame: bytes) -> None:
-        """Add the frame with this index to the journal. It then survives a crash. A call that failed may be
-        repeated.
-        """
+        """Append the frame with this index to the journal, and write it to disk. A call that failed may be repeated."""
         ...
 
     def close(self) -> None:
-        """Let another process use the storage."""
+        """Release the storage, so that another process can use it."""
         ...
 
 
 class FileStorage:
-    """The files FILE and FILE.journal. Each frame is preceded by its length.
+    """Storage in the files FILE and FILE.journal. Each frame is preceded by its length.
 
     Args:
         path: file of the states.
@@ -85,16 +84,14 @@ class FileStorage:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise StateError(f"{path}: another process uses this file") from None
+            raise StateError(f"{path}: another process is using this file") from None
 
     def states(self) -> Iterator[bytes]:
-        """See `Storage`."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 yield from _frames(file)
 
     def journal(self, generation: int) -> Iterator[bytes]:
-        """See `Storage`."""
         if self._journal_path.exists():
             with self._journal_path.open("rb") as file:
                 # Another generation means that the process ended between the replacements of the two files.
@@ -102,7 +99,6 @@ class FileStorage:
                     yield from _frames(file)
 
     def replace(self, generation: int, frames: Iterable[bytes]) -> None:
-        """See `Storage`."""
         _write(self._path, (part for frame in frames for part in (_LENGTH.pack(len(frame)), frame)))
         _write(self._journal_path, [_GENERATION.pack(generation)])
         if self._journal is not None:
@@ -114,9 +110,8 @@ class FileStorage:
         self._journal = self._journal_path.open("r+b", buffering=0)
 
     def append(self, index: int, frame: bytes) -> None:
-        """See `Storage`."""
         if self._journal is None:
-            raise OSError(f"{self._journal_path}: the states of this journal were not stored")
+            raise OSError(f"{self._journal_path}: the states were not written to this journal")
         del self._ends[index + 1 :]
         self._journal.seek(self._ends[index])
         content = memoryview(_LENGTH.pack(len(frame)) + frame)
@@ -128,7 +123,6 @@ class FileStorage:
         self._ends.append(end)
 
     def close(self) -> None:
-        """See `Storage`."""
         if self._journal is not None:
             self._journal.close()
         self._lock.close()
@@ -148,7 +142,7 @@ def _new(path: Path) -> Path:
 
 
 def _write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file next to another one."""
+    """Write content to a temporary file next to another file."""
     try:
         with _new(path).open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -170,23 +164,23 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
 
 
 class RedisStorage:
-    """Lists in Redis. The caller seals the frames.
+    """Storage in lists in Redis. The caller seals the frames.
 
         rfa:watch:NAME              a hash: `owner`, the process that writes, and `set`, the lists that count
         rfa:watch:NAME:states:SET   frames of the states
         rfa:watch:NAME:journal:SET  frames of their journal
         rfa:watch:NAME:outbox:SINK  a hash of the waiting requests by number, see `RedisRequests`
 
-    The process that started last is the owner. Writes of an earlier process fail, so that no row is confirmed twice.
+    The process that started last is the owner. Writes of earlier processes fail, so no row is confirmed twice.
 
     Args:
         url: `redis://` or `rediss://`.
         name: name of the watch.
-        password: password of Redis, if the URL has none.
+        password: password of Redis, if the URL contains none.
 
     Raises:
         StateError: If the URL is malformed.
-        OSError: If Redis does not answer.
+        OSError: If Redis does not respond.
     """
 
     def __init__(self, url: str, name: str, password: str | None = None) -> None:
@@ -205,16 +199,13 @@ class RedisStorage:
         self._call(lambda: self._redis.hset(self._root, "owner", self._owner))
 
     def states(self) -> Iterator[bytes]:
-        """See `Storage`."""
         self._set = self._call(self._stored_set)
         return self._read(self._key("states", self._set))
 
     def journal(self, generation: int) -> Iterator[bytes]:
-        """See `Storage`."""
         return self._read(self._key("journal", self._set))
 
     def replace(self, generation: int, frames: Iterable[bytes]) -> None:
-        """See `Storage`."""
         new = f"{generation}:{self._owner}"
         states = self._key("states", new)
         self._call(lambda: self._redis.unlink(states))
@@ -232,7 +223,6 @@ class RedisStorage:
         self._set = new
 
     def append(self, index: int, frame: bytes) -> None:
-        """See `Storage`."""
         key = self._key("journal", self._set)
         # Frames are sealed for their index, so a frame that was written without a reply must not be added again.
         self._transact(
@@ -240,7 +230,6 @@ class RedisStorage:
         )
 
     def close(self) -> None:
-        """See `Storage`."""
         self._redis.close()
 
     def _read(self, key: str) -> Iterator[bytes]:
@@ -257,7 +246,7 @@ class RedisStorage:
         return str((self._redis.hget(self._root, "set") or b"").decode())
 
     def change_outbox(self, sink: str, change: Callable[[Any, str], object]) -> None:
-        """Change the hash of a sink as the owner."""
+        """Modify the hash of a sink as the owner of the storage."""
         key = self._key("outbox", sink)
         self._transact(lambda transaction: change(transaction, key), lambda: False)
 
@@ -266,7 +255,7 @@ class RedisStorage:
         return self._call(lambda: read(self._redis, self._key("outbox", sink)))
 
     def _transact(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:
-        """Make a change once as the owner, even if a reply is lost."""
+        """Execute a change once as the owner, even if a reply is lost."""
         end = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             try:
@@ -281,7 +270,7 @@ class RedisStorage:
         with self._redis.pipeline(transaction=True) as transaction:
             transaction.watch(self._root)
             if transaction.hget(self._root, "owner") != self._owner.encode():
-                raise StateError(f"{self.name}: another process has taken over this storage")
+                raise StateError(f"{self.name}: another process has started to use this storage")
             if not is_done():
                 transaction.multi()
                 change(transaction)
@@ -295,12 +284,12 @@ class RedisStorage:
 
 
 class RedisRequests:
-    """Requests of a sink in Redis. See `rfa.watch.outbox.RequestStorage`.
+    """Storage for the requests of a sink in Redis. See `rfa.watch.outbox.RequestStorage`.
 
     Args:
         storage: storage of the same watch.
         sink: name of the sink.
-        seal, open_sealed: seal and open the content of a request, given its number.
+        seal, open_sealed: functions that seal and open the content of a request, given its number.
     """
 
     def __init__(
@@ -310,7 +299,6 @@ class RedisRequests:
         self._storage, self._sink, self._seal, self._open = storage, sink, seal, open_sealed
 
     def load(self) -> list[tuple[int, int]]:
-        """See `RequestStorage`."""
         numbers = sorted(map(int, self._storage.read_outbox(self._sink, lambda redis, key: redis.hkeys(key))))
         return [(number, self._size(number)) for number in numbers]
 
@@ -319,16 +307,14 @@ class RedisRequests:
         return found
 
     def write(self, number: int, content: bytes) -> None:
-        """See `RequestStorage`."""
         sealed = self._seal(content, number)
         self._storage.change_outbox(self._sink, lambda transaction, key: transaction.hset(key, number, sealed))
 
     def flush(self) -> None:
-        """See `RequestStorage`. Redis replies once it has a request, so there is nothing to wait for."""
+        """Do nothing, because Redis replies only after it has stored a request."""
         return
 
     def read(self, number: int) -> bytes:
-        """See `RequestStorage`."""
         sealed = self._storage.read_outbox(self._sink, lambda redis, key: redis.hget(key, number))
         try:
             return self._open(sealed or b"", number)
@@ -336,5 +322,4 @@ class RedisRequests:
             raise ValueError(str(error)) from None
 
     def remove(self, number: int) -> None:
-        """See `RequestStorage`."""
         self._storage.change_outbox(self._sink, lambda transaction, key: transaction.hdel(key, number))

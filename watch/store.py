@@ -1,8 +1,9 @@
-"""The states of a watch and a journal, so that nothing is lost or counted twice.
+"""Storage for the states of a watch and a journal, so that no observation is lost or counted twice.
 
-The storage has all states at some time, and the rows since then, which are confirmed at each step. A restart reads the
-states and filters the rows of the journal again, with the same results bit for bit. Each frame is sealed by the state
-keys, or preceded by its digest if there are none. An incomplete frame at the end of the journal was never confirmed.
+The storage contains all states at some time, and the rows since then, which are confirmed at each step. After a
+restart, the states are read and the rows of the journal are filtered again, with the same results, bit for bit. Each
+frame is sealed with the state keys, or preceded by its digest if there are no keys. An incomplete frame at the end of
+the journal was never confirmed.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ Replay = Callable[[Sequence[tuple[QueryFilter, Rows]], Cursors], None]
 
 
 class StoreUnavailable(OSError):
-    """Raised when the storage cannot be written now."""
+    """Raised when the storage is temporarily not available for writing."""
 
 
 class Store:
-    """The states of a watch.
+    """Stored states of a watch.
 
     Args:
-        storage: where the states are stored.
-        keys: keys that seal the states. Without keys, they only have digests.
+        storage: storage for the frames.
+        keys: keys that seal the states. Without keys, they are protected only by digests.
     """
 
     def __init__(self, storage: Storage, keys: Sequence[bytes] = ()) -> None:
@@ -56,7 +57,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Name of the storage, for messages."""
+        """Name of the storage, used in messages."""
         return self._storage.name
 
     def load(self, filters: Mapping[str, QueryFilter], replay: Replay) -> tuple[Cursors, list[str]]:
@@ -64,10 +65,10 @@ class Store:
 
         Returns:
             The cursors of the sources, and the queries whose stored states belong to another expression or model. These
-            queries start again.
+                queries start from empty states.
 
         Raises:
-            StateError: If a frame was altered, or sealed by other keys.
+            StateError: If a frame was altered, or sealed with other keys.
             OSError: If the storage cannot be read.
         """
         frames = self._opened(self._storage.states(), "states")
@@ -76,7 +77,7 @@ class Store:
             return {}, []
         header = orjson.loads(first)
         if header["magic"] != MAGIC:
-            raise StateError(f"{self.name} was written by another version; remove it to start again")
+            raise StateError(f"{self.name} was written by another version; remove it to start from empty states")
         self._generation = header["generation"]
         cursors, stored = header["cursors"], header["queries"]
         restored = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
@@ -90,8 +91,8 @@ class Store:
         """Confirm rows that were filtered, and the positions of the sources.
 
         Raises:
-            StoreUnavailable: If the rows cannot be written now. They wait for the next call, or for `save`.
-            StateError: If too many rows wait, or another process has taken over the storage.
+            StoreUnavailable: If the rows cannot be written now. They are kept for the next call, or for `save`.
+            StateError: If too many rows are waiting, or another process has started to use the storage.
         """
         header = {
             "cursors": cursors,
@@ -100,11 +101,13 @@ class Store:
         arrays = [array.tobytes() for one in rows.values() for array in (one.slots, one.times, one.values)]
         self._waiting.append(self._seal(_packed(header, arrays), "journal", self._count + len(self._waiting)))
         if sum(map(len, self._waiting)) > MOST_WAITING_BYTES:
-            raise StateError(f"{self.name} cannot be written, and {MOST_WAITING_BYTES:,} bytes are waiting")
+            raise StateError(
+                f"{self.name} cannot be written, and {MOST_WAITING_BYTES:,} bytes are waiting to be written"
+            )
         self.flush()
 
     def flush(self) -> None:
-        """Confirm the waiting rows. This raises the same errors as `append`."""
+        """Confirm the waiting rows. It raises the same errors as `append`."""
         while self._waiting:
             try:
                 self._storage.append(self._count, self._waiting[0])
@@ -114,11 +117,11 @@ class Store:
             del self._waiting[0]
 
     def save(self, filters: Mapping[str, QueryFilter], cursors: Cursors) -> None:
-        """Replace the stored states, and begin an empty journal.
+        """Replace the stored states, and start an empty journal.
 
         Raises:
             OSError: If they cannot be written now. The previous states and journal are kept.
-            StateError: If another process has taken over the storage.
+            StateError: If another process has started to use the storage.
         """
         queries = {
             name: {
@@ -149,7 +152,7 @@ class Store:
         )
 
     def close(self) -> None:
-        """Let another process use the storage."""
+        """Release the storage, so that another process can use it."""
         self._storage.close()
 
     def _replay(self, filters: Mapping[str, QueryFilter], cursors: Cursors, replay: Replay) -> None:
@@ -171,14 +174,17 @@ class Store:
     # Frames.
 
     def _opened(self, frames: Iterator[bytes], kind: str) -> Iterator[bytes]:
-        """Yield the contents of frames. In a journal, the last frame may be unreadable and then ends it."""
+        """Open frames and yield their contents. The last frame of a journal may be unreadable; it then ends the
+        journal."""
         for k, sealed in enumerate(frames):
             try:
                 content = self._open(sealed, kind, k)
             except SealBroken as error:
                 if kind == "journal" and next(frames, None) is None:
                     return
-                raise StateError(f"{self.name}: {error}; check RFA_STATE_KEYS, or remove it to start again") from None
+                raise StateError(
+                    f"{self.name}: {error}; check RFA_STATE_KEYS, or remove it to start from empty states"
+                ) from None
             yield content
 
     def _purpose(self, kind: str, index: int) -> str:
@@ -195,7 +201,7 @@ class Store:
             return self._sealer.open(sealed, _SCOPE, self._purpose(kind, index))
         content = sealed[_DIGEST_BYTES:]
         if sealed[:_DIGEST_BYTES] != self._digest(content, kind, index):
-            raise SealBroken("altered, or sealed by other keys")
+            raise SealBroken("it was altered, or sealed with other keys")
         return content
 
     def _digest(self, content: bytes, kind: str, index: int) -> bytes:
@@ -239,19 +245,19 @@ def _fits(target: QueryFilter, name: str, stored: Mapping[str, Any]) -> bool:
         return False
     if (most := max(stored["slots"], default=-1) + 1) > target.pool.capacity:
         raise StateError(
-            f"query {name}: series_limit must be at least {most}, the number of series with a stored state"
+            f"query {name}: series_limit must be at least {most}, the number of series whose state is stored"
         )
     return True
 
 
 def _restore(target: QueryFilter | None, stored: Mapping[str, Any], frames: Iterator[bytes]) -> None:
-    """Read the states of a query. Without a target, they are skipped."""
+    """Read the states of a query. If there is no target, they are skipped."""
     slots = np.array(stored["slots"], np.int64)
     packed: dict[int, bytes] = {}
     for first in range(0, len(slots), SERIES_PER_FRAME):
         part, content, position = slots[first : first + SERIES_PER_FRAME], next(frames, None), 0
         if content is None:
-            raise StateError("the stored states are incomplete; remove them to start again")
+            raise StateError("the stored states are incomplete; remove them to start from empty states")
         if target is None:
             continue
         for array in target.pool.arrays.values():

@@ -1,4 +1,4 @@
-"""The history of queries whose series are pushed, from range queries to a server or from a file of messages."""
+"""Read the history of queries whose series are pushed, by range queries to a server or from a file of messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger("rfa.watch")
 
 
 def warm_up(config: Config, filters: Mapping[str, QueryFilter], now: float) -> tuple[dict[str, float], int]:
-    """Filter the history of some queries, without outputs.
+    """Filter the history of some queries without producing outputs.
 
     Returns:
-        The time up to which each query was read, and the number of refused lines.
+        The time up to which each query was read, and the number of rejected lines.
 
     Raises:
         OSError, ValueError: If the history cannot be read.
@@ -48,7 +48,7 @@ def warm_up(config: Config, filters: Mapping[str, QueryFilter], now: float) -> t
                 cursors[name] = max(last, cursors.get(name, -math.inf))
                 _learn(filters[name], some, cursors[name], config.expire)
     for name, one in filters.items():
-        logger.info("query %s: %d observations of %d series are history", name, one.observations, len(one.labels))
+        logger.info("query %s: read %d observations of %d series as history", name, one.observations, len(one.labels))
     return cursors, refused
 
 

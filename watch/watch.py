@@ -1,4 +1,4 @@
-"""A running watch with its sources, the filters of the queries, the sinks, and the store for the states.
+"""A running watch: its sources, the filters of the queries, the sinks, and the store for the states.
 
 Each step reads new observations, filters them, writes the outputs, and confirms the rows in the store. After a crash
 between the last two, a restart reads the same rows and writes the same outputs again. Rows are therefore filtered
@@ -37,13 +37,13 @@ MOST_AHEAD_SECONDS: Final = 600.0
 
 
 class Watch:
-    """The filters of a configuration, with their sinks and their store.
+    """Watch that runs the filters of a configuration, with their sinks and their store.
 
     Args:
-        config: what to watch.
-        store: store for the states. With None, they are lost at the end.
-        now: returns the time in seconds since 1970.
-        source: answers queries instead of the configured server.
+        config: the configuration.
+        store: store for the states. If it is None, they are lost at the end.
+        now: function that returns the current time in seconds since 1970.
+        source: source that answers queries instead of the configured server.
 
     Raises:
         ValueError, FileNotFoundError: If a model cannot be loaded, or the stored states cannot be used.
@@ -74,7 +74,9 @@ class Watch:
         if store is not None:
             self.cursors, lost = store.load(self.filters, self._replay)
             for name in lost:
-                logger.warning("query %s starts again, because its expression, type or model has changed", name)
+                logger.warning(
+                    "query %s restarts from empty states, because its expression, type or model has changed", name
+                )
             store.save(self.filters, self.cursors)
 
     def _make_filters(self, config: Config) -> dict[str, QueryFilter]:
@@ -92,7 +94,8 @@ class Watch:
         self._router = Router(config.query)
 
     def reload(self, path: Path) -> bool:
-        """Use another configuration. If it is invalid, the current one is kept. Addresses and files do not change.
+        """Replace the configuration. If the new one is invalid, the current one is kept. Addresses and files are not
+        changed.
 
         The states of queries with the same expression, type and model are kept. The other queries read their history
         first.
@@ -113,10 +116,10 @@ class Watch:
                 self._configure(config, filters)
                 self.save()
         except (ValueError, OSError) as error:
-            logger.error("the configuration was not changed: %s", error)
+            logger.error("the configuration was not reloaded: %s", error)
             self.reloads["failure"] += 1
             return False
-        logger.info("the configuration was read again: %s", path)
+        logger.info("the configuration was reloaded: %s", path)
         self.reloads["success"] += 1
         return True
 
@@ -197,7 +200,7 @@ class Watch:
                     self._store.save(self.filters, self.cursors)
                 except OSError as error:
                     self.counts["rfa_watch_store_errors_total"] += 1
-                    logger.error("cannot store the states: %s", error)
+                    logger.error("the states could not be stored: %s", error)
             self._work, self._save_seconds = 0.0, time.monotonic() - begin
 
     def push(
@@ -275,7 +278,7 @@ class Watch:
         last = self.cursors.get(name)
         silent_until = end if last is None else -math.inf
         if last is not None and last > end + max(MOST_AHEAD_SECONDS, step):
-            logger.warning("query %s: the clock was set back by %.0f s", name, last - end)
+            logger.warning("query %s: the system clock was set back by %.0f s", name, last - end)
             last = self.cursors[name] = end  # its series drop what they already have
         begin = self.config.history_begin(end) if last is None else last
         for to, samples in read_parts(queries, one.query.expr, (begin, end), step):

@@ -65,13 +65,13 @@ def decompress(body: bytes) -> bytes:
         if byte < 128:
             break
     else:
-        raise WireError("the body is not a snappy block")
+        raise WireError("the body is not a valid snappy block")
     if length > MOST_DECOMPRESSED:
-        raise WireError(f"the body has {length:,} bytes uncompressed; the limit is {MOST_DECOMPRESSED:,}")
+        raise WireError(f"the uncompressed body has {length:,} bytes, which exceeds the limit of {MOST_DECOMPRESSED:,}")
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError:
-        raise WireError("the body is not a snappy block") from None
+        raise WireError("the body is not a valid snappy block") from None
 
 
 def read_write_request(body: bytes) -> list[Samples]:

@@ -1,4 +1,4 @@
-"""The public function `robust_filter_attention`. The equations are in `reference.py`."""
+"""Public function `robust_filter_attention`. The equations are in `reference.py`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _eager(
     kernel: str,
     horizon: float,
 ) -> AttentionResult:
-    """Run the reference on rotated q, k, v, one packed sequence at a time."""
+    """Compute attention on rotated q, k, v with the reference implementation, one packed sequence at a time."""
     if cu_seqlens is not None:
         parts = [
             _eager(
@@ -98,7 +98,7 @@ def _fused(
 
 
 def _is_faster_eager(dtype: torch.dtype, width: int) -> bool:
-    """Return whether eager code is faster than the fused kernels at this head width."""
+    """Return whether the reference is faster than the fused kernels at this head width."""
     return dtype == torch.float32 and width > AUTO_FLOAT32_WIDTH
 
 
@@ -110,7 +110,7 @@ def runs_fused(
     times: Tensor | None = None,
     dynamics: Dynamics | None = None,
 ) -> bool:
-    """Return whether the fused kernels run heads of `width` real dimensions with these dynamics.
+    """Return whether the fused kernels are used for heads of `width` real dimensions with these dynamics.
 
     Raises:
         ValueError: impl="triton" does not support the inputs. The message gives the reason.
@@ -119,7 +119,7 @@ def runs_fused(
         return False
     refusal = fused_refusal(device, dtype, width, times, dynamics)
     if refusal is not None and impl == "triton":
-        raise ValueError(f"impl='triton' cannot run this: {refusal}")
+        raise ValueError(f"impl='triton' cannot be used here: {refusal}")
     return refusal is None
 
 
@@ -138,7 +138,8 @@ def robust_filter_attention(
     """Compute causal Robust Filter Attention.
 
     Args:
-        q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts before the D imaginary parts. For
+        q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts followed by the D imaginary parts.
+            For
             16-bit inputs, the kernels compute scores in float32 and round rotated values to 16 bits.
         dynamics: Dynamics of the H heads. nu must be finite; the fused kernels accept nu up to 1e5 in 16 bits.
         times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence. By
@@ -156,14 +157,14 @@ def robust_filter_attention(
         out in the dtype of q; log_norm and precision in the computing dtype.
 
     Raises:
-        ValueError: An argument is invalid, or impl="triton" does not support the inputs.
+        ValueError: If an argument is invalid, or impl="triton" does not support the inputs.
     """
     check_choice("kernel", kernel, KERNELS)
     check_choice("impl", impl, IMPLEMENTATIONS)
     if not 0 <= horizon < math.inf:
         raise ValueError(f"horizon must be a finite number >= 0, got {horizon}")
     if horizon and impl == "triton":
-        raise ValueError("impl='triton' cannot run this: the kernels do not support a horizon")
+        raise ValueError("impl='triton' cannot be used here: the kernels do not support a horizon")
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
     if cu_seqlens is not None:

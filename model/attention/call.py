@@ -13,7 +13,7 @@ class AttentionCall(NamedTuple):
     """Arguments of `rfa::attention`, in the order of its schema.
 
     Attributes:
-        q: Rotated queries `[B, n, H, W]`. They belong to the last n keys. q, k and v may have any strides.
+        q: Rotated queries `[B, n, H, W]` of the last n tokens. q, k and v may have any strides.
         k, v: Rotated keys and values `[B, M, H, W]`.
         heads: mu, sigma2, eta2, gamma2, nu and tau of each head, `[H, 6]` float32.
         query_stamps, key_stamps: Times `[1 or B, n, 2]` and `[1 or B, M, 2]` float32, each the sum of two numbers. If

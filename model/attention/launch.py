@@ -1,4 +1,4 @@
-"""Launch parameters of the attention kernels, in a fixed table.
+"""Launch parameters of the attention kernels, stored in a table.
 
 Entries for 16-bit inputs and heads of 64 or 128 neither spill registers in the main loop nor exceed the shared memory
 of a program (`rfa bench aot` tests this). The sm_90 entries were the fastest on an H200; the others are the fastest in

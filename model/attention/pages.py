@@ -1,4 +1,4 @@
-"""Paged attention: keys and values of many sequences in pages of one size.
+"""Paged attention: the keys and values of many sequences are stored in pages of equal size.
 
 The pages of a sequence may be anywhere in the pool, so a sequence can grow without moving other sequences. The fused
 kernel looks up the page of each block of keys.
@@ -21,7 +21,7 @@ LEAST_DISTANCES = 1024
 
 
 class KeyPages(NamedTuple):
-    """Pages that contain the keys of packed sequences.
+    """Pages that store the keys of packed sequences.
 
     Attributes:
         table: Page numbers of each sequence in order, `[S, most pages]` int32. Entries after its last page are unused.
@@ -35,7 +35,7 @@ class KeyPages(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The next tokens of S packed sequences, and their numbers of keys.
+    """Next tokens of S packed sequences, and the number of keys of each sequence.
 
     Attributes:
         query_starts, key_starts: Cumulative counts `[S + 1]`, int32, on the device.
@@ -50,13 +50,13 @@ class Pieces(NamedTuple):
 
 
 class PagedHeads:
-    """Heads of a trained layer, with the lag tables of the fused kernel.
+    """Heads of a trained layer, with the tables over lags of the fused kernel.
 
     Args:
         heads: Scalars of the heads `[H, 6]` float32 (`triton.stack_heads`).
         width: Real dimensions per head.
         dtype: Dtype of queries, keys and values.
-        with_precision: Compute the precision.
+        with_precision: Whether to compute the precision.
 
     Attributes:
         parameters: Same as `heads`.
@@ -69,7 +69,8 @@ class PagedHeads:
         self._table: tuple[int, tuple[Tensor, ...]] = 0, ()
 
     def distances(self, longest: int) -> tuple[Tensor, ...]:
-        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple if no table is used."""
+        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple if the kernel uses
+        no table."""
         if self.kernel == "gaussian" or self._dtype == torch.float32:
             return ()
         count, table = self._table
@@ -85,7 +86,7 @@ class PagedHeads:
 
 
 def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, pieces: Pieces) -> AttentionResult:
-    """Compute attention of rotated queries over paged keys with the fused kernel, without gradients.
+    """Compute attention of rotated queries over paged keys with the fused kernel. Gradients are not supported.
 
     Args:
         q: Queries `[T, H, 2D]` of all sequences.
@@ -113,5 +114,5 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
 
 
 def places_of(pages: Tensor, index: Tensor) -> Tensor:
-    """Return the pool rows of the tokens `index` of a sequence with these pages."""
+    """Return the rows of the pool in which the tokens `index` of a sequence with these pages are stored."""
     return pages[index // PAGE_KEYS].long() * PAGE_KEYS + index % PAGE_KEYS

@@ -1,4 +1,4 @@
-"""Eager implementation of Robust Filter Attention, the reference for the kernels.
+"""Reference implementation of Robust Filter Attention, with which the kernels are compared.
 
 Source: Racioppo, Robust Filter Attention, section 3 and Algorithm 1. For a query at t_i and a key at t_j <= t_i, both
 in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 1/V of `rfa.model.dynamics`:
@@ -28,7 +28,8 @@ QUERY_BLOCK = 64
 
 
 class AttentionResult(NamedTuple):
-    """out `[B, N, H, 2D]`; log_norm and precision (total precision of a row) `[B, N, H]`."""
+    """Result of attention: out `[B, N, H, 2D]`; log_norm and precision (the total precision of each row) `[B,
+    N, H]`."""
 
     out: Tensor
     log_norm: Tensor
@@ -36,7 +37,7 @@ class AttentionResult(NamedTuple):
 
 
 class _LagTables(NamedTuple):
-    """E, log P, P / nu and the causal mask of each pair of tokens, broadcastable to `[B, H, n, M]`."""
+    """E, log P, P / nu and the causal mask for each pair of tokens, broadcastable to `[B, H, n, M]`."""
 
     transport: Tensor
     log_precision: Tensor
@@ -56,14 +57,14 @@ def _tables(dynamics: Dynamics, lag: Tensor, prior: Prior = "lyapunov") -> tuple
 
 
 def _ahead(lag: Tensor, horizon: float) -> Tensor:
-    """Return lag + horizon, or the lag itself if the horizon is 0, so that exported graphs do not add zero."""
+    """Return lag + horizon. If the horizon is 0, the lag itself is returned, so that exported graphs do not contain an
+    addition of zero."""
     return lag + horizon if horizon else lag
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context that disables autocast. If it is already disabled, the context does nothing, so exported graphs
-    do not contain it.
-    """
+    """Return a context manager that disables autocast. If autocast is already disabled, it does nothing, so exported
+    graphs do not contain it."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
@@ -72,7 +73,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, *, with_precision: bool
 ) -> AttentionResult:
-    """Compute attention on rotated inputs `[B, n|M, H, 2D]`."""
+    """Compute attention on rotated inputs: queries `[B, n, H, 2D]`, keys and values `[B, M, H, 2D]`."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
     transport = tables.transport
     tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
@@ -201,8 +202,8 @@ def attend(
     Args:
         q: Queries `[B, n, H, 2D]` at `query_times` `[B, n]`.
         k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. The batch may share times `[1, n]` and `[1, M]`.
-        key_valid: Mask `[B, M]`, False for empty cache rows, which must contain finite numbers. The last n keys belong
-            to the queries and are valid. A query attends to the valid keys up to its own.
+        key_valid: Mask `[B, M]`, False for empty cache rows, which must contain finite numbers. The last n keys are
+            those of the query tokens and are valid. A query attends to the valid keys up to its own.
         prior, horizon: See `relative_attention`.
     """
     n, total = q.shape[1], k.shape[1]

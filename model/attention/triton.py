@@ -33,7 +33,7 @@ _TENSORS = 8
 
 @torch.library.custom_op("rfa::attention", mutates_args=(), schema=f"({_CALL}) -> (Tensor, Tensor, Tensor)")
 def attention_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return out `[B, n, H, W]`, and log_norm and precision `[B, n, H]` float32."""
+    """Compute out `[B, n, H, W]`, and log_norm and precision `[B, n, H]` in float32."""
     call = AttentionCall(*arguments)
     with torch.cuda.device_of(call.q):
         return forward(call)
@@ -57,7 +57,8 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     ),
 )
 def attention_backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return gradients of q, k and v in their dtypes, and of heads `[H, 6]`, zeros if they are not needed."""
+    """Compute the gradients of q, k and v in their dtypes, and of heads `[H, 6]`. The latter are zeros if they are not
+    needed."""
     *gradients, out, log_norm, needs_heads = arguments[:6]
     call = AttentionCall(*arguments[6:])
     with torch.cuda.device_of(call.q):
@@ -80,7 +81,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _gradient(
     ctx: Any, grad_out: Tensor | None, grad_log_norm: Tensor | None, grad_precision: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Return gradients of q, k, v and heads, and None for the other arguments."""
+    """Return the gradients of q, k, v and heads, and None for the other arguments."""
     *tensors, out, log_norm = ctx.saved_tensors
     call = AttentionCall._make((*tensors, *ctx.numbers))
     gradients = attention_backward_op(
@@ -137,13 +138,14 @@ def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) ->
 
 
 def stack_heads(dynamics: Dynamics) -> Tensor:
-    """Stack mu, sigma2, eta2, gamma2, nu, tau of every head as `[H, 6]` float32. Differentiable."""
+    """Stack mu, sigma2, eta2, gamma2, nu and tau of every head as `[H, 6]` float32. The result is differentiable."""
     d = dynamics
     return torch.stack([x.to(torch.float32) for x in (d.mu, d.sigma2, d.eta2, d.gamma2, d.nu, d.tau)], dim=-1)
 
 
 def _stamps(times: Tensor, origin: Tensor) -> Tensor:
-    """Return times since `origin` as pairs hi + lo `[1 or B, n, 2]` float32, with 48 bits of precision."""
+    """Return the times since `origin` as sums hi + lo of two float32 numbers, `[1 or B, n, 2]`, with 48 bits of
+    precision."""
     since = times - origin
     high = since.to(torch.float32)
     return torch.stack([high, (since - high).to(torch.float32)], dim=-1)
@@ -157,7 +159,7 @@ def _origin(key_times: Tensor, starts: Tensor, key_starts: Tensor, length: int) 
 def _stamps_of_both(
     query_times: Tensor, key_times: Tensor, query_starts: Tensor | None, key_starts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return stamps of queries and keys relative to the first key of each row or packed sequence."""
+    """Return the stamps of queries and keys, relative to the first key of each row or packed sequence."""
     queries, keys = (times.to(torch.float64).reshape(-1, times.shape[-1]) for times in (query_times, key_times))
     query_origin = key_origin = keys[:, :1]
     if query_starts is not None and key_starts is not None:
@@ -181,7 +183,7 @@ def fused_attention(
 ) -> AttentionResult:
     """Compute causal RFA of rotated queries over rotated keys.
 
-    The caller must have validated the inputs, also with `fused_refusal`.
+    The caller must validate the inputs, including with `fused_refusal`.
 
     Args:
         q: Queries `[B, n, H, 2D]` in float32, float16 or bfloat16.

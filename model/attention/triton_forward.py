@@ -97,7 +97,7 @@ def _check_blocks(shape: Launch, pages: KeyPages | None) -> None:
     if shape.block_m % shape.block_n:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     if pages is not None and PAGE_KEYS % shape.block_n:
-        raise ValueError(f"block_n must divide {PAGE_KEYS}, the keys of a page, got {shape.block_n}")
+        raise ValueError(f"block_n must divide {PAGE_KEYS}, the number of keys in a page, got {shape.block_n}")
 
 
 def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> dict[str, Any]:
@@ -139,5 +139,5 @@ def _table(call: AttentionCall, shape: Launch, longest_keys: int, table: Distanc
             with_precision=call.with_precision, blocks=shape,
         )  # fmt: skip
     if (count := table.marks.shape[1] * shape.block_n) < longest_keys:
-        raise ValueError(f"the table of distances covers {count} keys, but a sequence has {longest_keys}")
+        raise ValueError(f"the table of distances covers {count} keys, but the longest sequence has {longest_keys}")
     return table

@@ -46,12 +46,14 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
     if not q.dtype.is_floating_point:
         raise ValueError(f"q must be floating point, got {q.dtype}")
     if q.shape[1] < 1:
-        raise ValueError("attention needs at least one token, got N = 0")
+        raise ValueError("q must contain at least one token, got N = 0")
     if dynamics.omega.dim() != 2:
         raise ValueError(f"omega must have shape [H, D], got {list(dynamics.omega.shape)}")
     heads, complex_dims = dynamics.omega.shape
     if q.shape[2:] != (heads, 2 * complex_dims):
-        raise ValueError(f"dynamics have {heads} heads of {2 * complex_dims} reals, q has {list(q.shape[2:])}")
+        raise ValueError(
+            f"dynamics have {heads} heads of {2 * complex_dims} real dimensions, but q has shape {list(q.shape[2:])}"
+        )
 
 
 def check_dynamics(dynamics: Dynamics) -> None:
@@ -97,7 +99,7 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
     """Check that cu_seqlens is `[S + 1]` int32 on the device of q, increasing from 0 to N, with a batch of one."""
     batch, length = q.shape[:2]
     if batch != 1:
-        raise ValueError(f"cu_seqlens packs sequences into a batch of one, got a batch of {batch}")
+        raise ValueError(f"cu_seqlens requires a batch size of one, got {batch}")
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
         raise ValueError(f"cu_seqlens must have shape [S + 1] with S >= 1, got {list(cu_seqlens.shape)}")
     if cu_seqlens.dtype != torch.int32:
@@ -108,9 +110,9 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
         return
     starts = cu_seqlens.tolist()
     if starts[0] != 0 or starts[-1] != length:
-        raise ValueError(f"cu_seqlens must go from 0 to N = {length}, got {starts[0]} to {starts[-1]}")
+        raise ValueError(f"cu_seqlens must start at 0 and end at N = {length}, got {starts[0]} and {starts[-1]}")
     if any(end <= start for start, end in pairwise(starts)):
-        raise ValueError(f"cu_seqlens must increase (no sequence is empty), got {starts}")
+        raise ValueError(f"cu_seqlens must be strictly increasing, because no sequence may be empty, got {starts}")
 
 
 def fused_refusal(
@@ -125,13 +127,13 @@ def fused_refusal(
     if dtype not in FUSED_DTYPES:
         return f"it supports {', '.join(map(str, FUSED_DTYPES))}, got {dtype}"
     if not narrowest <= width <= widest:
-        return f"it supports heads of {narrowest} to {widest} reals, got {width}"
+        return f"it supports heads with {narrowest} to {widest} real dimensions, got {width}"
     if times is not None and times.requires_grad:
-        return "it does not support gradients of times"
+        return "it does not support gradients with respect to times"
     if dynamics is not None and dtype.itemsize == 2 and not torch.compiler.is_compiling():
         lightest = (dynamics.nu * dynamics.tau.clamp(min=1.0)).max().item()
         if lightest > FUSED_NU:
-            return f"in 16 bits it supports nu, and nu tau, up to {FUSED_NU:g}, got {lightest:g}"
+            return f"in 16 bits it supports nu and nu · tau up to {FUSED_NU:g}, got {lightest:g}"
     return _device_refusal(device)
 
 
@@ -140,7 +142,7 @@ def _device_refusal(device: torch.device) -> str | None:
         capability = capability_of(device)
         if capability >= FUSED_CAPABILITY:
             return None
-        return f"it needs compute capability {FUSED_CAPABILITY}, {device} has {capability}"
+        return f"it needs compute capability {FUSED_CAPABILITY}, but {device} has {capability}"
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         return None
     return f"it runs on NVIDIA GPUs, and on a CPU in triton's interpreter (TRITON_INTERPRET=1), got {device.type}"

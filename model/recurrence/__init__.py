@@ -1,1 +1,1 @@
-"""Recurrent forms of Robust Filter Attention: the IRKF and its gated slots for language."""
+"""Recurrent forms of Robust Filter Attention: the IRKF, and gated memory slots for language models."""

@@ -52,19 +52,19 @@ from rfa.runtime.filters.robust_constants import (
 
 
 class Sensor(NamedTuple):
-    """Observation model: matrix C `[P, n]`, offset b `[P]` and noise R `[..., P, P]`."""
+    """Observation model: matrix C `[P, n]`, offset b `[P]` and noise covariance R `[..., P, P]`."""
 
     matrix: Tensor
     offset: Tensor
     noise: Tensor
 
     def scaled(self, factor: Tensor) -> Sensor:
-        """Return the model with the noise multiplied by `factor` `[B]`."""
+        """Return the observation model with its noise covariance multiplied by `factor` `[B]`."""
         return self._replace(noise=self.noise * factor[..., None, None])
 
 
 class Robustness(NamedTuple):
-    """Weighting of observations.
+    """Parameters that determine the robust weight of observations.
 
     Attributes:
         inverse_nu: 1/nu `[1]`. 0 gives the Kalman filter.
@@ -86,14 +86,15 @@ class Robustness(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """A possible jump: offset `[..., n]` of the alternative from the mean, and evidence `[..., 1]` in observations."""
+    """Possible jump of the state: offset `[..., n]` of the alternative mean from the mean, and evidence `[..., 1]` in
+    observations."""
 
     offset: Tensor
     evidence: Tensor
 
 
 class LearnedNoise(NamedTuple):
-    """Factors on R `[K]`, counts of observations per factor `[..., K]`, and prior counts `[K]`."""
+    """Learned noise: factors on R `[K]`, counts of observations per factor `[..., K]`, and prior counts `[K]`."""
 
     factors: Tensor
     counts: Tensor
@@ -101,7 +102,7 @@ class LearnedNoise(NamedTuple):
 
 
 class DenseUpdate(NamedTuple):
-    """Result of an update.
+    """Result of updating the state with an observation.
 
     Args:
         mean, covariance: `[..., n]` and `[..., n, n]`.
@@ -125,7 +126,7 @@ class DenseUpdate(NamedTuple):
 
 
 def propagate(mean: Tensor, covariance: Tensor, f: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean `[..., n]` and covariance after a transition."""
+    """Return the mean `[..., n]` and the covariance after a transition."""
     return (f @ mean[..., None])[..., 0], f @ covariance @ f.mT + q
 
 
@@ -149,7 +150,7 @@ def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustne
 
 
 class Evidence(NamedTuple):
-    """One step of the jump test.
+    """Result of one step of the test for jumps.
 
     Args:
         offset: Offset `[..., n]` of the alternative from the prior mean.
@@ -166,7 +167,8 @@ class Evidence(NamedTuple):
 
 
 class _Innovation(NamedTuple):
-    """Quantities of the components that are present. Absent components are 0, with 1 on the diagonal of the noise.
+    """Quantities of the components that are present. For absent components, values are 0 and the noise covariance has 1
+    on its diagonal.
 
     value and present are `[..., P]`; C is `[..., P, n]`; P Cᵀ is `[..., n, P]`; C P Cᵀ, R and S⁻¹ are `[..., P, P]`;
     nis is e'S⁻¹e for value e.
@@ -183,9 +185,10 @@ class _Innovation(NamedTuple):
 
 
 def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) -> Evidence:
-    """Return the evidence of an observation for a jump. `suspicion.offset` must be at the time of the observation."""
+    """Compute the evidence of an observation for a jump. `suspicion.offset` must be given for the time of the
+    observation."""
     if robustness.patience is None:
-        raise ValueError("patience must be set if there is a suspicion")
+        raise ValueError("patience must be set if suspicion is set")
     expected = (seen.matrix @ suspicion.offset[..., None])[..., 0]
     nu, count = 1 / robustness.inverse_nu, seen.present.sum(-1)
 
@@ -211,8 +214,7 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
 
 class _Conditioned(NamedTuple):
     """Result of a Kalman update: step `[..., n]` of the mean, covariance `[..., n, n]`, e'S⁻¹e and log det S
-    `[...]`.
-    """
+    `[...]`."""
 
     step: Tensor
     covariance: Tensor
@@ -232,12 +234,12 @@ def _condition(
 
 
 def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -> Tensor:
-    """Return min(1, (nu + d) / (nu + r'S⁻¹r)) for d components and their squared distance."""
+    """Return the weight min(1, (nu + d) / (nu + r'S⁻¹r)) for d components and their squared distance r'S⁻¹r."""
     return ((1 + count * inverse_nu) / (1 + distance * inverse_nu)).clamp(max=1)
 
 
 def in_pass(i: int, robustness: Robustness, found: Tensor, before: Tensor) -> Tensor:
-    """Return the result of pass i (from 0), or of the previous pass for observations with at most i passes."""
+    """Return the result of pass i (counted from 0), or of the previous pass for observations with at most i passes."""
     if (passes := robustness.passes) is None or i == 0:
         return found
     return torch.where(passes[(..., *[None] * (found.dim() - passes.dim()))] > i, found, before)
@@ -256,7 +258,7 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
 
 
 class _Mixed(NamedTuple):
-    """Step of the mean, covariance, weight, and counts of the noise factors after the observation."""
+    """Step of the mean, covariance, weight, and counts of the noise factors after an observation."""
 
     step: Tensor
     covariance: Tensor
@@ -265,9 +267,8 @@ class _Mixed(NamedTuple):
 
 
 def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor | None) -> _Mixed:
-    """Return the moments of the mixture over noise factors. The factor is 1 for an observation that completes a
-    jump.
-    """
+    """Return the moments of the mixture over noise factors. For an observation that completes a jump, the
+    factor is 1."""
     is_widest = noise.factors >= noise.factors.amax(-1, keepdim=True)
     wide_enough = torch.maximum(noise.factors, seen.nis[..., None].clamp(max=LARGEST_FACTOR))
     factors = torch.where(is_widest, wide_enough, noise.factors)  # [..., K]
@@ -305,7 +306,7 @@ def dense_update(
     suspicion: Suspicion | None = None,
     noise_counts: Tensor | None = None,
 ) -> DenseUpdate:
-    """Condition on an observation `[..., P]`. Components with `present` = 0 are ignored.
+    """Update the state with an observation `[..., P]`. Components with `present` = 0 are ignored.
 
     Args:
         suspicion: Jump test, with the offset at the time of the observation. If None, jumps are not detected.
@@ -324,7 +325,7 @@ def dense_update(
         step, posterior, *_ = _condition(covariance, seen.matrix, seen.cross, seen.signal, noise, seen.value)
     else:
         if robustness.factors is None or robustness.prior_counts is None:
-            raise ValueError("factors and prior_counts must be set if noise_counts are given")
+            raise ValueError("factors and prior_counts must be set if noise_counts is set")
         learned = LearnedNoise(robustness.factors, noise_counts, robustness.prior_counts)
         step, posterior, weight, noise_counts = _mix(
             covariance, seen, learned, None if found is None else found.is_jump
@@ -365,7 +366,7 @@ def _innovation(
 
 
 def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[Tensor, _Innovation]:
-    """Return the prior covariance and the innovation, enlarged where the observation completes a jump."""
+    """Return the prior covariance and the innovation. Both are enlarged if the observation completes a jump."""
     is_jump = found.is_jump[..., None, None]
     growth = torch.where(is_jump, found.growth[..., None, None], torch.ones_like(seen.signal[..., :1, :1]))
     covariance = growth * covariance
@@ -375,7 +376,7 @@ def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[T
 
 
 def _carry(found: Evidence, step: Tensor) -> Suspicion:
-    """Return the jump test after the filter's step, reset after a jump."""
+    """Return the test for jumps after the step of the filter. It is reset after a jump."""
     offset = torch.where(found.is_jump[..., None], torch.zeros_like(step), found.offset - step)
     evidence = torch.where(found.is_jump, torch.zeros_like(found.evidence), found.evidence)
     return Suspicion(offset, evidence[..., None])

@@ -1,4 +1,4 @@
-"""Exact discretisation of a diagonalisable linear SDE from its eigenpairs.
+"""Discretise a diagonalisable linear SDE exactly from its eigenpairs.
 
     A = V diag(l) V⁻¹                 F(lag) = V e^{l lag} V⁻¹
     Q(lag) = V [ Q̃_jk (e^{(l_j + l_k*) lag} - 1) / (l_j + l_k*) ] Vᴴ,    Q̃ = V⁻¹ Q V⁻ᴴ
@@ -19,7 +19,7 @@ RESONANCE = 1e-9
 
 
 class Eigenpairs(NamedTuple):
-    """Eigenpairs of A and the process noise in their coordinates, as real and imaginary parts.
+    """Eigenpairs of A, and the process noise in their coordinates, as real and imaginary parts.
 
     rate is `[n]`; basis V, dual V⁻¹ and noise V⁻¹ Q V⁻ᴴ are `[n, n]`.
     """
@@ -48,7 +48,7 @@ def propagator(drift: Eigenpairs, rate_re: Tensor, rate_im: Tensor, lag: Tensor)
 
 
 def exponentials(rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the real and imaginary part of e^{rate lag}, `[..., 1, n]`, with a factor for every column."""
+    """Return the real and imaginary parts of e^{rate lag}, `[..., 1, n]`, with one factor for each column."""
     growth = torch.exp(rate_re * lag[..., None])
     turn = rate_im * lag[..., None]
     return (growth * torch.cos(turn))[..., None, :], (growth * torch.sin(turn))[..., None, :]

@@ -1,4 +1,5 @@
-"""Inverses of small symmetric positive definite matrices by sweeps, because ONNX supports neither inverse nor Cholesky.
+"""Invert small symmetric positive definite matrices by sweeps, because ONNX supports neither inverses nor Cholesky
+factors.
 
 The calculation has four forms: unrolled, for gradients and small graphs; in place, without gradients; a loop, for
 exported graphs (`scanned_inverse.py`); and the closed form for 2 × 2 matrices.
@@ -14,7 +15,7 @@ MOST_UNROLLED = 4
 
 
 def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the closed form, which takes a fifth of the operations."""
+    """Compute the inverse in closed form, which takes a fifth of the operations."""
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     # The Schur complement avoids the cancellation of a d - b² for nearly collinear components.
     schur = d - b * b / a

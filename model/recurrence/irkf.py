@@ -1,4 +1,4 @@
-"""The IRKF (one slot per head): `irkf_scan` for sequences and `irkf_step` for single tokens, with equal results.
+"""IRKF with one memory slot per head: `irkf_scan` for sequences and `irkf_step` for single tokens, with equal results.
 
 The equations are in `irkf_reference.py`. A sequence may be filtered as a whole, in segments or token by token. The rows
 of a batch are independent.
@@ -32,7 +32,7 @@ def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
             f"v must be [B, N, H, 2D] with H={dynamics.n_heads}, 2D={2 * dynamics.complex_dims}, got {list(v.shape)}"
         )
     if v.shape[1] == 0:
-        raise ValueError("v must have at least one token")
+        raise ValueError("v must contain at least one token")
     if inner < 1:
         raise ValueError(f"inner must be >= 1, got {inner}")
     if rule not in UPDATES:
@@ -40,9 +40,8 @@ def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
 
 
 def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bool) -> Tensor:
-    """Return the time of every token since the initial state or, without one, since the first token, `[B, N]`
-    float64.
-    """
+    """Return the time of every token since the initial state, or since the first token if there is no initial state,
+    `[B, N]` float64."""
     batch, n_tokens = v.shape[:2]
     if times is None:
         steps = torch.arange(n_tokens, dtype=torch.float64, device=v.device)
@@ -53,7 +52,7 @@ def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bo
     if not bool(torch.isfinite(elapsed).all()):
         raise ValueError("times must be finite")
     if bool((elapsed[:, :1] < 0).any() or (torch.diff(elapsed, dim=1) < 0).any()):
-        raise ValueError("times must not decrease or precede the time of the given state")
+        raise ValueError("times must be non-decreasing and must not precede the time of the given state")
     return elapsed
 
 
@@ -85,7 +84,7 @@ def irkf_scan(
         last token.
 
     Raises:
-        ValueError: Invalid shapes, times or rule.
+        ValueError: If a shape, a time or the rule is invalid.
     """
     _check(v, dynamics, inner, rule)
     is_continued = state is not None
@@ -119,7 +118,7 @@ def irkf_step(
     mask: Tensor | None = None,
     delta: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor, IRKFState]:
-    """Filter one token `[B, H, 2D]`, at a time `dt` (a number or `[B]`, >= 0) after the state. `mask` is `[B]` bool.
+    """Filter one token `[B, H, 2D]` at a time `dt` (a number or `[B]`, >= 0) after the state. `mask` is `[B]` bool.
 
     Returns:
         mean `[B, H, 2D]`, precision `[B, H]` and the next state.

@@ -29,7 +29,8 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """mean `[B, H, 2D]`, precision `[B, H]` (0 before the first token), and the last time `[B]`, float64."""
+    """State of the filter: mean `[B, H, 2D]`, precision `[B, H]` (0 before the first token), and the time of the last
+    token `[B]` in float64."""
 
     mean: Tensor
     precision: Tensor
@@ -44,7 +45,8 @@ def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex
 def _update_capped(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Update with one measurement under rule "capped". v and mean are `[B, H, 2D]`, the prior precision is `[B, H]`."""
+    """Update the state with one measurement by the rule "capped". v and mean are `[B, H, 2D]`, and the prior precision
+    is `[B, H]`."""
     innovation = v - mean
     innovation2 = innovation.square().sum(-1)
     inverse_variance = prior / (1 + prior * noise)
@@ -62,7 +64,8 @@ def _update_capped(
 def _update_paper(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Update with one measurement under rule "paper", in which each pass is the prior of the next."""
+    """Update the state with one measurement by the rule "paper", in which the result of each pass is the prior of the
+    next one."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
     # The paper starts from m = v before the first token.
     mean = torch.where((prior > 0)[..., None], mean, v)

@@ -30,7 +30,7 @@ from rfa.runtime.filters.spectrum import threshold
 
 
 class Chains(NamedTuple):
-    """Blocks of a drift without an eigenbasis, as real and imaginary parts.
+    """Blocks of a drift matrix without an eigenbasis, as real and imaginary parts.
 
     rate is `[c]`, one per cluster; member is `[n, c]`; basis V and dual V⁻¹ are `[n, n]`; power N^k / k! is
     `[K, n, n]`; noise C_m is `[2K - 1, n, n]`. nodes `[G]` and node_weights `[G, 2K - 1]` belong to the Gauss-Legendre
@@ -69,7 +69,7 @@ def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `at(lag)`, computed once for equal lags, because a regular time grid has few distinct lags."""
+    """Return `at(lag)`. Equal lags are computed once, because a regular time grid has few distinct lags."""
     is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
     if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
         return at(lag)
@@ -86,7 +86,7 @@ def backward(drift: Drift, lag: Tensor) -> Tensor:
 
 
 def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the matrix that maps the present state to an observation `lag` `[...]` ago, and its process noise.
+    """Return the matrix that maps the present state to an observation made `lag` `[...]` ago, and its process noise.
 
     These are M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis, a lag takes
     n² rather than n³ operations. Attention has a lag for every pair.
@@ -107,7 +107,7 @@ def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Te
 
 
 def _decayed_power(rate: Tensor, lag: Tensor, k: int) -> Tensor:
-    """Return t^k e^{rate t} as a power of t e^{rate t / k}, to avoid intermediate overflow and underflow."""
+    """Return t^k e^{rate t}, computed as a power of t e^{rate t / k} to avoid intermediate overflow and underflow."""
     return torch.exp(rate * lag) if k == 0 else (lag * torch.exp(rate * lag / k)) ** k
 
 

@@ -1,4 +1,5 @@
-"""Gated filter slots: validation and choice of implementation. The equations are in `slots_reference.py`."""
+"""Gated memory slots: validation of inputs and choice of the implementation. The equations are in
+`slots_reference.py`."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ LENGTH_DTYPES = (torch.int32, torch.int64)
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
-    """Return why the compiled scan does not support these inputs, or None if it does."""
+    """Return the reason why the compiled scan does not support these inputs, or None if it does."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     if tokens.k.device.type != "cpu":
-        return f"it runs on cpu, got {tokens.k.device.type}"
+        return f"it requires tensors on the CPU, got {tokens.k.device.type}"
     if any(tensor.dtype != torch.float32 for tensor in tokens):
-        return f"it supports float32, got {sorted({str(tensor.dtype) for tensor in tokens})}"
+        return f"it supports only float32, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     return None
 
 
@@ -43,8 +44,13 @@ def is_on_gpu(tensor: Tensor) -> bool:
 
 
 def warn_eager(reason: str) -> None:
-    """Warn that a GPU runs the slots token by token from Python, because the kernels do not support them."""
-    warnings.warn(f"the slots run eagerly on the GPU, one token at a time: {reason}", RuntimeWarning, stacklevel=3)
+    """Warn that the memory slots are processed on the GPU token by token from Python, because the kernels do not
+    support them."""
+    warnings.warn(
+        f"the slots are computed without a kernel on the GPU, one token at a time, which is slow: {reason}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def triton_refusal(
@@ -55,7 +61,7 @@ def triton_refusal(
     *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Return why the Triton kernels do not support these inputs, or None if they do.
+    """Return the reason why the Triton kernels do not support these inputs, or None if they do.
 
     Args:
         with_gradients: Whether gradients may be requested.
@@ -63,7 +69,7 @@ def triton_refusal(
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if options.lag is not None:
-        return "it requires lag 0, without a window"
+        return "it requires lag 0 and no window"
     from rfa.model.recurrence.triton import refusal
 
     return refusal(tokens, means, precisions, options, with_gradients=with_gradients)
@@ -91,7 +97,7 @@ def _check(
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name} must have shape {list(shape)}, got {list(tensor.shape)}")
     if length < 1:
-        raise ValueError("a scan needs at least one token, got 0")
+        raise ValueError("a scan requires at least one token, got 0")
     if inner < 1:
         raise ValueError(f"inner must be >= 1, got {inner}")
     check_choice("innovation", innovation, INNOVATIONS)
@@ -115,7 +121,7 @@ def slot_scan(
     lengths: Tensor | None = None,
     impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Run the slots over a sequence.
+    """Process a sequence with gated memory slots.
 
     Args:
         tokens: Inputs with leading dimensions `[B, N]`.
@@ -127,10 +133,11 @@ def slot_scan(
             innovation "key" and no lengths) or "auto". Only "auto" falls back, with a warning if a GPU runs eagerly.
 
     Returns:
-        The readout of every token, 0 after the length of a row, and the state after the last token of each row.
+        The readout of every token, which is 0 after the length of a row, and the state after the last token of each
+            row.
 
     Raises:
-        ValueError: An argument is invalid, or an explicit impl does not support the inputs.
+        ValueError: If an argument is invalid, or an explicit impl does not support the inputs.
     """
     check_choice("impl", impl, IMPLS)
     options = SlotOptions(inner, innovation, lag, lengths)
@@ -143,7 +150,7 @@ def slot_scan(
 
             return slot_scan_triton(tokens, means, precisions, parameters, options)
         if impl == "triton":
-            raise ValueError(f"impl='triton' cannot run this: {refusal}")
+            raise ValueError(f"impl='triton' cannot be used here: {refusal}")
         warn_eager(refusal)
     if impl in ("auto", "numba"):
         if (refusal := _numba_refusal(tokens)) is None:
@@ -151,5 +158,5 @@ def slot_scan(
 
             return slot_scan_numba(tokens, means, precisions, parameters, options)
         if impl == "numba":
-            raise ValueError(f"impl='numba' cannot run this: {refusal}")
+            raise ValueError(f"impl='numba' cannot be used here: {refusal}")
     return slot_scan_reference(tokens, means, precisions, parameters, options)

@@ -1,4 +1,4 @@
-"""Gated filter slots on a CPU: the compiled scan of a layer, forward and backward, as a loop per (batch, head).
+"""Gated memory slots on a CPU: the compiled scan of a layer, forward and backward, as a loop for each (batch, head).
 
 The equations are in `slots_reference.py`. All arrays are contiguous float32, tokens `[B, N, H, …]` and state
 `[B, H, S, 4D]`. If gradients are needed, the forward pass stores the means after every token (S·4D floats per token and
@@ -290,7 +290,7 @@ class _SlotScan(torch.autograd.Function):
 def slot_scan_numba(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Run `slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
+    """Compute `slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(n_threads)
     decay, *scalars = parameters

@@ -1,4 +1,4 @@
-"""Eager reference of the gated filter slots: one step, and the scan as a loop over it.
+"""Reference implementation of the gated memory slots: one step, and the scan as a loop over it.
 
 A head has S slots. A slot is an isotropic Kalman filter over the joint key and value, with a mean m ∈ C^{2D} and one
 scalar precision p. In the rotating frame, transport over a token multiplies by the real factor E. For each token and
@@ -25,7 +25,7 @@ from rfa.runtime.text.config import INNOVATIONS, Innovation
 
 
 class SlotInputs(NamedTuple):
-    """Inputs of the slots of one layer for tokens `[...]` = `[B]` or `[B, N]`.
+    """Inputs of the memory slots of one layer for tokens `[...]`, which is `[B]` or `[B, N]`.
 
     q, k and v are `[..., H, 2D]` in the rotating frame. The measurement precision (pi) and the process variance (q) are
     `[..., H, S]`.
@@ -39,7 +39,7 @@ class SlotInputs(NamedTuple):
 
 
 class SlotParameters(NamedTuple):
-    """Parameters of the slots of one layer: decay `[H, S]`, all others `[H]`.
+    """Parameters of the memory slots of one layer: decay `[H, S]`, all others `[H]`.
 
     With irregular lags, decay is `[B, N, H, S]` and applies to the lag before each token.
     """
@@ -55,14 +55,15 @@ class SlotParameters(NamedTuple):
 
 
 class SlotLag(NamedTuple):
-    """Lag between the slots and the query: transport (E_l) and noise (q_l), `[H, S]`."""
+    """Lag between the memory slots and the query: transport (E_l) and noise (q_l), `[H, S]`."""
 
     transport: Tensor
     noise: Tensor
 
 
 class SlotReadout(NamedTuple):
-    """out `[..., H, 2D]` in the rotating frame; log_norm and precision `[..., H]` of RFA over the slots."""
+    """Output of the memory slots: out `[..., H, 2D]` in the rotating frame; log_norm and precision `[..., H]` of RFA
+    over the slots."""
 
     out: Tensor
     log_norm: Tensor
@@ -70,7 +71,7 @@ class SlotReadout(NamedTuple):
 
 
 class SlotOptions(NamedTuple):
-    """Options of the slots.
+    """Options of the memory slots.
 
     Attributes:
         inner: Number of reweighting passes K >= 1.
@@ -90,14 +91,14 @@ USUAL = SlotOptions()
 
 
 def wants_gradients(*tensors: Tensor) -> bool:
-    """Return whether gradients of these tensors may be requested."""
+    """Return whether gradients of any of these tensors may be requested."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _gain(
     innovation: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Return gain and posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
+    """Return the gain and the posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
     residual2 = innovation.square().sum(-1)
     scale = parameters.nu[:, None] * (variance + parameters.residual_noise[:, None])
     prior = 1 / variance
@@ -115,7 +116,8 @@ def _gain(
 def slot_step(
     token: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Process one token `[B]` with means `[B, H, S, 4D]` and precisions `[B, H, S]`: predict, weigh, update, read."""
+    """Process one token `[B]` with means `[B, H, S, 4D]` and precisions `[B, H, S]`: predict, weigh, update,
+    and read."""
     decay = parameters.decay
     predicted = decay[..., None] * means
     variance = decay.square() / precisions + token.process
@@ -129,7 +131,7 @@ def slot_step(
 def slot_read(
     q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters, lag: SlotLag | None = None
 ) -> SlotReadout:
-    """Run RFA over the slots as S tokens, at lag 0 by default. q is `[..., H, 2D]`."""
+    """Compute RFA over the memory slots, treated as S tokens, at lag 0 by default. q is `[..., H, 2D]`."""
     width = q.shape[-1]
     variance = 1 / precisions + parameters.gamma2[:, None]
     if lag is not None:
@@ -147,7 +149,8 @@ def slot_read(
 def slot_scan_reference(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Loop `slot_step` over dimension 1 of tokens `[B, N]`. Return readouts `[B, N, …]` and the final state."""
+    """Apply `slot_step` to each token along dimension 1 of `[B, N]`. Return the readouts `[B, N, …]` and the final
+    state."""
     readouts, lengths = [], options.lengths
     for i in range(tokens.k.shape[1]):
         token = SlotInputs(*(tensor[:, i] for tensor in tokens))

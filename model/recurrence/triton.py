@@ -1,4 +1,4 @@
-"""Gated filter slots on a GPU, as the torch operator `rfa::slot_scan`. A single step is in `decoder_triton.py`.
+"""Gated memory slots on a GPU, as the torch operator `rfa::slot_scan`. A single step is in `decoder_triton.py`.
 
 The equations are in `slots_reference.py`. The operator is opaque to `torch.compile` and `torch.export`, accepts any
 strides and returns contiguous tensors. With one reweighting pass and the innovation of the key, all inputs, the initial
@@ -42,29 +42,29 @@ def refusal(
     *,
     with_gradients: bool = False,
 ) -> str | None:
-    """Return why the kernels do not support these inputs, or None. `with_gradients`: whether gradients may be
-    requested.
-    """
+    """Return the reason why the kernels do not support these inputs, or None. `with_gradients`: whether gradients may
+    be requested."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
-        return f"it runs on cuda, got {tokens.k.device.type}"
+        return f"it requires tensors on a CUDA device, got {tokens.k.device.type}"
     if any(tensor.dtype not in TOKEN_DTYPES for tensor in tokens):
         return f"it supports float32, bfloat16 and float16, got {sorted({str(tensor.dtype) for tensor in tokens})}"
     if means.dtype != torch.float32 or precisions.dtype != torch.float32:
-        return f"it supports float32 states, got {means.dtype} and {precisions.dtype}"
+        return f"it requires float32 states, got {means.dtype} and {precisions.dtype}"
     if (reason := size_refusal(slots, width, options.inner)) is not None:
         return reason
     return _gradient_refusal(options) if with_gradients else None
 
 
 def size_refusal(slots: int, width: int, inner: int) -> str | None:
-    """Return why the kernels do not support S slots, keys of `width` reals and `inner` passes, or None if they do."""
+    """Return the reason why the kernels do not support S slots, keys of `width` real dimensions and `inner` passes, or
+    None if they do."""
     if slots > MAX_SLOTS:
         return f"it supports up to {MAX_SLOTS} slots, got {slots}"
     if width > MAX_WIDTH:
-        return f"it supports keys of up to {MAX_WIDTH} reals, got {width}"
+        return f"it supports keys with up to {MAX_WIDTH} real dimensions, got {width}"
     if width % 2:
-        return f"it supports an even number of reals per key, got {width}"
+        return f"it requires an even number of real dimensions per key, got {width}"
     if not 1 <= inner <= MAX_INNER:
         return f"it supports inner=1 to {MAX_INNER}, got inner={inner}"
     return None
@@ -72,10 +72,10 @@ def size_refusal(slots: int, width: int, inner: int) -> str | None:
 
 def _gradient_refusal(options: SlotOptions) -> str | None:
     if options.inner > 1:
-        return f"it supports gradients for inner=1 only, got inner={options.inner}"
+        return f"it supports gradients only for inner=1, got inner={options.inner}"
     if options.innovation != "key":
-        return f"it supports gradients for innovation 'key' only, got {options.innovation!r}"
-    return None if options.lengths is None else "it does not support gradients with lengths"
+        return f"it supports gradients only for innovation 'key', got {options.innovation!r}"
+    return None if options.lengths is None else "it does not support gradients if lengths are set"
 
 
 # Fields of `SlotInputs` and `SlotParameters`, because torch schemas are flat.
@@ -101,7 +101,7 @@ def _inputs(tokens: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Slo
     ),
 )
 def _scan(*arguments: Any) -> tuple[Tensor, ...]:
-    """See `triton_forward.scan`."""
+    """Implement the operator. See `triton_forward.scan`."""
     *tensors, lengths, inner, by_value, interval = arguments
     tokens, parameters = _inputs(tensors[:N_TOKENS], tensors[-N_PARAMETERS:])
     means, precisions = (x.contiguous() for x in tensors[N_TOKENS:-N_PARAMETERS])
@@ -125,7 +125,7 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     ),
 )
 def _scan_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    """See `triton_backward.scan_gradient`."""
+    """Implement the gradient of the operator. See `triton_backward.scan_gradient`."""
     *tensors, kept_means, kept_precisions, interval = arguments
     gradients = tuple(x.contiguous() for x in tensors[:5])
     tokens, parameters = _inputs(tensors[5 : 5 + N_TOKENS], tensors[5 + N_TOKENS :])
@@ -172,7 +172,7 @@ _scan.register_autograd(_backward, setup_context=_save)
 def slot_scan_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Run `slot_scan_reference` with kernels, within the limits of `refusal`. The readout is float32.
+    """Compute `slot_scan_reference` with kernels, within the limits that `refusal` checks. The readout is float32.
 
     Rows are independent, even of tokens after their length. Lengths below 0 or above N give NaN precisions, because a
     check would wait for the GPU.
@@ -181,7 +181,7 @@ def slot_scan_triton(
     is_training = wants_gradients(*tensors)
     reason = _gradient_refusal(options) if is_training else None
     if reason is not None:
-        raise ValueError(f"slot_scan_triton cannot run this: {reason}")
+        raise ValueError(f"slot_scan_triton cannot be used here: {reason}")
     interval = backward.checkpoint_interval(tokens.k.shape[1]) if is_training else 0
     out, log_norm, precision, means, precisions, _, _ = torch.ops.rfa.slot_scan(
         *tensors, options.lengths, options.inner, options.innovation == "value", interval
@@ -192,7 +192,7 @@ def slot_scan_triton(
 def slot_states_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters
 ) -> tuple[Tensor, Tensor]:
-    """Return the states before each of N >= 1 tokens and after the last one, without gradients.
+    """Return the states before each of N >= 1 tokens and after the last one. Gradients are not supported.
 
     Returns:
         Means `[B, N + 1, H, S, 4D]` and precisions `[B, N + 1, H, S]`.

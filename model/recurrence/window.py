@@ -1,4 +1,4 @@
-"""A window of exact tokens and the slots behind it, read by one RFA softmax.
+"""Attention over a window of exact tokens and the memory slots behind it, with one softmax.
 
 The ring contains the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring.
 At token t, the slots therefore contain the tokens up to t - W (`slots_reference.py`) and are read at that lag:
@@ -24,7 +24,8 @@ from rfa.runtime.text.config import Innovation
 
 
 def ring_width(width: int, slots: int) -> int:
-    """Return the number of reals per token and head in the ring: key, value, measurement and process. `width` is 2D."""
+    """Return the number of real values per token and head in the ring: key, value, measurement and process. `width` is
+    2D."""
     return 2 * width + 2 * slots
 
 
@@ -50,7 +51,7 @@ def window_scan(
     innovation: Innovation = "key",
     impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor, Tensor]:
-    """Run ring and slots over a sequence.
+    """Process a sequence with a ring of exact tokens and memory slots.
 
     Args:
         tokens: Inputs with leading dimensions `[B, N]` and measurement precision > 0.
@@ -82,7 +83,7 @@ def window_scan(
 
 
 def joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
-    """Combine the softmax over slots with the softmax over recent tokens."""
+    """Combine the softmax over memory slots with the softmax over recent tokens."""
     share = torch.sigmoid(distant.log_norm - recent.log_norm)[..., None]
     return SlotReadout(
         recent.out + share * (distant.out - recent.out),

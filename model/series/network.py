@@ -1,4 +1,4 @@
-"""The series network: blocks of RFA over the tokens of a series, and quantiles at any horizon.
+"""Series network: blocks of RFA over the tokens of a series, and quantiles at any horizon.
 
 The head reads the state h of a token and the features F of a horizon (distance, seasonal paths, calendar). It returns
 quantiles of asinh((y - c) / s), with the centre c and the scale s of the token:
@@ -28,7 +28,7 @@ FIRST_GAP = 0.25
 
 
 class LeadQueries(NamedTuple):
-    """Horizons of tokens.
+    """Horizons for which tokens make forecasts.
 
     Args:
         leads: Number of cells ahead, `[B, N, K]` >= 1.
@@ -43,7 +43,7 @@ class LeadQueries(NamedTuple):
 
 
 class SeriesHead(nn.Module):
-    """Quantiles at horizons, `[B, N, K, Q]`, given states `[B, N, d]`."""
+    """Output layer that returns quantiles at horizons, `[B, N, K, Q]`, given states `[B, N, d]`."""
 
     lead_table: Tensor
 
@@ -71,16 +71,15 @@ class SeriesHead(nn.Module):
         return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the contribution of a state to the hidden units of each horizon `[..., W]`, and the path weights
-        `[..., P]`.
-        """
+        """Return the contribution of a state to the hidden units of each horizon `[..., W]`, and the weights of the
+        paths `[..., P]`."""
         # Compute in float32 even under autocast.
         with torch.autocast(h.device.type, enabled=False):
             weights = self.follow(h.float())
         return self.state(h), weights
 
     def ahead(self, hidden: Tensor, weights: Tensor, features: Tensor) -> Tensor:
-        """Return quantiles `[..., Q]`, given features `[..., QUERY_FEATURES]` and the result of `of_states`."""
+        """Return the quantiles `[..., Q]`, given features `[..., QUERY_FEATURES]` and the result of `of_states`."""
         hidden = self.inner(F.gelu(hidden + self.asked(features)))
         with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))
@@ -92,7 +91,7 @@ class SeriesHead(nn.Module):
 
 
 class SeriesNetwork(nn.Module):
-    """Maps tokens of series to quantiles at horizons, in one of two modes."""
+    """Network that maps the tokens of series to quantiles at horizons, in one of two modes."""
 
     def __init__(self, config: SeriesConfig) -> None:
         super().__init__()
@@ -108,7 +107,7 @@ class SeriesNetwork(nn.Module):
         self.head = SeriesHead(config)
 
     def forward(self, tokens: Tensor, ends: Tensor, asked: LeadQueries) -> Tensor:
-        """Return quantiles of asinh((y - c) / s) at the horizons of every token, `[B, N, K, Q]`.
+        """Return the quantiles of asinh((y - c) / s) at the horizons of every token, `[B, N, K, Q]`.
 
         Args:
             tokens: `[B, N, config.features]`.

@@ -1,6 +1,6 @@
-"""The series network over many tokens of some columns at once, for long segments on a GPU.
+"""Series network for many tokens of several columns at once, for long parts of series on a GPU.
 
-A token reads the slots that its column had after its last complete patch. Only a token that completes a patch changes
+A token reads the memory slots of its column after the last complete patch. Only a token that completes a patch changes
 them (`stream_numba.py`). Let m_j be the slots of a column after j complete patches. A layer is then
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
@@ -35,7 +35,7 @@ Array = np.ndarray
 
 
 class PatchTokens(NamedTuple):
-    """T tokens of C columns, in order within each column. Integers are int64.
+    """T tokens of C columns, ordered within each column. Integers are int64.
 
     Args:
         numbers: Features, `[T, FEATURES]` float32.
@@ -57,7 +57,7 @@ class PatchTokens(NamedTuple):
 
 
 def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, Array, Array]:
-    """Return `before`, `whole` and `counts` of `PatchTokens` for ordered tokens `[T]`."""
+    """Compute `before`, `whole` and `counts` of `PatchTokens` for ordered tokens `[T]`."""
     at = np.flatnonzero(is_whole)
     counts = np.bincount(column[at], minlength=columns)
     whole = np.zeros((columns, int(counts.max(initial=0))), np.int64)
@@ -122,7 +122,7 @@ class PatchNetwork:
 
     @torch.no_grad()
     def states(self, tokens: PatchTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return states `[T, d]` of the tokens, and the slots after them.
+        """Return the states `[T, d]` of the tokens, and the memory slots after them.
 
         Args:
             means, precisions: Slots of the columns before them, `[C, L, H, S, 4D]` and `[C, L, H, S]`.
@@ -143,7 +143,7 @@ class PatchNetwork:
 
     @torch.no_grad()
     def quantiles(self, states: Tensor, of: Tensor, asked: Tensor) -> Tensor:
-        """Return quantiles `[K, Q]` of (y - c) / s.
+        """Return the quantiles `[K, Q]` of (y - c) / s.
 
         Args:
             states: `[T, d]`.
@@ -155,7 +155,8 @@ class PatchNetwork:
         return torch.sinh(found.clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE))
 
     def _inputs(self, layer: _Layer, normed: Tensor, turn: tuple[Tensor, Tensor], lag: Tensor) -> SlotInputs:
-        """Return inputs of the slots in the rotating frame. `lag` is the lag of each token minus one cell."""
+        """Return the inputs of the memory slots in the rotating frame. `lag` is the lag of each token minus one
+        cell."""
         heads, slots = layer.decay.shape[1:]
         joint = torch.addmm(layer.bias, normed, layer.mix_in.T)
         vectors, gates = joint.split([joint.shape[1] - 2 * heads * slots, 2 * heads * slots], 1)
@@ -171,7 +172,7 @@ class PatchNetwork:
 def _mixed(
     layer: _Layer, inputs: SlotInputs, tokens: PatchTokens, means: Tensor, precisions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return readouts of the tokens `[T, …]` of a layer, and the slots of the columns after them."""
+    """Return the readouts of the tokens `[T, …]` of a layer, and the memory slots of the columns after them."""
     at_means, at_precisions = means[:, None], precisions[:, None]  # [C, M + 1, …], after 0 … M whole patches
     if tokens.whole.shape[1]:
         whole = SlotInputs(*(part[tokens.whole] for part in inputs))
@@ -216,7 +217,7 @@ def _on(device: torch.device, array: Array) -> Tensor:
 
 
 def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosine and sine `[T, H, D]` of the frames of tokens, with the phase wrapped in float64.
+    """Return the cosine and sine `[T, H, D]` of the phases of tokens. The phases are wrapped in float64.
 
     Integer cells are converted to float64 first, because torch divides integers in float32, which is inexact beyond
     2^24.
@@ -226,6 +227,6 @@ def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate as `dynamics.rotate` does, with a given cosine and sine."""
+    """Rotate vectors in the same way as `dynamics.rotate`, with a given cosine and sine."""
     real, imaginary = x.chunk(2, -1)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1)

@@ -1,1 +1,1 @@
-"""Open, check and describe bundles: manifest, hashes, signature, calibration."""
+"""Open, check and describe bundles: manifest, hashes, signature and calibration."""

@@ -1,7 +1,7 @@
 """Open a bundle, a directory with the files of a trained model, and create its sessions.
 
-Neither torch nor pickle is used. Bytes are checked before they are parsed or run. docs/reference/bundle-format.md
-has the format.
+Neither torch nor pickle is used. Bytes are checked before they are parsed or run. The format is described in
+docs/reference/bundle-format.md.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ NO_FOLDER = os.devnull
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX graph without weights, as exported by `rfa.export.onnx_graphs.export_graph`, and its constants."""
+    """ONNX graph without weights, as exported by `rfa.export.onnx_graphs.export_graph`, and its constants."""
 
     model: bytes
     initializers: tuple[Initializer, ...] = ()
 
 
 class Bundle:
-    """An opened bundle, returned by `open_bundle`. Its content is verified and in memory."""
+    """Bundle returned by `open_bundle`. Its content has been verified and is stored in memory."""
 
     def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
         self.path = path
@@ -104,7 +104,7 @@ class Bundle:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Configuration of the model class that `manifest.family` names."""
+        """Configuration of the model, an instance of the class that `manifest.family` names."""
         return self.manifest.config
 
     @property
@@ -112,7 +112,7 @@ class Bundle:
         """Configuration of a language model, such as its modes and the sizes of its state.
 
         Raises:
-            BundleError: The bundle is not a language model.
+            BundleError: If the bundle is not a language model.
         """
         return self._configuration(LanguageConfig, "language model")
 
@@ -121,7 +121,7 @@ class Bundle:
         """Configuration of a filter.
 
         Raises:
-            BundleError: The bundle is not a filter.
+            BundleError: If the bundle is not a filter.
         """
         return self._configuration(FilterConfig, "filter")  # type: ignore[type-abstract]
 
@@ -137,7 +137,8 @@ class Bundle:
 
     @property
     def ece_rows(self) -> int:
-        """Number of held-out tokens that verify the stated calibration error; 0 if the bundle stores none."""
+        """Number of held-out tokens with which the stated calibration error is verified. It is 0 if the bundle contains
+        none."""
         return rows_of(self._calibration)
 
     @property
@@ -150,34 +151,36 @@ class Bundle:
         return dict(self._weights)
 
     def constants(self) -> dict[str, np.ndarray] | None:
-        """Return the arrays of decoder.safetensors, read-only, or None if the bundle does not have that file."""
+        """Return the arrays of decoder.safetensors, read-only, or None if the bundle does not contain that file."""
         return None if self._constants is None else dict(self._constants)
 
     @property
     def kernels(self) -> tuple[StoredKernel, ...]:
-        """Compiled GPU kernels. Most bundles have none."""
+        """Compiled GPU kernels. Most bundles contain none."""
         return self._kernels
 
     def read(self, name: str) -> bytes:
         """Return the verified bytes of a file other than model.safetensors, such as tokenizer.json.
 
         Raises:
-            BundleError: The bundle has no such file.
+            BundleError: If the bundle does not contain this file.
         """
         if name not in self._contents:
-            raise BundleError(f"{name}: not in bundle {self.name!r}")
+            raise BundleError(f"{name}: this file is not in bundle {self.name!r}")
         return self._contents[name]
 
     def session(self, graph_name: str) -> ort.InferenceSession:
         """Return the session of a checked graph, with constants from the weights.
 
-        Callers share the session while it is in use, so requests run the session that passed the golden outputs.
+        Callers share the session while it is in use, so requests use the session that reproduced the golden outputs.
 
         Raises:
-            BundleError: The bundle has no such graph, or the runtime rejects it.
+            BundleError: If the bundle does not contain this graph, or ONNX Runtime cannot load it.
         """
         if graph_name not in self.manifest.graphs:
-            raise BundleError(f"{MANIFEST_FILE}: no graph {graph_name!r}; it has {sorted(self.manifest.graphs)}")
+            raise BundleError(
+                f"{MANIFEST_FILE}: there is no graph {graph_name!r}; the graphs are {sorted(self.manifest.graphs)}"
+            )
         found = self._sessions.get(graph_name)
         if found is None:
             spec = self.manifest.graphs[graph_name]
@@ -189,7 +192,7 @@ class Bundle:
         """Check every graph, including graphs without a session.
 
         Raises:
-            BundleError: A graph is rejected. The message names the file and the reason.
+            BundleError: If a graph is rejected. The message names the file and the reason.
         """
         for name in self.manifest.graphs:
             self._graph(name)
@@ -211,11 +214,11 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, wit
 
     Args:
         path: Directory of the bundle.
-        trusted_keys: Keys of which one must have signed the manifest. If empty, signatures are ignored.
+        trusted_keys: Public keys. The manifest must be signed with one of them. If empty, signatures are ignored.
         with_graphs: Whether to check the graphs now. Otherwise, each graph is checked before its first session.
 
     Raises:
-        BundleError: A check failed. The message names the file and the reason.
+        BundleError: If a check fails. The message names the file and the reason.
     """
     directory = Path(path)
     bundle = Bundle(directory, *read_files(directory, trusted_keys))
@@ -228,7 +231,8 @@ def open_session(graph: Graph, weights: Mapping[str, np.ndarray]) -> ort.Inferen
     """Check a graph and return a CPU session for it, with constants from `weights`.
 
     Raises:
-        BundleError: The graph is invalid, `weights` lacks a constant, or the runtime rejects the graph.
+        BundleError: If the graph is invalid, `weights` does not contain a constant, or ONNX Runtime cannot load the
+            graph.
     """
     tensors = {spec.name: spec for spec in tensor_specs(weights)}
     read_graph(graph.model, "graph", graph.initializers, tensors)
@@ -262,11 +266,11 @@ def _session(
     except MemoryError:
         raise
     except Exception as error:  # the runtime's exceptions have no common base class
-        raise BundleError(f"{file}: the runtime rejects it: {str(error)[:300]}") from None
+        raise BundleError(f"{file}: ONNX Runtime cannot load it: {str(error)[:300]}") from None
 
 
 def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
-    """Run the golden cases of a bundle and, for a language model, the held-out text.
+    """Run the golden cases of a bundle and, for a language model, process its held-out text.
 
     Args:
         sessions: Sessions by graph name. Default: those of the bundle.
@@ -275,7 +279,7 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
         The number of compared values.
 
     Raises:
-        BundleError: An output differs from golden.json by more than the tolerance, or a confidence from
+        BundleError: If an output differs from golden.json by more than the tolerance, or a confidence differs from
             calibration.json.
     """
     if not bundle.manifest.graphs and not sessions:
@@ -291,13 +295,13 @@ def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | 
 
 
 def _load_arrays(data: bytes, file: str) -> dict[str, np.ndarray]:
-    """Return read-only arrays."""
+    """Load the arrays of a file. They are read-only."""
     try:
         arrays = dict(safetensors.numpy.load(data))
     except MemoryError:
         raise
     except Exception as error:  # safetensors raises its own and key errors for unknown dtypes
-        raise BundleError(f"{file}: not readable: {str(error)[:200]}") from None
+        raise BundleError(f"{file}: the file cannot be read: {str(error)[:200]}") from None
     for array in arrays.values():
         array.flags.writeable = False
     return arrays

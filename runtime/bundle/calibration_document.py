@@ -76,7 +76,7 @@ class ConfidenceCalibration(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.surprise) != len(self.inside) or not ascending(self.surprise, is_strict=False):
-            raise ValueError("surprise must ascend and be as long as inside")
+            raise ValueError("surprise must be in ascending order and have the same length as inside")
         return self
 
 
@@ -93,7 +93,7 @@ class PrecisionCalibration(Strict):
         for name in ("gain", "surprise"):
             grid = getattr(self, name)
             if len(grid) != len(getattr(self, f"by_{name}")) or not ascending(grid, is_strict=True):
-                raise ValueError(f"{name} must ascend and be as long as by_{name}")
+                raise ValueError(f"{name} must be in ascending order and have the same length as by_{name}")
         return self
 
 
@@ -116,12 +116,12 @@ class ModeCalibration(Strict):
             raise ValueError(f"levels {NOT_ASCENDING}")
         for row in (self.state.multipliers, *self.forecast.multipliers):
             if len(row) != len(self.levels) or not ascending(row, is_strict=False):
-                raise ValueError("multipliers must ascend, one for each level")
+                raise ValueError("multipliers must be in ascending order, with one for each level")
         return self
 
 
 class FilterSummary(Strict):
-    """The part of the calibration that the manifest repeats."""
+    """Summary of the calibration of a filter, which is repeated in the manifest."""
 
     levels: list[Level]
     horizons: list[float]
@@ -147,7 +147,7 @@ class FilterCalibration(Strict):
                 if _at(self.attention, name) != _at(self.recurrent, name):
                     raise ValueError(f"{name} must be the same in both modes")
             if (self.attention.precision is None) != (self.recurrent.precision is None):
-                raise ValueError("precision must be calibrated in both modes or in neither")
+                raise ValueError("precision must be calibrated in both modes or in none")
         summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
         if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
             raise ValueError("summary must repeat levels, horizons and source")
@@ -163,7 +163,7 @@ def _at(found: Any, path: str) -> Any:
 
 
 class Reliability(Strict):
-    """Expected calibration error (ECE) and its bins."""
+    """Expected calibration error (ECE) and the bins from which it is computed."""
 
     ece: Probability
     confidence: Annotated[list[Probability], Table]
@@ -182,7 +182,8 @@ class Reliability(Strict):
 
 
 class HeldOutRows(Strict):
-    """Confidence of the most likely token at some held-out positions, and whether that token was right ("0" or "1")."""
+    """Confidence of the most probable token at some held-out positions, and whether that token was correct ("0" or
+    "1")."""
 
     confidence: Annotated[list[Probability], Field(min_length=1, max_length=MAX_ROWS)]
     right: Annotated[str, Field(pattern=r"^[01]+$", max_length=MAX_ROWS)]
@@ -194,13 +195,13 @@ class HeldOutRows(Strict):
         return self
 
     def ece(self) -> float:
-        """Compute the calibration error of these rows."""
+        """Compute the expected calibration error of these rows."""
         right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
         return float(reliability(np.array(self.confidence), right)["ece"])
 
 
 class TokenTails(Strict):
-    """Shares of held-out tokens by minimum surprise, and the scale of the surprise beyond the table."""
+    """Shares of held-out tokens by their minimum surprise, and the scale of the surprise beyond the table."""
 
     surprise: Annotated[list[Annotated[float, Field(gt=0, le=1e4)]], Table]
     share: Annotated[list[Level], Table]
@@ -211,12 +212,12 @@ class TokenTails(Strict):
         if len(self.surprise) != len(self.share):
             raise ValueError("surprise and share must have the same length")
         if not ascending(self.surprise, is_strict=True) or not ascending(self.share[::-1], is_strict=True):
-            raise ValueError("surprise must ascend, and share descend")
+            raise ValueError("surprise must be in ascending order, and share in descending order")
         return self
 
 
 class LanguageMode(Strict):
-    """Calibration of one decoding mode. Older bundles have neither `rows` nor `tails`."""
+    """Calibration of one decoding mode. Older bundles contain neither `rows` nor `tails`."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]
@@ -235,20 +236,20 @@ class LanguageMode(Strict):
             if not low <= found - self.top.ece <= high:
                 raise ValueError(
                     f"ece of top is stated as {self.top.ece:.4f}, but the {len(self.rows.right)} stored rows give "
-                    f"{found:.4f}, a difference outside the range allowed by chance, {low:+.4f} to {high:+.4f}"
+                    f"{found:.4f}; the difference is outside the range that chance allows, {low:+.4f} to {high:+.4f}"
                 )
         return self
 
 
 class ByMode(Strict, Generic[Value]):
-    """A value for each mode. A model without slots does not have a recurrent mode."""
+    """One value for each mode. A model without memory slots does not have a recurrent mode."""
 
     attention: Value
     recurrent: Value | None = None
 
 
 class HeldOutTokens(Strict):
-    """Distance of the rows in each held-out window, and the tokens of the first windows."""
+    """Distance between the rows in each held-out window, and the tokens of the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[
@@ -258,7 +259,7 @@ class HeldOutTokens(Strict):
 
 
 class LanguageData(Strict):
-    """Data that the calibration was computed from."""
+    """Data from which the calibration was computed."""
 
     split: Annotated[str, Field(max_length=100)]
     window: Annotated[int, Field(ge=1, le=1 << 31)]
@@ -268,7 +269,7 @@ class LanguageData(Strict):
     rows: HeldOutTokens | None = None
 
     def rows_kept(self) -> int:
-        """Return the number of rows that each mode must have."""
+        """Return the number of rows that each mode must contain."""
         return 0 if self.rows is None else self.held_out_tokens // self.window * (self.window // self.rows.every)
 
     @model_validator(mode="after")
@@ -277,14 +278,14 @@ class LanguageData(Strict):
             return self
         lengths = {len(part) - 1 for part in self.rows.tokens}
         if len(lengths) > 1 or max(lengths) > self.window or max(lengths) % self.rows.every:
-            raise ValueError("rows.tokens must be equally long, a multiple of every and at most a window")
+            raise ValueError("rows.tokens must have equal lengths, which are a multiple of every and at most a window")
         if len(self.rows.tokens) > self.held_out_tokens // self.window:
-            raise ValueError("rows.tokens must be windows that were held out")
+            raise ValueError("rows.tokens must be windows of the held-out data")
         return self
 
 
 class LanguageSummary(Strict):
-    """The part of the calibration that the manifest repeats."""
+    """Summary of the calibration of a language model, which is repeated in the manifest."""
 
     temperature: ByMode[Temperature]
     ece_top: ByMode[Probability]
@@ -312,11 +313,11 @@ class LanguageCalibration(Strict):
             }
             for name, (value, *others) in repeated.items():
                 if any(getattr(other, mode) != value for other in others):
-                    raise ValueError(f"{name} of {mode} must be the same everywhere")
+                    raise ValueError(f"{name} of {mode} must be the same in all places")
             if entry is None:
                 continue
             if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
                 raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as in data")
         if self.summary.held_out_tokens != self.data.held_out_tokens:
-            raise ValueError("held_out_tokens must be the same everywhere")
+            raise ValueError("held_out_tokens must be the same in all places")
         return self

@@ -1,4 +1,4 @@
-"""Strict readers for the JSON documents of a bundle: exactly the declared fields and types."""
+"""Strict readers for the JSON documents of a bundle, which accept exactly the declared fields and types."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STRICT: Final = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_n
 
 
 class BundleError(ValueError):
-    """The bundle is invalid. The message names the file and the reason."""
+    """Raised if a bundle is invalid. The message names the file and the reason."""
 
 
 class Strict(BaseModel):
-    """Base class of documents that accept exactly their fields and types, and finite numbers only."""
+    """Base class of documents that accept exactly their fields and types, and only finite numbers."""
 
     model_config = STRICT
 
@@ -29,10 +29,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def parse_json(data: bytes, file: str) -> Any:
-    """Parse JSON that contains neither NaN, Infinity nor duplicate keys.
+    """Parse JSON. NaN, Infinity and duplicate keys are errors.
 
     Raises:
-        BundleError: The text is not such JSON.
+        BundleError: If the text is not valid JSON of this form.
     """
 
     def reject(constant: str) -> float:
@@ -47,7 +47,7 @@ def parse_json(data: bytes, file: str) -> Any:
     def finite(text: str) -> float:
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise ValueError("number out of range")
+            raise ValueError("a number is out of range")
         return value
 
     try:
@@ -61,7 +61,7 @@ def canonical_json(document: Any) -> bytes:
     """Return the canonical encoding of a JSON document.
 
     Raises:
-        ValueError: A number is not finite.
+        ValueError: If a number is not finite.
     """
     text = json.dumps(document, sort_keys=True, indent=2, ensure_ascii=True, allow_nan=False)
     return (text + "\n").encode("ascii")
@@ -81,7 +81,7 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
     """Parse a strict JSON object.
 
     Raises:
-        BundleError: The text is not a JSON object.
+        BundleError: If the text is not a JSON object.
     """
     document = parse_json(data, file)
     if not isinstance(document, dict):
@@ -90,13 +90,13 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
 
 
 def read_document(kind: type[Document], document: object, where: str) -> Document:
-    """Validate a document.
+    """Validate a document by the fields and types of a class.
 
     Args:
-        where: File, or part of a file, to name in the message.
+        where: Name of the file, or part of a file, for error messages.
 
     Raises:
-        BundleError: A field is invalid. The message names the first invalid field and what was expected, but not its
+        BundleError: If a field is invalid. The message names the first invalid field and what was expected, but not its
             content.
     """
     try:
@@ -106,7 +106,7 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
 
 
 def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
-    """Validate a dataclass from JSON, with the errors of `read_document`."""
+    """Validate JSON by the fields and types of a dataclass. It raises the same errors as `read_document`."""
     try:
         return kind.validate_json(data)
     except ValidationError as error:
@@ -123,5 +123,5 @@ def _bundle_error(error: ValidationError, where: str) -> BundleError:
 
 
 def ascending(values: list[float], *, is_strict: bool) -> bool:
-    """Return whether the values ascend."""
+    """Return whether the values are in ascending order."""
     return all(one < two if is_strict else one <= two for one, two in pairwise(values))

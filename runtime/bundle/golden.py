@@ -1,4 +1,5 @@
-"""Golden outputs: small inputs and the outputs that the exporter computed, compared whenever a bundle is loaded.
+"""Golden outputs: small inputs and the outputs that the exporter computed for them. They are compared whenever a bundle
+is loaded.
 
 golden.json is `{"cases": [case, …]}`. Cases run in order. A case is
 
@@ -42,7 +43,7 @@ Number = bool | Annotated[int | float, Field(ge=-3e38, le=3e38)]
 
 
 class GoldenMismatch(ValueError):
-    """An output differs from golden.json, or golden.json is malformed."""
+    """Raised if an output differs from golden.json, or if golden.json is malformed."""
 
 
 class _Sized(Strict):
@@ -62,7 +63,7 @@ class _ValuesSource(_Sized):
     @model_validator(mode="after")
     def _filled(self) -> Self:
         if len(self.values) != math.prod(self.shape):
-            raise ValueError("values and shape differ")
+            raise ValueError("values and shape do not match")
         return self
 
 
@@ -88,7 +89,7 @@ class _Expected(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if len(self.indices) != len(self.values) or max(self.indices) >= math.prod(self.shape):
-            raise ValueError("indices, values and shape differ")
+            raise ValueError("indices, values and shape do not match")
         return self
 
 
@@ -113,13 +114,13 @@ def check_golden_document(
     tensors: Mapping[str, TensorSpec],
     vocab_size: int | None,
 ) -> None:
-    """Check that every case matches the interface of its graph, and that the cases run all graphs.
+    """Check that each case matches the interface of its graph, and that the cases use all graphs.
 
     Args:
-        vocab_size: Vocabulary size of a language model, else None.
+        vocab_size: Vocabulary size of a language model, otherwise None.
 
     Raises:
-        BundleError: A case does not match, or no case runs a graph. The message names the case or the graph.
+        BundleError: If a case does not match, or no case uses a graph. The message names the case or the graph.
     """
     golden = read_document(_Golden, document, GOLDEN_FILE)
     for i, case in enumerate(golden.cases):
@@ -129,7 +130,7 @@ def check_golden_document(
             raise BundleError(f"{GOLDEN_FILE}: case {i}: {error}") from None
     unused = sorted(graphs.keys() - {case.graph for case in golden.cases})
     if unused:
-        raise BundleError(f"{GOLDEN_FILE}: no case runs the graph {unused[0]!r}")
+        raise BundleError(f"{GOLDEN_FILE}: no case uses the graph {unused[0]!r}")
 
 
 def _check_case(
@@ -141,18 +142,18 @@ def _check_case(
 ) -> None:
     graph = graphs.get(case.graph)
     if graph is None:
-        raise ValueError("runs a graph that is not in the bundle")
+        raise ValueError("it runs a graph that is not in the bundle")
     if set(case.inputs) != {spec.name for spec in graph.inputs}:
-        raise ValueError(f"inputs do not match the interface of {case.graph}")
+        raise ValueError(f"the inputs do not match the interface of {case.graph}")
     if set(case.outputs) != {spec.name for spec in graph.outputs}:
-        raise ValueError(f"outputs do not match the interface of {case.graph}")
+        raise ValueError(f"the outputs do not match the interface of {case.graph}")
     for spec in graph.inputs:
         source = case.inputs[spec.name]
         dtype, shape = _form(source, earlier, graphs, tensors)
         if dtype != spec.dtype or not _fits(shape, spec.shape):
             raise ValueError(f"{spec.name} is {dtype}{list(shape)}, expected {spec.dtype}{list(spec.shape)}")
         if vocab_size is not None and spec.name in ("token", "tokens") and not _are_tokens(source, vocab_size):
-            raise ValueError(f"{spec.name} has a token outside the vocabulary")
+            raise ValueError(f"{spec.name} contains a token outside the vocabulary")
     for spec in graph.outputs:
         if not _fits(case.outputs[spec.name].shape, spec.shape):
             raise ValueError(f"{spec.name} does not have the shape of the graph's output")
@@ -161,16 +162,16 @@ def _check_case(
 def _form(
     source: Any, earlier: list[_Case], graphs: Mapping[str, GraphSpec], tensors: Mapping[str, TensorSpec]
 ) -> tuple[str, tuple[int | str, ...]]:
-    """Return the dtype and the shape of an input."""
+    """Return the dtype and the shape that the document states for an input."""
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
-            raise ValueError("refers to a tensor that is not in the bundle")
+            raise ValueError("it refers to a tensor that is not in the bundle")
         return found.dtype, (1, *found.shape)
     if isinstance(source, _EarlierSource):
         outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
         if source.output not in outputs:
-            raise ValueError("refers to an output that no earlier case has")
+            raise ValueError("it refers to an output that no earlier case has")
         specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
         return specs[source.output].dtype, tuple(outputs[source.output].shape)
     return source.dtype, tuple(source.shape)
@@ -187,7 +188,7 @@ def _fits(shape: Any, declared: tuple[int | str, ...]) -> bool:
 
 
 class Session(Protocol):
-    """The methods of onnxruntime.InferenceSession that are used here."""
+    """Methods of onnxruntime.InferenceSession that this module uses."""
 
     def get_outputs(self) -> Any: ...
 
@@ -211,7 +212,8 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
     """Run every case and return the number of compared values.
 
     Raises:
-        GoldenMismatch: An output differs by more than its tolerance, or a case cannot run. The message names the case,
+        GoldenMismatch: If an output differs by more than its tolerance, or a case cannot run. The message names the
+            case,
             the graph, the output and the largest difference.
     """
     compared = 0
@@ -238,14 +240,14 @@ def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.
     try:
         results = session.run(names, arrays)
     except Exception as error:  # the runtime's exceptions have no common base class
-        raise GoldenMismatch(f"{graph} does not run: {str(error)[:200]}") from None
+        raise GoldenMismatch(f"{graph} failed to run: {str(error)[:200]}") from None
     return dict(zip(names, results, strict=True))
 
 
 def decode_source(
     source: Mapping[str, Any], weights: Mapping[str, np.ndarray], outputs: list[dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """Return the array of an input. `outputs` are the outputs of the earlier cases."""
+    """Return the array of an input. `outputs` contains the outputs of the earlier cases."""
     if "tensor" in source:
         return weights[source["tensor"]][None]
     if "case" in source:
@@ -264,7 +266,7 @@ def _compare(actual: np.ndarray, expected: Mapping[str, Any], absolute: float, r
     difference = np.abs(found - values)
     if not (difference <= allowed).all():  # also for NaN
         raise GoldenMismatch(
-            f"{where} differs by {np.nanmax(difference, initial=0):.3g}, allowed {np.max(allowed):.3g}"
+            f"{where} differs by {np.nanmax(difference, initial=0):.3g}, but at most {np.max(allowed):.3g} is allowed"
         )
     if "argmax" in expected and actual.argmax(-1).ravel().tolist() != expected["argmax"]:
         raise GoldenMismatch(f"{where} does not have the expected argmax")

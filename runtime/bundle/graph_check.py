@@ -1,9 +1,9 @@
-"""Check an ONNX graph of a bundle.
+"""Check of an ONNX graph in a bundle.
 
 A graph uses only the operators below, which are those of the exporters of this package. None of them reads a file,
-draws random numbers, holds strings or calls functions. Each name denotes one value in the whole file, inner graphs
-included, and is defined before its use. Constants are either small and stored in the graph, or placeholders for
-tensors of the bundle, which `open_session` supplies.
+generates random numbers, contains strings or calls functions. Each name stands for one value in the whole file,
+including inner graphs, and is defined before it is used. Constants are either small and stored in the graph, or
+placeholders for tensors of the bundle, which `open_session` provides.
 
 Sizes are computed from the shapes of the inputs and from constants, never from values. Where a tensor may be larger
 than its inputs, its size is computed by sums only. The required memory is therefore independent of values, and a run
@@ -88,14 +88,16 @@ def read_graph(
     """Decode a graph, check it, and return its interface.
 
     Args:
-        initializers: Exactly the placeholders that the graph must have.
+        initializers: The placeholders that the graph must contain, and no others.
         tensors: Tensors of the bundle by name. A placeholder has the dtype and shape of its tensor.
 
     Raises:
-        BundleError: The graph is rejected. The message names the file and the reason.
+        BundleError: If the graph is rejected. The message names the file and the reason.
     """
     if len(data) > MAX_GRAPH_BYTES:
-        raise BundleError(f"{file}: {len(data)} bytes, but a graph without weights has at most {MAX_GRAPH_BYTES}")
+        raise BundleError(
+            f"{file}: the graph has {len(data)} bytes, but without weights it may have at most {MAX_GRAPH_BYTES}"
+        )
     model = decode(data, file)  # the bytes equal the encoding of the model
     try:
         interface = _Checker(initializers, tensors).model(model)
@@ -105,21 +107,21 @@ def read_graph(
 
 
 def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec]) -> GraphInterface:
-    """Read a graph as `read_graph` does, and compare its interface with the manifest.
+    """Read a graph with `read_graph`, and compare its interface with the manifest.
 
     Raises:
-        BundleError: The graph is rejected. The message names the file and the reason.
+        BundleError: If the graph is rejected. The message names the file and the reason.
     """
     found = read_graph(data, spec.file, spec.initializers, tensors)
     for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):
         if declared != actual:
             other, stated = (_describe(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
-            raise BundleError(f"{spec.file}: {side} are {other}, but the manifest says {stated}")
+            raise BundleError(f"the {side} of {spec.file} are {other}, but the manifest states {stated}")
     return found
 
 
 class _Checker:
-    """Checks a model in one pass. Errors are ValueErrors."""
+    """Checker of a model in one pass. It raises ValueErrors."""
 
     def __init__(self, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]) -> None:
         self._supplied = {entry.name: entry for entry in initializers}
@@ -133,12 +135,14 @@ class _Checker:
 
     def model(self, model: Message) -> GraphInterface:
         if model.get("ir_version") != IR_VERSION:
-            raise ValueError(f"IR version {model.get('ir_version')}, a bundle has {IR_VERSION}")
+            raise ValueError(f"the IR version is {model.get('ir_version')}, but a bundle must have {IR_VERSION}")
         opsets = [(entry.get("domain", ""), entry.get("version")) for entry in model.get("opset_import", [])]
         if opsets != [("", OPSET)]:
             foreign = [domain for domain, _ in opsets if domain]
-            detail = f"uses operators outside the standard set: {foreign[:3]}" if foreign else f"operator sets {opsets}"
-            raise ValueError(f"{detail}; a bundle uses version {OPSET} of the standard set")
+            detail = (
+                f"it uses operators outside the standard set: {foreign[:3]}" if foreign else f"operator sets {opsets}"
+            )
+            raise ValueError(f"{detail}, but a bundle must use version {OPSET} of the standard operators")
         _check_empty(model, "producer_name", "producer_version", "doc_string")
         if "graph" not in model:
             raise ValueError("has no graph")
@@ -148,7 +152,7 @@ class _Checker:
             self._constant(constant)
         if self._placeholders != set(self._supplied):
             differing = sorted(self._placeholders ^ set(self._supplied))
-            raise ValueError(f"its constants differ from those the manifest supplies in {differing[:5]}")
+            raise ValueError(f"the constants differ from those that the manifest provides in {differing[:5]}")
         self._body(graph, is_inner=False)
         return GraphInterface(inputs, tuple(_interface(value) for value in graph.get("output", [])))
 
@@ -164,7 +168,7 @@ class _Checker:
             self._node(node, is_inner=is_inner)
         outputs = [value.get("name", "") for value in graph.get("output", [])]
         if not outputs or len(set(outputs)) != len(outputs):
-            raise ValueError("a graph has no outputs or a repeated output")
+            raise ValueError("a graph has no outputs, or an output is repeated")
         for name in outputs:
             if name not in self._visible:
                 raise ValueError(f"output {name[:80]!r} is never computed")
@@ -172,11 +176,11 @@ class _Checker:
     def _node(self, node: Message, *, is_inner: bool) -> None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES} nodes")
+            raise ValueError(f"it has more than {MAX_NODES} nodes")
         _check_empty(node, "doc_string")
         operator = node.get("op_type", "")
         if node.get("domain"):
-            raise ValueError(f"uses operators outside the standard set: {[node['domain'][:80]]}")
+            raise ValueError(f"it uses operators outside the standard set: {[node['domain'][:80]]}")
         if operator not in OPERATORS:
             raise ValueError(f"operator {operator[:80]!r} is not allowed in a bundle")
         if is_inner and operator == "Scan":
@@ -203,10 +207,10 @@ class _Checker:
         for sizes, allowed in ((GROWING, self._sums), (KEEPING, self._sizes)):
             for name in inputs[sizes[operator]] if operator in sizes else ():
                 if name and name not in allowed:
-                    raise ValueError(f"a size of {operator} depends on values: {name[:80]!r}")
+                    raise ValueError(f"a size in {operator} depends on values: {name[:80]!r}")
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
-        """Check the attributes and return the inner graph, or None if there is none."""
+        """Check the attributes of a node, and return its inner graph, or None if there is none."""
         allowed, seen, inner = OPERATORS[operator], set(), None
         for attribute in attributes:
             name = attribute.get("name", "")
@@ -226,9 +230,9 @@ class _Checker:
         return inner
 
     def _inner(self, graph: Message) -> None:
-        """Check an inner graph. It may use the names that were defined before it."""
+        """Check an inner graph. It may use names that were defined before it."""
         if graph.get("initializer"):
-            raise ValueError("a subgraph has constants")
+            raise ValueError("a subgraph contains constants")
         visible, sizes, sums = set(self._visible), set(self._sizes), set(self._sums)
         for value in graph.get("input", []):
             self._declared(value)
@@ -257,7 +261,8 @@ class _Checker:
         size, expected = len(tensor.get("raw_data", b"")), math.prod(shape) * ITEM_BYTES[dtype]
         if size != expected or size > MAX_EMBEDDED_BYTES:
             raise ValueError(
-                f"constant {name!r} holds {size} bytes, expected {expected} and at most {MAX_EMBEDDED_BYTES}"
+                f"constant {name!r} contains {size} bytes, but {expected} are expected and at most "
+                f"{MAX_EMBEDDED_BYTES} are allowed"
             )
         self._sizes.add(name)
         self._sums.add(name)
@@ -265,7 +270,7 @@ class _Checker:
     def _placeholder(self, tensor: Message, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         is_plain = tensor.get("external_data") == PLACEHOLDER and tensor.get("data_location") == EXTERNAL
         if not is_plain or "raw_data" in tensor:
-            raise ValueError("refers to external data, which a bundle must not do")
+            raise ValueError("it refers to external data, which a bundle must not do")
         self._placeholders.add(name)
         entry = self._supplied.get(name)
         if entry is None:
@@ -276,7 +281,7 @@ class _Checker:
         expected = source.shape[::-1] if entry.transposed else source.shape
         if (dtype, shape) != (source.dtype, expected):
             found, stored = f"{dtype}{list(shape)}", f"{source.dtype}{list(expected)}"
-            raise ValueError(f"constant {name!r} is {found}, its tensor {entry.tensor!r} is {stored}")
+            raise ValueError(f"constant {name!r} is {found}, but its tensor {entry.tensor!r} is {stored}")
 
 
 def _interface(value: Message) -> TensorSpec:
@@ -291,7 +296,7 @@ def _interface(value: Message) -> TensorSpec:
 
 
 def _describe(specs: Collection[TensorSpec]) -> str:
-    """Describe the first few tensors."""
+    """Describe the first few tensors in an error message."""
     named = sorted(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
     return ", ".join(named[:3])[:150] if named else "not these"
 
@@ -314,7 +319,7 @@ def _name(value: Any, what: str) -> str:
 
 
 def _check_empty(message: Message, *names: str) -> None:
-    """Require documentation fields to be empty."""
+    """Check that documentation fields are empty."""
     for name in names:
         if message.get(name):
             raise ValueError(f"{name} is not empty")

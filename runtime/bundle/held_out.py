@@ -1,4 +1,4 @@
-"""Held-out tokens in calibration.json of a language bundle, which verify the stated confidence.
+"""Held-out tokens in the calibration.json of a language model, with which the stated confidence is verified.
 
 One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether that
 token was right. `modes.<mode>.rows` contains at most `MAX_ROWS` rows in order. They are far apart and therefore nearly
@@ -37,13 +37,13 @@ Reals = NDArray[np.float64]
 
 
 def spacing(held_out: Windows) -> int:
-    """Return the number of tokens from row to row. `held_out` is `[windows, window + 1]`."""
+    """Return the number of tokens between two rows. `held_out` has shape `[windows, window + 1]`."""
     count, window = held_out.shape[0], held_out.shape[1] - 1
     return min(window, -(-count * window // MAX_ROWS))
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """Return the beginnings of the first windows, each up to a row."""
+    """Return the first tokens of the first windows, each up to a row."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
@@ -54,8 +54,8 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
     """Return the rows of the calibration document.
 
     Args:
-        confidence: Confidence of the most likely token at every position of every window, `[windows * window]`.
-        is_right: Whether that token was right, `[windows * window]`.
+        confidence: Confidence of the most probable token at every position of every window, `[windows * window]`.
+        is_right: Whether that token was correct, `[windows * window]`.
         held_out: Tokens, `[windows, window + 1]`.
     """
     every, shape = spacing(held_out), (len(held_out), -1)
@@ -68,13 +68,13 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """Return the number of rows of each mode; 0 for filters and for bundles without rows."""
+    """Return the number of rows of each mode. It is 0 for filters, and for bundles without rows."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
 
 
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
-    """Return the allowed range of the ECE of some rows minus the ECE of all tokens.
+    """Return the range that chance allows for the ECE of some rows minus the ECE of all tokens.
 
     The share of right tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE of
     the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which is
@@ -96,10 +96,10 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 def check_confidences(
     calibration: Mapping[str, Any], sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> int:
-    """Read the stored windows with the graphs of each mode and return the number of compared confidences.
+    """Process the stored windows with the graphs of each mode, and return the number of compared confidences.
 
     Raises:
-        BundleError: The model's confidence differs from a row, or its most likely token contradicts it.
+        BundleError: If a confidence of the model differs from a row, or its most probable token contradicts the row.
     """
     stored = calibration["data"].get("rows")
     if stored is None:
@@ -131,7 +131,7 @@ def check_confidences(
 def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """Return a description of the difference from the row, or None if it is within the tolerance of golden outputs."""
+    """Describe the difference from a row, or return None if it is within the tolerance of the golden outputs."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)
@@ -142,12 +142,12 @@ def _difference(
         return f"the stated confidence is {stated:.6f}, but the model computes {found:.6f}"
     lead = best - np.partition(scores, -2)[-2] if scores.size > 1 else np.inf
     if lead > 2 * error and is_right != (int(scores.argmax()) == token):
-        return f"the most likely token is {'wrong' if is_right else 'right'}, not as stated"
+        return f"the most probable token is {'wrong' if is_right else 'right'}, which differs from the stored result"
     return None
 
 
 class ReadableGraph(Session, Protocol):
-    """A session that describes its inputs."""
+    """Session that describes its inputs."""
 
     def get_inputs(self) -> Any: ...
 
@@ -158,7 +158,8 @@ Read = Iterator[tuple[int, NDArray[np.float32]]]
 def _recurrent(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Yield the number of tokens read and their last logits, `[windows, V]`, after each piece in recurrent mode."""
+    """Yield the number of tokens processed and their last logits, `[windows, V]`, after each chunk in recurrent
+    mode."""
     count = len(tokens)
     carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
     state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
@@ -178,7 +179,8 @@ def _recurrent(
 def _attention(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Yield the number of tokens read and their last logits, `[windows, V]`, after each piece in attention mode."""
+    """Yield the number of tokens processed and their last logits, `[windows, V]`, after each chunk in attention
+    mode."""
     sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
     _, layers, heads, _, width = sizes["keys"]
     keys = np.zeros((len(tokens), layers, heads, tokens.shape[1], width), np.float32)

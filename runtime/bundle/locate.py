@@ -1,4 +1,4 @@
-"""Location of the default bundles."""
+"""Search for the default bundles."""
 
 from __future__ import annotations
 

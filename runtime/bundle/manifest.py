@@ -1,4 +1,4 @@
-"""The manifest of a bundle, read strictly and written in canonical form.
+"""The manifest of a bundle. It is read strictly and written in canonical form.
 
 The canonical form has sorted keys, an indent of two spaces, ASCII characters and one newline at the end.
 `content_sha256` covers all other fields, and manifest.json must be the canonical form of its content, so a changed bit
@@ -69,7 +69,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class TensorSpec(_Part):
-    """A named array. A string in `shape` is a variable dimension."""
+    """Name, dtype and shape of an array. A string in `shape` is a variable dimension."""
 
     name: TensorName
     dtype: Dtype
@@ -86,7 +86,7 @@ class FileSpec(_Part):
 
 @dataclass(frozen=True)
 class Initializer(_Part):
-    """A constant of a graph that is a tensor of model.safetensors, supplied when the graph is loaded."""
+    """A constant of a graph whose value is a tensor of model.safetensors."""
 
     name: TensorName
     tensor: TensorName
@@ -99,7 +99,7 @@ FixedTensors = Annotated[Tensors, AfterValidator(_fixed)]
 
 @dataclass(frozen=True)
 class GraphSpec(_Part):
-    """An ONNX graph: its file, its interface, and the constants that are supplied when it is loaded."""
+    """An ONNX graph: its file, its interface, and the constants that are provided when it is loaded."""
 
     file: FileName
     inputs: Tensors
@@ -135,7 +135,7 @@ class Manifest(_Part):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of manifest.json."""
+    """Return the content of manifest.json."""
     content = asdict(manifest)
     return canonical_json({**content, "content_sha256": sha256(canonical_json(content))})
 
@@ -145,19 +145,21 @@ _READER = TypeAdapter(Manifest)
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Parse manifest.json and check its form, hash, version and every field.
+    """Parse manifest.json, and check its form, hash, version and every field.
 
     Raises:
-        BundleError: The manifest is invalid. The message names the field and the reason.
+        BundleError: If the manifest is invalid. The message names the field and the reason.
     """
     document = json_object(data, MANIFEST_FILE)
     version = document.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
-        raise BundleError(f"{MANIFEST_FILE}: format_version is {version!r}, but this program reads {FORMAT_VERSION}")
+        raise BundleError(
+            f"{MANIFEST_FILE}: format_version is {version!r}, but this version of rfa-server reads {FORMAT_VERSION}"
+        )
     if canonical_json(document) != data:
-        raise BundleError(f"{MANIFEST_FILE}: not in canonical form (damaged or edited)")
+        raise BundleError(f"{MANIFEST_FILE}: the file is not in canonical form; it was damaged or edited")
     stated = document.pop("content_sha256", None)
     content = canonical_json(document)
     if stated != sha256(content):
-        raise BundleError(f"{MANIFEST_FILE}: content_sha256 does not match the content (damaged or edited)")
+        raise BundleError(f"{MANIFEST_FILE}: content_sha256 does not match the content; the file was damaged or edited")
     return read_json(_READER, content, MANIFEST_FILE)

@@ -1,7 +1,7 @@
-"""Decode the protocol buffers of an ONNX model into nested messages, and encode them again.
+"""Decoding of the protocol buffers of an ONNX model to nested messages, and encoding of them.
 
 Each model has exactly one valid encoding. Other fields and wire types are errors, as are bytes that differ from the
-encoding of their content (unordered or repeated fields, padded numbers, packed lists). The runtime therefore cannot
+encoding of their content (unordered or repeated fields, padded numbers, packed lists). Therefore the runtime cannot
 read anything that was not checked.
 
 Field numbers follow onnx.proto (IR version 10). Only fields that our exporters write are allowed.
@@ -27,7 +27,7 @@ _TEXT: Kind = "text"
 
 
 class Field(NamedTuple):
-    """A field of a message. `message` is the type of a nested message."""
+    """Field of a message. `message` is the type of a nested message."""
 
     name: str
     kind: Kind
@@ -98,15 +98,17 @@ def decode(data: bytes, file: str) -> Message:
     """Decode the bytes of a model.
 
     Raises:
-        BundleError: The bytes are not a protocol buffer in canonical form, a field is not supported, or messages are
+        BundleError: If the bytes are not a protocol buffer in canonical form, a field is not supported, or messages are
             nested deeper than MAX_DEPTH.
     """
     try:
         model = _Reader(data).message("model", 0, len(data), 0)
         if encode(model) != data:
-            raise ValueError("not in canonical form (fields out of order or repeated, or padded numbers)")
+            raise ValueError(
+                "the file is not in canonical form (fields are out of order or repeated, or numbers are padded)"
+            )
     except (ValueError, IndexError, struct.error) as error:
-        raise BundleError(f"{file}: not an ONNX model of a bundle: {str(error)[:200]}") from None
+        raise BundleError(f"{file}: not a valid ONNX model for a bundle: {str(error)[:200]}") from None
     return model
 
 
@@ -132,7 +134,7 @@ class _Reader:
     def message(self, kind: str, at: int, end: int, depth: int) -> Message:
         """Return the fields of the message in data[at:end]."""
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
         fields = _BY_TAG[kind]
         found: Message = {}
         while at < end:
@@ -154,7 +156,7 @@ class _Reader:
         size, at = (4, at) if field.kind == "float" else self._number(at, end)
         after = at + size
         if after > end:
-            raise ValueError(f"{field.name} runs past the end")
+            raise ValueError(f"{field.name} extends past the end of the file")
         if field.kind == "message":
             return self.message(field.message, at, after, depth + 1), after
         part = self._data[at:after]
@@ -171,7 +173,7 @@ class _Reader:
                 return value | byte << shift, at  # more than 64 bits fail the comparison of the encodings
             value |= (byte & 0x7F) << shift
             shift += 7
-        raise ValueError("a number is truncated or has more than 64 bits")
+        raise ValueError("a number is truncated or longer than 64 bits")
 
 
 def _write(out: bytearray, message: Message, kind: str) -> None:

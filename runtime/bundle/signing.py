@@ -36,26 +36,26 @@ _NOT_ENCRYPTED = b"\0\0B2" + bytes(48)
 
 
 class KeyFormatError(ValueError):
-    """The key is invalid. The message does not reveal it."""
+    """Raised if a key is invalid. The message does not contain the key."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Key that verifies signatures."""
+    """Public key that verifies signatures."""
 
     key_id: bytes
     key: bytes
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Parse a key as minisign prints it, `RW…`.
+        """Parse a public key in the form that minisign prints, `RW…`.
 
         Raises:
-            KeyFormatError: The text is not a public key.
+            KeyFormatError: If the text is not a public key.
         """
         data = _decode_base64(text, _PUBLIC_BYTES)
         if data is None or data[:2] != _KEY:
-            raise KeyFormatError("not a minisign public key (RW and 54 more characters)")
+            raise KeyFormatError("this is not a minisign public key, which is RW and 54 more characters")
         return cls(data[2:10], data[10:])
 
     def __str__(self) -> str:
@@ -64,37 +64,39 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """Key that creates signatures."""
+    """Secret key that creates signatures."""
 
     key_id: bytes
     seed: bytes
 
     @classmethod
     def generate(cls) -> SecretKey:
-        """Return a new key."""
+        """Generate a new key."""
         return cls(os.urandom(8), os.urandom(32))
 
     @classmethod
     def parse(cls, text: str) -> SecretKey:
-        """Parse the content of minisign's key file.
+        """Parse the content of a secret key file of minisign.
 
         Raises:
-            KeyFormatError: The key is invalid or protected by a password.
+            KeyFormatError: If the key is invalid or protected by a password.
         """
         lines = text.splitlines()
         data = _decode_base64(lines[1], _SECRET_BYTES) if len(lines) == 2 and lines[0].startswith(UNTRUSTED) else None
         if data is None or data[:2] != _KEY:
-            raise KeyFormatError("not a minisign secret key")
+            raise KeyFormatError("this is not a minisign secret key")
         if data[2:4] != _NOT_ENCRYPTED[:2]:
-            raise KeyFormatError("the key has a password; create one without: rfa keygen, or minisign -G -W")
+            raise KeyFormatError(
+                "the key is protected by a password; create one without a password with rfa keygen or minisign -G -W"
+            )
         found = cls(data[54:62], data[62:94])
         if data[94:126] != found.public.key:
-            raise KeyFormatError("not a minisign secret key: its halves do not match")
+            raise KeyFormatError("this is not a minisign secret key, because its two halves do not match")
         return found
 
     @property
     def public(self) -> PublicKey:
-        """Public key that verifies signatures of this key."""
+        """Public key that verifies the signatures of this key."""
         return PublicKey(self.key_id, self._private.public_key().public_bytes_raw())
 
     @property
@@ -131,10 +133,10 @@ class Keys(NamedTuple):
 
 
 def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
-    """Parse public keys, one per line or separated by commas. Comments of minisign and text after `#` are ignored.
+    """Parse public keys, one per line or separated by commas. Comments of minisign, and text after `#`, are ignored.
 
     Raises:
-        KeyFormatError: A key is invalid, or there is none.
+        KeyFormatError: If a key is invalid, or there is none.
     """
     lines = [line.split("#")[0] for line in text.splitlines() if not line.startswith(UNTRUSTED)]
     found = tuple(PublicKey.parse(part.strip()) for line in lines for part in line.split(",") if part.strip())
@@ -144,10 +146,10 @@ def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
 
 
 def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicKey]) -> str:
-    """Verify a signature with one of the trusted keys and return its trusted comment.
+    """Verify a signature with one of the trusted keys, and return its trusted comment.
 
     Raises:
-        BundleError: The signature is malformed, is of an unknown key, or does not match the message.
+        BundleError: If the signature is malformed, was made with an unknown key, or does not match the message.
     """
     try:
         name, signed, comment, over_comment = signature.decode().removesuffix("\n").split("\n")
@@ -158,10 +160,12 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
     if data is None or last is None or not is_whole:
         raise BundleError(f"{SIGNATURE_FILE}: not a minisign signature")
     if data[:2] != _HASHED:
-        raise BundleError(f"{SIGNATURE_FILE}: not an ED signature (it is from minisign before 0.11, or from -l)")
+        raise BundleError(
+            f"{SIGNATURE_FILE}: not an ED signature; it was made with minisign before 0.11, or with the option -l"
+        )
     key = next((key for key in trusted if key.key_id == data[2:10]), None)
     if key is None:
-        raise BundleError(f"{SIGNATURE_FILE}: signed by a key that is not trusted")
+        raise BundleError(f"{SIGNATURE_FILE}: the bundle was signed with a key that is not trusted")
     verifier = Ed25519PublicKey.from_public_bytes(key.key)
     try:
         verifier.verify(data[10:], _hash(message))
@@ -175,7 +179,7 @@ def write_keys(prefix: Path) -> Keys:
     """Create a key pair: `PREFIX.key`, unencrypted and readable only by its owner, and `PREFIX.pub`.
 
     Raises:
-        FileExistsError: One of the files exists.
+        FileExistsError: If one of the files already exists.
     """
     key = SecretKey.generate()
     paths = Keys(prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub"))
@@ -186,17 +190,17 @@ def write_keys(prefix: Path) -> Keys:
 
 
 def sign_bundle(directory: Path, digest: str, key: SecretKey) -> Path:
-    """Sign the manifest of a bundle, and replace an existing signature.
+    """Sign the manifest of a bundle. An existing signature is replaced.
 
     Args:
         digest: Digest of the opened bundle.
 
     Raises:
-        BundleError: The manifest has changed since the bundle was opened.
+        BundleError: If the manifest has changed since the bundle was opened.
     """
     manifest = (directory / MANIFEST_FILE).read_bytes()
     if hashlib.sha256(manifest).hexdigest() != digest:
-        raise BundleError(f"{MANIFEST_FILE}: changed while it was being signed")
+        raise BundleError(f"{MANIFEST_FILE}: the file changed while it was being signed")
     target = directory / SIGNATURE_FILE
     temporary = directory.parent / f".{directory.name}.{SIGNATURE_FILE}.{os.getpid()}"
     _create(temporary, key.sign(manifest, f"timestamp:{int(time.time())}\tfile:{MANIFEST_FILE}\thashed"), 0o644)
@@ -217,7 +221,7 @@ def _hash(message: bytes) -> bytes:
 
 
 def _decode_base64(text: str, size: int) -> bytes | None:
-    """Decode canonical base64 of exactly `size` bytes. Return None for any other text."""
+    """Decode canonical base64 of exactly `size` bytes. Return None if the text is anything else."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

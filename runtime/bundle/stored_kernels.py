@@ -53,7 +53,8 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
 class Parameter(Strict):
-    """Parameter of a kernel: its Triton type, its value if it is constant, and whether it must be divisible by 16."""
+    """Parameter of a kernel: its Triton type, its value if it is constant, and whether the value must be divisible by
+    16."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
     type: Annotated[str, Field(pattern=TYPE)]
@@ -61,7 +62,7 @@ class Parameter(Strict):
     is_aligned: bool = False
 
     def takes(self, value: Any) -> bool:
-        """Return whether a kernel with this parameter accepts a value."""
+        """Return whether the parameter accepts a value."""
         if self.type == "constexpr":
             return type(value) is type(self.value) and bool(value == self.value)
         if self.type.startswith("*"):
@@ -78,13 +79,13 @@ class Parameter(Strict):
 
 
 class KernelEntry(Strict):
-    """One kernel for one architecture.
+    """Kernel for one architecture.
 
     Args:
         name: Name of the function in Python and in the machine code.
         file: Name of the files with machine code and PTX, without suffix.
-        architecture: Oldest GPU that the kernel runs on.
-        target: Target of the PTX. Code for sm_90a runs on that GPU only.
+        architecture: Lowest GPU architecture that supports the kernel.
+        target: Target of the PTX. Code for sm_90a runs only on that architecture.
         source: `rfa.model.kernel_launches.source_hash` of the kernel.
         options: Options of the launch.
         scratch: Number of null pointers after the arguments.
@@ -145,9 +146,8 @@ class StoredKernel:
         )
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        """Return the C arguments of a matching launch in order: the arguments that are not constant, then null
-        pointers.
-        """
+        """Return the C arguments of a matching launch in order: first the arguments that are not constant, then null
+        pointers."""
         packed: list[Any] = []
         for parameter in self.entry.parameters:
             value = values[parameter.name]
@@ -158,7 +158,7 @@ class StoredKernel:
         return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
 
     def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
-        """Return why the kernel does not run on a GPU, or None if it does.
+        """Return the reason why a GPU does not support the kernel, or None if it does.
 
         Machine code runs on GPUs of the same major version with an equal or higher minor version. A target that ends in
         "a" runs on exactly that version. A driver loads code of every CUDA version with its major version.
@@ -171,14 +171,14 @@ class StoredKernel:
         major, minor = divmod(int(entry.architecture.removeprefix("sm_")), 10)
         is_later = capability[0] == major and capability[1] > minor and not entry.target.endswith("a")
         if capability != (major, minor) and not is_later:
-            return f"it is for {entry.architecture}, but the GPU is sm_{capability[0]}{capability[1]}"
+            return f"it was compiled for {entry.architecture}, but the GPU is sm_{capability[0]}{capability[1]}"
         if driver[0] < int(entry.cuda.split(".")[0]):
-            return f"it was assembled by CUDA {entry.cuda}, but the driver supports CUDA {driver[0]}.{driver[1]}"
+            return f"it was compiled with CUDA {entry.cuda}, but the driver supports only CUDA {driver[0]}.{driver[1]}"
         return None
 
 
 def is_kernel_file(name: str) -> bool:
-    """Return whether a file of a bundle contains kernels."""
+    """Return whether a file of a bundle is a kernel file."""
     return name == KERNELS_FILE or KERNEL_FILE.fullmatch(name) is not None
 
 
@@ -191,7 +191,7 @@ def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
     """Read the kernels of a bundle from its kernel files.
 
     Raises:
-        BundleError: A file is missing, not listed, or differs from kernels.json.
+        BundleError: If a file is missing, is not listed, or differs from kernels.json.
     """
     if not files:
         return ()
@@ -200,16 +200,16 @@ def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
     document = read_document(KernelDocument, parse_json(files[KERNELS_FILE], KERNELS_FILE), KERNELS_FILE)
     listed = {f"{entry.file}.{ending}" for entry in document.kernels for ending in ("cubin", "ptx")}
     for name in sorted(listed - files.keys()):
-        raise BundleError(f"{KERNELS_FILE}: lists a file that is missing: {name!r}")
+        raise BundleError(f"{KERNELS_FILE}: it lists a file that is missing: {name!r}")
     for name in sorted(files.keys() - listed - {KERNELS_FILE}):
-        raise BundleError(f"{name}: not listed in {KERNELS_FILE}")
+        raise BundleError(f"{name}: the file is not listed in {KERNELS_FILE}")
     return tuple(_read(entry, files) for entry in document.kernels)
 
 
 def _read(entry: KernelEntry, files: Mapping[str, bytes]) -> StoredKernel:
     cubin, ptx = f"{entry.file}.cubin", f"{entry.file}.ptx"
     if not is_kernel_file(cubin) or not entry.file.endswith(f".{entry.architecture}"):
-        raise BundleError(f"{KERNELS_FILE}: the file of kernel {entry.name!r} must be named for {entry.architecture}")
+        raise BundleError(f"{KERNELS_FILE}: the file name of kernel {entry.name!r} must contain {entry.architecture}")
     _check_code(files[cubin], cubin)
     text = _check_text(files[ptx], ptx, entry)
     return StoredKernel(entry, files[cubin], text)
@@ -217,14 +217,14 @@ def _read(entry: KernelEntry, files: Mapping[str, bytes]) -> StoredKernel:
 
 def _check_code(data: bytes, file: str) -> None:
     if len(data) < ELF_HEADER.size:
-        raise BundleError(f"{file}: too short for machine code")
+        raise BundleError(f"{file}: the file is too short to be machine code")
     *identity, _, _, _, machine = ELF_HEADER.unpack_from(data)
     if tuple(identity) != ELF64_LITTLE_ENDIAN or machine != EM_CUDA:
-        raise BundleError(f"{file}: not machine code of an NVIDIA GPU")
+        raise BundleError(f"{file}: the file is not machine code for an NVIDIA GPU")
 
 
 def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
-    """Check that a file is the PTX of an entry's kernel, and return its text."""
+    """Check that a file is the PTX of the kernel in an entry, and return its text."""
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:

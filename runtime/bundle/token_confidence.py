@@ -41,11 +41,13 @@ class TokenConfidence:
         return cls(calibration["temperature"][mode], calibration.get("modes", {}).get(mode, {}).get("tails"))
 
     def __call__(self, log_probability: Any) -> Any:
-        """Return the confidence, given log softmax(logits / temperature)[token], which rounding may put above 0."""
+        """Return the confidence of a token, given log softmax(logits / temperature)[token]. Rounding may put this above
+        0."""
         return np.exp(np.minimum(log_probability, 0.0))
 
     def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of held-out tokens that are at least as surprising, given the model's tail probability."""
+        """Return the share of held-out tokens that are at least as surprising, given the tail probability under the
+        model."""
         if self._tails is None:
             return probability
         surprise, log_share, scale = self._tails
@@ -55,7 +57,7 @@ class TokenConfidence:
 
 
 def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the tail table: shares of held-out tokens by surprise, and the scale of the surprise beyond the table.
+    """Return the tail table: the share of held-out tokens by surprise, and the scale of the surprise beyond the table.
 
     The shares are about a factor of 2^(1/4) apart, down to `RAREST` tokens.
 
@@ -77,7 +79,7 @@ def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
-    """Return the ECE, and the mean confidence, the share of right tokens and the count of bins of equal mass."""
+    """Return the ECE, and for each bin of equal mass the mean confidence, the share of correct tokens and the count."""
     order = np.argsort(confidence, kind="stable")
     parts = [part for part in np.array_split(order, bins) if len(part)]
     stated = [float(confidence[part].mean()) for part in parts]

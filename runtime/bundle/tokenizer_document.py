@@ -21,7 +21,7 @@ Id = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 
 
 def byte_of_character() -> dict[str, int]:
-    """Return the inverse of byte-level BPE's table from bytes to printable characters (GPT-2's `bytes_to_unicode`)."""
+    """Return the table from printable characters to bytes, the inverse of `bytes_to_unicode` of GPT-2."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
@@ -30,7 +30,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 class AddedToken(Strict):
-    """Token that is matched literally."""
+    """Token that is matched literally in a text."""
 
     id: Id
     content: Token
@@ -51,7 +51,7 @@ class ByteLevel(Strict):
 
 
 class Bpe(Strict):
-    """Vocabulary and merges, in order."""
+    """Vocabulary and merges of a BPE, in order."""
 
     type: Literal["BPE"]
     dropout: None
@@ -67,7 +67,7 @@ class Bpe(Strict):
     @field_validator("merges", mode="before")
     @classmethod
     def _pairs(cls, merges: object) -> object:
-        """Split pairs that older files store as two words in a string."""
+        """Split pairs, which older files store as two words in a string."""
         if not isinstance(merges, list):
             return merges
         split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
@@ -76,12 +76,12 @@ class Bpe(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if any(not {one, two, one + two} <= self.vocab.keys() for one, two in self.merges):
-            raise ValueError("each merge must join two tokens to a token")
+            raise ValueError("each merge must join two tokens into another token")
         return self
 
     @property
     def reachable(self) -> set[str]:
-        """Results of merges, and single bytes."""
+        """Tokens that can occur: results of merges, and single bytes."""
         return {one + two for one, two in self.merges} | set(byte_of_character())
 
 
@@ -105,7 +105,7 @@ class TokenizerDocument(Strict):
             if ids.setdefault(token.content, token.id) != token.id:
                 raise ValueError("an added token must not have two ids")
         if sorted(ids.values()) != list(range(len(ids))):
-            raise ValueError("ids must be 0, 1, 2 and so on, each once")
+            raise ValueError("the ids must be 0, 1, 2 and so on, without gaps or repetitions")
         added, characters = {token.content for token in self.added_tokens}, set(byte_of_character())
         if len(added) != len(self.added_tokens) or any(not set(token) <= characters for token in ids.keys() - added):
             raise ValueError("tokens must consist of byte characters, and added tokens must be unique")
@@ -133,12 +133,12 @@ def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
         vocab_size: Vocabulary size of the model.
 
     Raises:
-        BundleError: A file is invalid. The message names the file and the reason.
+        BundleError: If a file is invalid. The message names the file and the reason.
     """
     document = read_document(TokenizerDocument, json_object(data, TOKENIZER_FILE), TOKENIZER_FILE)
     tokens = {*document.model.vocab, *(token.content for token in document.added_tokens)}
     if len(tokens) != vocab_size:
-        raise BundleError(f"{TOKENIZER_FILE}: {len(tokens)} tokens, but the model has {vocab_size}")
+        raise BundleError(f"{TOKENIZER_FILE}: it has {len(tokens)} tokens, but the model has {vocab_size}")
     special: set[Any] = {token.content for token in document.added_tokens if token.special}
     found = read_document(TokenizerConfig, json_object(config, TOKENIZER_CONFIG_FILE), TOKENIZER_CONFIG_FILE)
     if not {found.bos_token, found.eos_token} - {None} <= special:

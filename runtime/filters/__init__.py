@@ -1,1 +1,1 @@
-"""Linear systems and structural models: discretise, predict, update, smooth, fuse."""
+"""Linear systems and structural models: discretise, predict, update, smooth and fuse."""

@@ -1,4 +1,4 @@
-"""Forecasts after the last observation of a state."""
+"""Forecasts that are made after the last observation of a state."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
     readout: ReadoutOptions, covariates: np.ndarray | None,
 ) -> Ahead:  # fmt: skip
-    """Return forecasts at one or more horizons.
+    """Compute forecasts at one or more horizons after a state.
 
-    They equal those of a missing observation at the time of the state.
+    They equal the forecasts made at a missing observation at the time of the state.
 
     Args:
         state: State of the stream.
-        levels: Levels of the intervals.
-        leads: Horizons.
-        covariates: Values of the columns that are known ahead, at the horizons, NaN where missing, `[M, K]`.
+        levels: Levels of the intervals, such as 0.9.
+        leads: Horizons in units of the times.
+        covariates: Values at the horizons of the columns whose future values are known, NaN where missing, `[M, K]`.
 
     Raises:
-        InvalidInput: A horizon is invalid, or exceeds the range of the model's numbers.
+        InvalidInput: If a horizon is invalid, or exceeds the range of the model's numbers.
     """
     nothing = np.full((1, runtime.observation_size), np.nan)
     steps: list[Steps] = []
@@ -60,7 +60,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """Return the forecasts in the form that steps have."""
+    """Return the forecasts in the form used in steps."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))
@@ -71,7 +71,7 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
 
 
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
-    """Return horizons to forecast at each row of a recorded series, so that intervals up to `furthest` adapt.
+    """Return the horizons to forecast at each row of a recorded series, so that intervals up to `furthest` can adapt.
 
     They are the horizons of the model's calibration below `furthest`, and `furthest`.
 

@@ -70,7 +70,10 @@ _NOT_JOINT = np.empty((1, 0, 0))
 def retirement_note(name: str) -> str:
     """Return the note in a reply to a request for a retired model."""
     new = RETIRED[name]
-    return f"model {name!r} is retired; {new!r} was used. Request {new!r}, because the next version rejects {name!r}"
+    return (
+        f"model {name!r} was replaced by {new!r}, which computed this reply; request {new!r}, because the next "
+        f"version rejects {name!r}"
+    )
 
 
 def calibration(levels: Sequence[float] = LEVELS, horizons: Sequence[float] = tuple(LEADS.tolist())) -> dict[str, Any]:
@@ -168,7 +171,6 @@ class AutoSteps:
         self.initial: Mapping[str, Array] = {name: np.zeros(*field) for name, field in self.fields.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """See `FilterSteps`."""
         rows, horizon = len(batch.slots), len(readout.horizon)
         outputs = StepOutputs.allocate(rows, self.size, readout)
         trace = allocate_trace(rows if traced else 0, self.size, self.size, 0, horizon)
@@ -187,7 +189,6 @@ class AutoSteps:
         return outputs, trace
 
     def disable_compilation(self) -> None:
-        """See `FilterSteps`."""
         disable_compilation(_kernel())
 
 

@@ -1,4 +1,4 @@
-"""A weekly pattern in local time: an offset for each type of day and time of day, for each column.
+"""Weekly pattern in local time: an offset for each type of day, time of day and column.
 
     value(t) = pattern[type of the day, time of the day]     linear between the nodes of a day
 
@@ -29,7 +29,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 class Nodes(NamedTuple):
-    """Positions of times between the nodes `before` and `after` `[N]` (type of day times slots plus slot).
+    """Positions of times between two nodes, `before` and `after` `[N]` (type of day times slots plus slot).
 
     `share` `[N]` is the relative position between them.
     """
@@ -44,7 +44,7 @@ class Days:
     """Days of a calendar: the time zone, the number of nodes per day, and the holidays.
 
     Raises:
-        ValueError: The zone is unknown, or a number or date is invalid.
+        ValueError: If the time zone is unknown, or a number or date is invalid.
     """
 
     zone: str
@@ -70,7 +70,7 @@ class Days:
         """Return the positions of `times` `[N]`, in seconds since 1970.
 
         Raises:
-            ValueError: A time is not valid for `is_moment`.
+            ValueError: If `is_moment` is false for a time.
         """
         if not is_moment(times).all():
             raise ValueError("a calendar requires times in seconds since 1970, in the years 1971 to 9999")
@@ -82,7 +82,7 @@ class Days:
         return Nodes(self._type(day) * self.slots + slot, after, place - slot)
 
     def dates(self, times: np.ndarray) -> np.ndarray:
-        """Return the days since 1970 of each time."""
+        """Return the day of each time, in days since 1970."""
         return self._local(times)[0]
 
     def is_holiday(self, dates: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ class Days:
         return np.isin(dates, listed)
 
     def _local(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the local day, and the microseconds since its midnight."""
+        """Return the local day of each time, and the microseconds since its midnight."""
         micros = np.rint(1e6 * np.asarray(times, dtype=np.float64)).astype(np.int64)
         local = pc.local_timestamp(pa.array(micros, pa.timestamp("us", tz=self.zone))).to_numpy(zero_copy_only=False)
         day, rest = np.divmod(local.astype(np.int64), DAY_SECONDS * 1_000_000)
@@ -107,7 +107,7 @@ class Calendar:
     """Days and their pattern `[P, types of days, slots]`. Monday is the first type, and holidays are the last.
 
     Raises:
-        ValueError: The pattern has a wrong shape, too many columns, or a value that is not finite.
+        ValueError: If the pattern has the wrong shape, too many columns, or a value that is not finite.
     """
 
     days: Days
@@ -130,7 +130,7 @@ class Calendar:
         return (flat[:, before] + share * (flat[:, after] - flat[:, before])).T
 
     def to_document(self) -> dict[str, Any]:
-        """Return the calendar as a JSON document."""
+        """Return the calendar as a dictionary of JSON types."""
         days = self.days
         return {
             "zone": days.zone, "slots": days.slots, "holidays": list(days.holidays), "pattern": self.pattern.tolist()
@@ -138,15 +138,18 @@ class Calendar:
 
     @classmethod
     def from_document(cls, document: Any) -> Calendar:
-        """Return the calendar of a JSON document.
+        """Create a calendar from a dictionary of JSON types.
 
         Raises:
-            ValueError: An entry is missing, unknown or invalid. The message names the entry and the reason.
+            ValueError: If an entry is missing, unknown or invalid. The message names the entry and the reason.
         """
         if not isinstance(document, Mapping):
             raise ValueError("calendar must be an object with zone, slots and pattern")
         if unknown := set(document) - {"zone", "slots", "holidays", "pattern"}:
-            raise ValueError(f"calendar has unknown entries {sorted(unknown)}; it has zone, slots, holidays, pattern")
+            raise ValueError(
+                f"calendar contains unknown entries {sorted(unknown)}; the allowed entries are zone, slots, holidays "
+                "and pattern"
+            )
         if missing := {"zone", "slots", "pattern"} - set(document):
             raise ValueError(f"calendar needs {sorted(missing)}")
         try:
@@ -186,5 +189,6 @@ def _day(text: str) -> int:
 
 
 def is_moment(times: np.ndarray) -> np.ndarray:
-    """Return which times may be seconds since 1970. Row numbers and years beyond four digits are excluded."""
+    """Return which times can be interpreted as seconds since 1970. Row numbers, and years with more than four digits,
+    cannot."""
     return (times >= FIRST_MOMENT) & (times <= LAST_MOMENT)

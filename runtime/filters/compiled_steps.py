@@ -177,7 +177,6 @@ class CompiledSteps:
         self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
 
     def disable_compilation(self) -> None:
-        """See `FilterSteps`."""
         disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -189,7 +188,6 @@ class CompiledSteps:
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """See `FilterSteps`."""
         rows, horizon, n = len(batch.slots), len(readout.horizon), self.state_size
         outputs = StepOutputs.allocate(rows, self.size, readout)
         trace = allocate_trace(rows if traced else 0, self.size, n, self._numbers, horizon)

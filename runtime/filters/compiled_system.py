@@ -1,4 +1,4 @@
-"""Run a linear system from a request or a file, without a bundle.
+"""Linear system defined by a request or a file, which runs without a bundle.
 
 The pattern of a calendar is a known bias of the sensor. It is subtracted from observations and added to the outputs.
 Intervals start from the normal distribution and adapt to the stream, as in `auto`. Attention mode is not supported. The
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 KEPT: Final = 2
 KEPT_LAGS: Final = 256
 NO_MOMENTS: Final = (
-    "times: a system with a calendar requires the times of all rows, in seconds since 1970 and from 1971 on."
+    "times: a system with a calendar requires the time of every row, in seconds since 1970 and from 1971 on."
 )
 # Name of every system in metrics.
 LABEL: Final = "system"
@@ -62,10 +62,10 @@ LAG_BYTES: Final = 1 << 10
 
 
 class SystemRuntime(FilterRuntime):
-    """A system that is ready to run.
+    """A linear system that is ready to run.
 
     Attributes:
-        digest: Digest of the version of the system, to which its states belong.
+        digest: Digest of the system. Its states can only be continued with the same digest.
     """
 
     has_own_steps = True
@@ -99,7 +99,7 @@ class SystemRuntime(FilterRuntime):
 
     @property
     def kept_bytes(self) -> int:
-        """Upper estimate of the memory without the pool, in bytes."""
+        """Upper bound on the memory without the pool, in bytes."""
         n, p = self.state_size, self.observation_size
         moves, leads = 16 * n**2, KEPT * min(MOST_HORIZONS, MOST_STEP_WORK // self._cube)
         driven = 0 if self._driven is None else KEPT_LAGS * (moves + LAG_BYTES) + leads * 16 * n * p
@@ -141,29 +141,26 @@ class SystemRuntime(FilterRuntime):
         return out, trace
 
     def pattern_at(self, times: np.ndarray) -> np.ndarray | None:
-        """See `FilterRuntime`."""
         return None if self.calendar is None else self.calendar.at(times)
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
         """See `FilterRuntime`. An alarm range would apply to the measurements without the calendar."""
         if self.calendar is not None and (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high):
-            message = "alarm.range cannot be combined with a system that has a calendar; omit one of them."
+            message = "alarm.range does not support a system with a calendar; leave out one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_calendar")
         super().check_input(alarm, state, is_given=is_given)
 
     def check_merges(self) -> None:
-        """See `FilterRuntime`."""
         if self.calendar is not None:
             message = "states of a system with a calendar cannot be merged, because they do not include its pattern."
             raise InvalidInput(message, param="system", code="no_merge")
         super().check_merges()
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
-        """See `FilterRuntime`."""
         if (1 + len(horizon)) * self._cube > MOST_STEP_WORK:
             message = (
-                f"horizon: a system of {self.state_size} states and {self.observation_size} components supports up to "
-                f"{MOST_STEP_WORK // self._cube - 1} leads."
+                f"horizon: a system with {self.state_size} states and {self.observation_size} components supports at "
+                f"most {MOST_STEP_WORK // self._cube - 1} horizons."
             )
             raise InvalidInput(message, param="horizon", code="too_large")
 

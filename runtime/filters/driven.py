@@ -1,4 +1,4 @@
-"""The response of a linear system to an input that is constant over each lag.
+"""Response of a linear system to an input that is constant over each lag.
 
     dx = (A x + u) dt + dw
 
@@ -31,7 +31,7 @@ KEPT_LAGS = 4096
 
 
 class HeldInput:
-    """F and G of a drift A `[n, n]`.
+    """Matrices F and G of a drift matrix A `[n, n]`, for inputs that are constant over a lag.
 
     Args:
         kept: Number of lags to cache.
@@ -47,13 +47,13 @@ class HeldInput:
 
 
 def _moves(found: Spectrum, powers: Array, lag: float) -> tuple[Array, Array]:
-    """Return F and G of a lag, `[n, n]`."""
+    """Return F and G for a lag, `[n, n]` each."""
     growth = np.stack([_decayed_power(found.rates.astype(complex), lag, k) for k in range(len(powers))])
     return _from_modes(found, powers, growth), _from_modes(found, powers, _integrals(found, growth, lag))
 
 
 def _integrals(found: Spectrum, growth: Array, lag: float) -> Array:
-    """Return I_k of every mode, `[K, n]`."""
+    """Return I_k for every mode, `[K, n]`."""
     terms, x = len(growth), found.rates.astype(complex) * lag
     share = NODES + 0.5
     sums = [(WEIGHTS * share**k * np.exp(x[:, None] * share)).sum(1) for k in range(terms)]
@@ -73,6 +73,6 @@ def _from_modes(found: Spectrum, powers: Array, modes: Array) -> Array:
 
 
 def _decayed_power(rates: Array, t: float, k: int) -> Array:
-    """Return t^k e^{l t} as a product that does not overflow before it decays."""
+    """Return t^k e^{l t}, computed as a product that does not overflow before it decays."""
     found: Array = np.exp(rates * t) if k == 0 else (t * np.exp(rates * t / k)) ** k
     return found

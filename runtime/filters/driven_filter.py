@@ -30,7 +30,7 @@ KEPT_HORIZONS = 8
 
 @dataclass(frozen=True)
 class Response:
-    """The response to the inputs up to each observation.
+    """Response of a system to its inputs, at each observation.
 
     Attributes:
         states: Response of the state, `[R, n]`.
@@ -43,7 +43,7 @@ class Response:
     ahead: Array
 
     def hide(self, values: Array) -> Array:
-        """Return observations `[R, P]` minus the response.
+        """Subtract the response from observations `[R, P]`.
 
         Rows whose response is not finite become infinite, which filters reject.
         """
@@ -54,7 +54,7 @@ class Response:
 
 
 class DrivenSystem:
-    """A linear system that may have an input.
+    """Linear system with an optional input.
 
     Args:
         drift: A `[n, n]`.
@@ -69,7 +69,7 @@ class DrivenSystem:
 
     @classmethod
     def of(cls, bundle: Bundle, matrix: Array) -> Self | None:
-        """Return the system of a bundle, or None if the model is not linear or too large."""
+        """Return the system of a bundle, or None if the model is not linear or is too large."""
         if bundle.manifest.family != "linear" or matrix.shape[1] > MOST_STATES:
             return None
         return cls(np.array(bundle.config["drift"], np.float64), matrix)
@@ -107,7 +107,7 @@ class DrivenSystem:
         return Response(states, seen, ahead)
 
     def keep(self, pool: StatePool, batch: Batch, response: Response, is_good: Array) -> None:
-        """Store the response of the streams that accepted their observations."""
+        """Store the response of the streams whose observations were accepted."""
         for row in np.flatnonzero(is_good).tolist():
             pool.arrays[RESPONSE][batch.slots[row]] = response.states[row]
 
@@ -120,7 +120,7 @@ class DrivenSystem:
 
 
 def _leads_of(held: HeldInput, matrix: Array, horizon: tuple[float, ...]) -> tuple[Array, Array]:
-    """Return C F and C G of each horizon, `[H, P, n]`."""
+    """Return C F and C G for each horizon, `[H, P, n]`."""
     shape = len(horizon), *matrix.shape
     moves = [held.moves(lead) for lead in horizon]
     free, pushed = (np.array([matrix @ move[part] for move in moves]).reshape(shape) for part in (0, 1))

@@ -1,8 +1,9 @@
-"""Run a filter bundle: many streams at once, whole sequences, and portable states.
+"""Filter bundle that processes many streams at once or whole sequences, with states that can be stored.
 
 The states of streams are in a pool. Linear filters are compiled. Deep filters run on the graphs of their bundle in ONNX
-Runtime, and support attention mode. Random numbers depend on (seed, position in the stream) only. A stream therefore
-gives the same results with or without other streams, in one request, in segments or one row at a time.
+Runtime, and support attention mode. Random numbers depend only on the seed and the position in the stream. Therefore
+the results of a stream are the same with or without other streams, in one request, in several requests, or one row at a
+time.
 
 A row with results that are not finite changes neither its stream nor the other rows.
 """
@@ -55,20 +56,20 @@ KEPT_READOUTS = 64  # of 90 kB each, with 256 horizons and 16 levels
 
 
 class FilterRuntime(FilterStates):
-    """A filter bundle that is ready to run.
+    """Filter bundle that is ready to run.
 
     Args:
         bundle: Bundle of kind "filter".
 
     Attributes:
         has_own_steps: Whether its calibrated horizons are in typical lags of the stream rather than in units of time.
-        suits_any: Whether it accepts numbers of any size, and learns only from the stream.
+        suits_any: Whether the model accepts numbers of any size, and learns only from the stream.
         farthest: Horizon in typical lags beyond which the forecast is constant.
-        experts: Names of the models whose forecasts it combines.
-        covariates: Number of columns that are known ahead.
+        experts: Names of the models whose forecasts are combined.
+        covariates: Number of columns whose future values are known.
 
     Raises:
-        ValueError: The bundle is not a filter, or cannot be compiled.
+        ValueError: If the bundle is not a filter, or cannot be compiled.
     """
 
     has_own_steps = False
@@ -94,7 +95,7 @@ class FilterRuntime(FilterStates):
         self._set_up(calibration, _steps(bundle, horizons), horizons, DrivenSystem.of(bundle, matrix))
 
     def _describe(self, name: str, family: str, matrix: Array, offset: Array) -> None:
-        """Set the name, the family, and the sensor C `[P, n]` and b `[P]`."""
+        """Set the name, the family, and the observation matrix C `[P, n]` and offset b `[P]`."""
         self.name, self._family = name, family
         self.readout_matrix, self.readout_offset = matrix, offset
         self.observation_size, self.state_size = matrix.shape
@@ -103,7 +104,7 @@ class FilterRuntime(FilterStates):
         self, calibration: Mapping[Mode, Calibration], steps: FilterSteps, horizons: Horizons,
         driven: Any = None, *, sides: int = 1, readouts: int = KEPT_READOUTS,
     ) -> None:  # fmt: skip
-        """Set up the parts that filter, and the fields of the state.
+        """Set up the components of the filter, and the fields of the state.
 
         Args:
             driven: Handles inputs: a `DrivenSystem` or a `Regression`.
@@ -121,14 +122,13 @@ class FilterRuntime(FilterStates):
 
     @property
     def own_bytes(self) -> int:
-        """Memory of the model that each request must account for. The memory of bundles is accounted for when they are
-        loaded.
-        """
+        """Memory of the model that each request must reserve, in bytes. For bundles, it is reserved when they are
+        loaded."""
         return 0
 
     @property
     def kept_bytes(self) -> int:
-        """Maximum memory that is retained between requests, without the pool."""
+        """Maximum memory that is kept between requests, not including the pool, in bytes."""
         return 0
 
     @property
@@ -151,12 +151,15 @@ class FilterRuntime(FilterStates):
         return self
 
     def with_covariates(self, count: int) -> FilterRuntime:
-        """Return the same model for this number of columns that are known ahead.
+        """Return the same model for this number of columns whose future values are known.
 
         Raises:
-            InvalidInput: The model does not support that many columns.
+            InvalidInput: If the model does not support that many columns.
         """
-        message = f"model {self.name!r} does not support columns that are known ahead; omit the model"
+        message = (
+            f"model {self.name!r} does not support columns whose future values are known; omit the model to use "
+            "`default`"
+        )
         raise InvalidInput(message, param="known", code="no_known")
 
     @property
@@ -170,17 +173,17 @@ class FilterRuntime(FilterStates):
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 
     def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
-        """Return the cost of an observation, in plain observations.
+        """Return the cost of an observation, relative to an observation without additional outputs.
 
         Args:
             cost: Cost of its outputs.
             t: Time of the observation.
-            state: Returns a field of its stream's state. None before the first observation.
+            state: Function that returns a field of the state of the stream. None before the first observation.
         """
         return cost
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
-        """Return the part of a piece that costs at most `most` plain observations, but at least one row."""
+        """Return the first rows of a part of a series whose cost is at most `most`, but at least one row."""
         return piece
 
     # Steps.
@@ -197,7 +200,7 @@ class FilterRuntime(FilterStates):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """Process observations with `FilterSteps.advance`, or one observation by attention if a memory is given.
+        """Process observations with `FilterSteps.advance`, or one observation by attention if `memory` is given.
 
         Args:
             inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
@@ -216,18 +219,16 @@ class FilterRuntime(FilterStates):
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """Return the steps of one stream up to the first observation with results that are not finite, which is
-        ignored.
-        """
+        """Return the steps of one stream, up to the first observation whose results are not finite, which is
+        ignored."""
         steps, _ = self.trace(pool, piece, traced=False)
         return steps
 
     def trace(
         self, pool: StatePool, piece: Piece, memory: Memory | None = None, *, traced: bool
     ) -> tuple[Steps, Traced]:
-        """Return the steps as `follow` does, and the trace for smoothing. With `memory`, process one observation by
-        attention.
-        """
+        """Return the steps in the same way as `follow`, and the data for smoothing. With `memory`, one observation is
+        processed by attention."""
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0
@@ -249,7 +250,7 @@ class FilterRuntime(FilterStates):
         """Return the options of a request. Equal requests share one object, and can be processed together.
 
         Raises:
-            InvalidInput: An option is invalid for this model. The message names the field.
+            InvalidInput: If an option is not valid for this model. The message names the field.
         """
         return self._readouts(levels, horizon, samples, options)
 
@@ -263,8 +264,8 @@ class FilterRuntime(FilterStates):
         self.check_horizon(horizon)
         check_readout(levels, horizon, samples)
         if options.mode not in self._calibration:
-            missing = f'model {self.name!r} has no "{options.mode}" mode'
-            message = f"{missing}, which requires the graphs of a bundle; omit mode"
+            missing = f'model {self.name!r} does not support the mode "{options.mode}"'
+            message = f"{missing}, which requires the graphs of a bundle; leave out mode"
             raise InvalidInput(message, param="mode", code="no_such_mode")
         passes = self.passes.checked(options.passes, self.name)
         experts = self.experts if options.weights else ()
@@ -274,22 +275,24 @@ class FilterRuntime(FilterStates):
         """Check the number of horizons.
 
         Raises:
-            InvalidInput: There are more horizons than an observation may have (code `too_large`).
+            InvalidInput: If there are more horizons than an observation may have (code `too_large`).
         """
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """Check that the model supports the input and the alarm range. An input that has ended still affects a state.
+        """Check that the model supports the input and the alarm range. An input in the past still affects a state.
 
         Raises:
-            InvalidInput: One of them is not supported. `param` is its field.
+            InvalidInput: If one of them is not supported. `param` is its field.
         """
         has_range = (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high)
         if has_range and (is_given or self.covariates or _was_driven(state)):
-            driven = "known" if self.covariates else "input" if is_given else "a state that had an input"
-            message = f"alarm.range cannot be combined with {driven}; omit one of them."
+            driven = "known" if self.covariates else "input" if is_given else "a state that was computed with inputs"
+            message = f"alarm.range does not support {driven}; leave out one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
         if is_given and (self._driven is None or self.covariates):
-            message = f"model {self.name!r} does not support inputs; linear filters of up to {MOST_STATES} states do."
+            message = (
+                f"model {self.name!r} does not support inputs; use a linear filter with up to {MOST_STATES} states."
+            )
             raise InvalidInput(message, param="input", code="no_input")
 
     # Merging.
@@ -298,7 +301,7 @@ class FilterRuntime(FilterStates):
         """Check that states of this filter can be merged. See `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidInput: They cannot (code `no_merge`).
+            InvalidInput: If they cannot be merged (code `no_merge`).
         """
         check_merges(self.name, self._family)
 
@@ -306,7 +309,7 @@ class FilterRuntime(FilterStates):
         """Merge states. See `rfa.runtime.filters.merge`.
 
         Raises:
-            InvalidInput: The states cannot be merged. The message names the field.
+            InvalidInput: If the states cannot be merged. The message names the field.
         """
         return merge(self, options)
 
@@ -335,7 +338,8 @@ class FilterRuntime(FilterStates):
         Args:
             times: Times of the observations, non-decreasing.
             observations: P numbers each. None is a missing observation; None among the numbers is a missing component.
-            noise: Factors on the standard deviation of each observation's measurement noise. None stands for 1.
+            noise: Factors by which the standard deviation of the measurement noise is multiplied, one per observation.
+                None means 1.
             inputs: Inputs to the state until each observation, per unit time, with one number per state.
             samples: Number of samples of the state per step. With `smooth`, trajectories given all observations.
             lag: With `smooth`, number of later observations that each state is smoothed with. Default: all.
@@ -344,7 +348,7 @@ class FilterRuntime(FilterStates):
             state: State to continue from, in recurrent mode.
 
         Raises:
-            InvalidInput: An argument is invalid. The message names the field.
+            InvalidInput: If an argument is invalid. The message names the field.
         """
         options = FilterOptions(
             np.array(times, np.float64), as_array(observations, self.observation_size, self.name),
@@ -354,7 +358,6 @@ class FilterRuntime(FilterStates):
         return FilteredSequence.collect(self.work(options))
 
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[Steps | None, None, FilterResult]:
-        """See `run_sequence`."""
         return run_sequence(self, options, deadline)
 
     def ahead(
@@ -362,7 +365,6 @@ class FilterRuntime(FilterStates):
         options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
         covariates: Array | None = None,
     ) -> Ahead:  # fmt: skip
-        """See `rfa.runtime.filters.ahead`."""
         return forecasts_after(self, state, levels, leads, options, covariates)
 
     def pattern_at(self, times: Array) -> Array | None:
@@ -370,7 +372,7 @@ class FilterRuntime(FilterStates):
         return None
 
     def no_steps(self, readout: Readout) -> Steps:
-        """Return an empty result."""
+        """Return an empty result, for a sequence without observations."""
         return Steps.empty(readout, self.observation_size)
 
 

@@ -1,4 +1,4 @@
-"""Systems fitted to series, in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
+"""Systems that were fitted to series, stored in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
 
 A system is a document of `system.py`. `rfa filter --system FILE` reads the file, and a request or `rfa.filter` accepts
 any of its systems. `fits` contains the record of each fit.
@@ -17,11 +17,11 @@ from rfa.runtime.filters.system import InvalidSystem, System
 
 @dataclass(frozen=True)
 class Models(Mapping[str, dict[str, Any]]):
-    """Documents of systems by the names of their series.
+    """Fitted systems by the names of their series.
 
     Attributes:
         fits: Record of each fit: parameters with standard errors, likelihoods and tried structures.
-        failed: Reasons why series could not be fitted, by name.
+        failed: Error messages of series that could not be fitted, by name.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -38,7 +38,7 @@ class Models(Mapping[str, dict[str, Any]]):
         return len(self.systems)
 
     def save(self, path: str | Path) -> None:
-        """Write the file atomically."""
+        """Write the models to a JSON file, atomically."""
         content = json.dumps({"series": self.systems, "fits": self.fits}, allow_nan=False)
         part = Path(f"{path}.new")
         part.write_text(content + "\n", encoding="utf-8")
@@ -46,10 +46,10 @@ class Models(Mapping[str, dict[str, Any]]):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file and check every system in it.
+        """Read a file, and check every system in it.
 
         Raises:
-            ValueError: The file is invalid. The message names the invalid system.
+            ValueError: If the file is invalid. The message names the invalid system.
         """
         name = Path(path).name
         try:
@@ -58,7 +58,9 @@ class Models(Mapping[str, dict[str, Any]]):
             raise ValueError(f"{name} is not a JSON document: {error}") from None
         series = document.get("series") if isinstance(document, Mapping) else None
         if not isinstance(series, Mapping) or not series:
-            raise ValueError(f"{name} does not contain models, which are `series` with systems by name")
+            raise ValueError(
+                f"{name} does not contain fitted models; `rfa fit` writes a file with systems by name under `series`"
+            )
         for label, system in series.items():
             try:
                 System.from_document(system)
@@ -68,12 +70,12 @@ class Models(Mapping[str, dict[str, Any]]):
 
 
 def are_models(document: object) -> bool:
-    """Return whether this is a `Models` or the content of its file, rather than a single system."""
+    """Return whether a document is a `Models` or the content of its file, rather than a single system."""
     return isinstance(document, Models) or (isinstance(document, Mapping) and "series" in document)
 
 
 def system_for(document: object, column: str, key: str = "", *, is_only: bool = True) -> System:
-    """Return the system of one column of a series, from models or the content of their file.
+    """Return the system for one column of a series.
 
     Args:
         document: Models, or the content of their file.
@@ -82,20 +84,22 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
         is_only: Whether the series has no other columns. Models of several columns use a longer name.
 
     Raises:
-        InvalidSystem: There is no such system, or it is invalid.
+        InvalidSystem: If there is no such system, or it is invalid.
     """
     whole = {"series": document.systems} if isinstance(document, Models) else document
     found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None
     if not isinstance(found, Mapping) or not found:
-        raise InvalidSystem("series", "must be systems by the names of their series; only fits may accompany it")
+        raise InvalidSystem(
+            "series", "must contain systems by the names of their series, and no other entry except fits"
+        )
     labels = [series_label(key, column, is_only=is_only), series_label(key, column, is_only=False)]
     for label in labels:
         if label in found:
             return System.from_document(found[label])
     shown = ", ".join(map(repr, list(found)[:8])) + (", …" if len(found) > 8 else "")
-    raise InvalidSystem("series", f"has systems of {shown}, not of {labels[0]!r}")
+    raise InvalidSystem("series", f"contains systems of {shown}, but none of {labels[0]!r}")
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:
-    """Return the name of a column among the series of a table: the column, the key, or both."""
+    """Return the name of a column in a table with several series or columns: the column, the key, or both."""
     return (key if is_only else f"{key} / {column}") if key else column

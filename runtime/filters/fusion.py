@@ -1,4 +1,5 @@
-"""Combine posteriors of one state from several sensors, by precision or, if errors may be shared, by intersection.
+"""Combine the posteriors of one state from several sensors, by precision or, if their errors may be shared, by
+covariance intersection.
 
     fuse        P⁻¹ = P0⁻¹ + sum_i (Pi⁻¹ - Qi⁻¹)        P⁻¹ m = P0⁻¹ m0 + sum_i (Pi⁻¹ mi - Qi⁻¹ qi)
     intersect   P⁻¹ = sum_i wi Pi⁻¹                     P⁻¹ m = sum_i wi Pi⁻¹ mi,        wi >= 0, sum_i wi = 1
@@ -36,7 +37,7 @@ CLOSE, MOST_STEPS = 1e-3, 50
 
 
 class Gaussian(NamedTuple):
-    """mean `[..., n]`, covariance `[..., n, n]`."""
+    """Gaussian distribution with mean `[..., n]` and covariance `[..., n, n]`."""
 
     mean: Array
     covariance: Array
@@ -45,7 +46,7 @@ class Gaussian(NamedTuple):
 def fuse(
     posteriors: Sequence[Gaussian], prior: Gaussian | None = None, own_priors: Sequence[Gaussian] | None = None
 ) -> Gaussian:
-    """Return the posterior of all sensors, whose errors must be independent.
+    """Return the posterior given all sensors, whose errors must be independent.
 
     Args:
         posteriors: Posteriors of the same state, each from one sensor.
@@ -54,7 +55,8 @@ def fuse(
         own_priors: Prior of each posterior. Default: `prior`.
 
     Raises:
-        ValueError: A covariance is not positive definite, shapes differ, or a posterior is less certain than its prior.
+        ValueError: If a covariance is not positive definite, shapes differ, or a posterior is less certain than its
+            prior.
     """
     if prior is None:
         if own_priors is not None:
@@ -91,14 +93,14 @@ def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
 
 
 def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = None) -> Gaussian:
-    """Combine posteriors that may share errors (covariance intersection).
+    """Combine posteriors whose errors may be correlated, by covariance intersection.
 
     Args:
         posteriors: Posteriors of the same state, `[n]` and `[n, n]` each.
         weights: One weight per posterior, non-negative, with sum 1. Default: `intersection_weights`.
 
     Raises:
-        ValueError: A covariance is not positive definite, shapes differ, or the weights are invalid.
+        ValueError: If a covariance is not positive definite, shapes differ, or the weights are invalid.
     """
     found = intersection_weights(posteriors) if weights is None else weights
     information, evidence = _stacked(posteriors)
@@ -121,7 +123,7 @@ def _pairs(
 ) -> list[tuple[Gaussian, Gaussian]]:
     owns = [prior] * len(posteriors) if own_priors is None else own_priors
     if len(owns) != len(posteriors):
-        raise ValueError(f"own_priors must be one per posterior, got {len(owns)} for {len(posteriors)}")
+        raise ValueError(f"own_priors must contain one prior per posterior, got {len(owns)} for {len(posteriors)}")
     return list(zip(posteriors, owns, strict=True))
 
 
@@ -151,7 +153,8 @@ def _check_sharper(name: str, information: Array, own: Gaussian) -> None:
     root = np.linalg.cholesky(np.asarray(own.covariance, np.float64))
     if np.linalg.eigvalsh(root.mT @ information @ root).min() < 1 - TOLERANCE:
         raise ValueError(
-            f"{name} is less certain than its prior; are they for the same time? `intersect` does not need a prior"
+            f"{name} is less certain than its prior; check that both are for the same time. `intersect` does not need "
+            "a prior"
         )
 
 
@@ -164,7 +167,7 @@ def _gaussian(information: Array, evidence: Array) -> Gaussian:
 def _checked(weights: Sequence[float], count: int) -> Array:
     shares = np.asarray(weights, np.float64)
     if shares.shape != (count,) or not (shares >= 0).all() or not abs(shares.sum() - 1) <= 1e-9:
-        raise ValueError(f"weights must be {count} non-negative numbers with sum 1")
+        raise ValueError(f"weights must be {count} non-negative numbers that sum to 1")
     return shares
 
 

@@ -1,4 +1,4 @@
-"""Open a filter, compile it, and check it against the golden outputs of its bundle before the first request."""
+"""Open a filter, compile it, and check it against the golden outputs of its bundle, before the first request."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Array = np.ndarray
 
 
 def open_filter(bundle: Bundle) -> FilterRuntime:
-    """Return a filter that is ready to run after its `filter_tasks`.
+    """Open a filter. It is ready to run after its `filter_tasks` have been completed.
 
     Raises:
-        BundleError: The filter cannot run.
+        BundleError: If the filter cannot run.
     """
     try:
         return FilterRuntime(bundle)
@@ -58,24 +58,24 @@ def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
     """Run the golden cases of a linear filter, then disable compilation. Return the number of compared values.
 
     Raises:
-        BundleError: A value differs.
+        BundleError: If a value differs.
     """
     try:
         count = run_golden(bundle.golden, compiled_sessions(model), bundle.weights())
     except GoldenMismatch as error:
-        raise BundleError(f"golden.json in compiled code: {error}") from None
+        raise BundleError(f"golden.json, in compiled code: {error}") from None
     model.steps.disable_compilation()
     return count
 
 
 def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
-    """Return the compiled step and forecast of a linear filter, for golden outputs and comparisons."""
+    """Return sessions for the compiled step and forecast of a linear filter, for golden outputs and comparisons."""
     steps = cast("CompiledSteps", model.steps)
     return {graph: CompiledSession(model, steps, graph) for graph in ("step", "forecast")}
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
-    """Run a step on the graphs, which compiles the scoring functions."""
+    """Run one step with the graphs, which compiles the scoring functions."""
     pool = StatePool(model.state_fields, 1)
     slot = pool.acquire()
     model.put(pool, slot, model.start())

@@ -118,7 +118,6 @@ class GraphSteps:
         return call.out, call.trace
 
     def disable_compilation(self) -> None:
-        """See `FilterSteps`."""
         disable_compilation(_score_kernel())
 
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[StepOutputs, Traced]:

@@ -1,4 +1,4 @@
-"""Exact processing of late rows: the rows of a window of time, and snapshots of the stream to go back to.
+"""Exact processing of late rows, with a window of recent rows and snapshots of the stream.
 
 A late row restores the last state before it, and the rows since then are filtered again. Afterwards, the results equal
 those of the stream in the order of time, bit for bit. Rows with equal times stay in the order of arrival.
@@ -44,7 +44,7 @@ _ROW_BYTES, _NUMBER_BYTES, _NUMBER_CHARACTERS = 700, 40, 26
 
 
 class Snapshot(NamedTuple):
-    """A stream between two rows.
+    """State of a stream between two rows.
 
     Attributes:
         place: Number of rows of the window before the snapshot.
@@ -62,7 +62,7 @@ class _KeptRow(NamedTuple):
 
 
 class LateWindow:
-    """The rows of the last `length` units of time, and snapshots of the stream.
+    """Rows of the last `length` units of time, and snapshots of the stream.
 
     After `add`, filter `next_row` and `accept` its result while `is_behind`. Then `take_answer` returns the result.
 
@@ -93,7 +93,7 @@ class LateWindow:
 
     @property
     def first_state(self) -> FilterState:
-        """State before all rows of the window."""
+        """State before the first row of the window."""
         return self._snapshots[0].state
 
     @property
@@ -104,7 +104,7 @@ class LateWindow:
 
     @property
     def next_row(self) -> Row:
-        """Row to filter next. The caller must set its slot, readout and seed."""
+        """Row to filter next. The caller must set its pool slot, readout and seed."""
         return self._rows[self._next].row
 
     @property
@@ -118,7 +118,7 @@ class LateWindow:
         return self._rows[self._next].is_counted
 
     def add(self, row: Row, *, param: str = "t", is_counted: bool = True) -> Snapshot | None:
-        """Insert a row in the order of time.
+        """Insert a row at its place in the order of time.
 
         Args:
             row: The row.
@@ -126,10 +126,11 @@ class LateWindow:
             is_counted: Whether the row counts in the totals.
 
         Returns:
-            The snapshot to restore if the row is late, else None.
+            The snapshot to restore if the row is late, otherwise None.
 
         Raises:
-            InvalidInput: The row is older than the window (code `too_late`) or equals an earlier row (code `repeated`).
+            InvalidInput: If the row is older than the window (code `too_late`) or equals an earlier row (code
+                `repeated`).
         """
         place = bisect_right(self._times, row.t)
         if row.t < self.newest:
@@ -137,7 +138,7 @@ class LateWindow:
         for kept in self._rows[bisect_left(self._times, row.t) : place]:
             if _inputs_of(kept.row) == _inputs_of(row):
                 raise InvalidInput(
-                    f"{param} and all values repeat those of an earlier row", param=param, code="repeated"
+                    f"{param} and all values are equal to those of an earlier row", param=param, code="repeated"
                 )
         is_late = place < len(self._rows)
         self._rows.insert(place, _KeptRow(row, is_counted))
@@ -170,8 +171,8 @@ class LateWindow:
         if t >= oldest and len(self._times) - place <= MOST_BACK and not (first.count and t < first.time):
             return
         message = (
-            f"{param} is older than the window of late rows: {self.length:g} before the newest time, "
-            f"up to {MOST_BACK} rows"
+            f"{param} is before the window for late rows, which reaches {self.length:g} before the newest time and "
+            f"contains at most {MOST_BACK} rows"
         )
         raise InvalidInput(message, param=param, code="too_late")
 
@@ -198,16 +199,16 @@ class LateWindow:
             self._forget()
 
     def take_answer(self) -> FilterStep | InvalidInput | None:
-        """Return the step of the added row, or its error, once nothing `is_behind`. None if there is no result."""
+        """Return the step of the added row, or its error, when all rows have been filtered. Return None if there is no
+        result."""
         answer, self._answer = self._answer, None
         if self._recomputed and isinstance(answer, FilterStep):
             return LateStep(**{"weights": None, **vars(answer)}, late=True, recomputed=self._recomputed)
         return answer
 
     def _thin_out(self) -> None:
-        """Remove the snapshot whose loss adds the least work to late rows, relative to its distance from the newest
-        row.
-        """
+        """Remove one snapshot: the one whose removal adds the least work for late rows, relative to its distance from
+        the newest row."""
         if len(self._snapshots) <= MOST_SNAPSHOTS:
             return
         index = [snapshot.place for snapshot in self._snapshots]
@@ -219,7 +220,7 @@ class LateWindow:
         del self._snapshots[min(range(1, len(index) - 1), key=loss)]
 
     def _forget(self) -> None:
-        """Remove rows and snapshots that no late row can go back to."""
+        """Remove rows and snapshots that are older than any late row can be."""
         oldest = self._times[-1] - self.length if self._times else -math.inf
         keep = max(bisect_right(self._times, oldest), len(self._times) - MOST_BACK)
         dropped = 0
@@ -235,8 +236,7 @@ class LateWindow:
 
     def pack(self, states: FilterStates) -> bytes:
         """Return the rows and the first snapshot as bytes. The other snapshots are created again when they are
-        needed.
-        """
+        needed."""
         if not self.is_behind:
             self._forget()
         rows = [_inputs_of(kept.row) for kept in self._rows]
@@ -245,11 +245,11 @@ class LateWindow:
 
     @classmethod
     def unpack(cls, data: bytes, states: Any, length: float, totals: Any) -> LateWindow:
-        """Return the window of packed bytes. Its rows are not in the totals. If it `is_behind`, continue from
+        """Create a window from packed bytes. Its rows are not included in the totals. If it `is_behind`, continue from
         `first_state`.
 
         Raises:
-            InvalidInput: The bytes are not a window of these states.
+            InvalidInput: If the bytes are not a window of these states.
         """
         reader = zlib.decompressobj()
         try:
@@ -270,7 +270,7 @@ class LateWindow:
 
 
 def split_state(payload: bytes, states: FilterStates) -> tuple[bytes, bytes]:
-    """Return the packed state of a stream, and its packed window, which is empty if there is none."""
+    """Split a packed state into the state of the stream and the packed window, which is empty if there is none."""
     size = states.state_bytes
     return (payload[:size], payload[size:]) if payload[size:].startswith(_MAGIC) else (payload, b"")
 
@@ -292,14 +292,12 @@ def packed_bytes(model: Any) -> int:
 
 
 def held_bytes(model: Any) -> int:
-    """Return the memory of a window in bytes."""
+    """Return the memory of a window, in bytes."""
     return (MOST_SNAPSHOTS + 1) * model.state_bytes + MOST_KEPT * (_ROW_BYTES + _NUMBER_BYTES * _numbers_per_row(model))
 
 
 def _inputs_of(row: Row) -> list[Any]:
-    """Return the fields of a row. Unknown values of columns that are known ahead are None, so that equal rows compare
-    equal.
-    """
+    """Return the fields of a row for comparison. Unknown future values are None, so that equal rows compare equal."""
     known = row.input if row.input is None else [None if x is None or math.isnan(x) else x for x in _as_list(row.input)]
     return [known if name == "input" else getattr(row, name) for name in _ROW_FIELDS]
 

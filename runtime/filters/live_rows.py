@@ -1,6 +1,6 @@
-"""Live observations: one of each of many streams, whose readouts may differ.
+"""Processing of live observations: one from each of many streams, whose requested outputs may differ.
 
-A failure restores all streams.
+If processing fails, all streams are restored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def advance(model: FilterRuntime, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-    """Process one observation per row. Return None for rows with results that are not finite, which change nothing.
+    """Process one observation per row. Return None for rows whose results are not finite; their streams are not
+    changed.
 
     The rows must have been validated: shapes, finite values, non-decreasing times.
     """

@@ -1,4 +1,5 @@
-"""Merge the posteriors of several streams of one system: predict them to a common time, and fuse them (`fusion.py`).
+"""Merging of the posteriors of several streams of one system: they are predicted to a common time, and fused
+(`fusion.py`).
 
 A posterior is predicted by its own filter, as for a missing observation. The rest of the merged state is taken from the
 first state (docs/STATE.md).
@@ -40,7 +41,7 @@ JUMP_PARTS: Final = ("jump_offset", "jump_evidence")
 
 @dataclass(frozen=True)
 class Merged:
-    """The merged posterior: the step of a missing observation, and the state.
+    """Merged posterior: the step of a missing observation, and the state.
 
     Attributes:
         weights: Weight of each state in an intersection.
@@ -55,7 +56,7 @@ def check_merges(name: str, family: str) -> None:
     """Check that the states of a filter can be merged.
 
     Raises:
-        InvalidInput: They cannot be merged (code `no_merge`).
+        InvalidInput: If they cannot be merged (code `no_merge`).
     """
     if family not in MERGEABLE:
         reason = REASONS.get(family, "its states are not Gaussian")
@@ -65,10 +66,10 @@ def check_merges(name: str, family: str) -> None:
 
 
 def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
-    """Merge posteriors.
+    """Merge the posteriors of several states.
 
     Raises:
-        InvalidInput: The states cannot be merged. The message names the field.
+        InvalidInput: If the states cannot be merged. The message names the field.
     """
     t = _common_time(options)
     states = [_predict(runtime, f"states[{i}]", state, t) for i, state in enumerate(options.states)]
@@ -93,24 +94,24 @@ def _common_time(options: MergeOptions) -> float:
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
-            raise InvalidInput(f"{name} has no observation yet.", param=name, code="nothing_observed")
+            raise InvalidInput(f"{name} contains no observation yet.", param=name, code="nothing_observed")
     latest = max(state.time for state in options.states)
     t = latest if options.t is None else options.t
     if t < latest:
         raise InvalidInput(
-            "t must not be before the last time of a state, because states are only predicted forward.",
+            "t must not be before the last time of a state, because states can only be predicted forward.",
             param="t",
             code="time_not_monotonic",
         )
     prior = options.prior
     if prior is not None and (not prior.count or prior.time > t):
-        message = "prior must have a time that is not after the times of the states."
+        message = "prior must have a time, which must not be after the times of the states."
         raise InvalidInput(message, param="prior", code="time_not_monotonic")
     return t
 
 
 def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) -> FilterState:
-    """Return a state predicted to time t. A state at that time is returned unchanged."""
+    """Predict a state to time t. A state at that time is returned unchanged."""
     if state.time == t:
         return state
     pool = StatePool(runtime.state_fields, 1)
@@ -156,12 +157,12 @@ def _compiled(runtime: FilterRuntime) -> CompiledSteps:
 
 
 def _response(state: FilterState) -> np.ndarray | float:
-    """Return the response to inputs, which a filter stores separately from the mean."""
+    """Return the response of a state to its inputs, which a filter stores separately from the mean."""
     return state.adaptive.get(RESPONSE, 0.0)
 
 
 def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gaussian) -> dict[str, np.ndarray]:
-    """Return the filter's part of a state with another mean and covariance.
+    """Return the filter's part of a state, with another mean and covariance.
 
     The response remains separate from the mean, because pending forecasts exclude it.
     """
@@ -172,7 +173,7 @@ def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gauss
 
 
 def _invalid_input(reason: str) -> InvalidInput:
-    """Return an error of `fusion.py` with the names of the request's fields."""
+    """Convert an error of `fusion.py`, so that it names the fields of the request."""
     message = reason.replace("posteriors[", "states[").partition(";")[0]
     field = re.match(r"states\[\d\]|prior", message)
     code = "not_from_prior" if "less certain" in message else "not_merged"

@@ -1,4 +1,4 @@
-"""Presets of a linear system: the matrices of one dimension, computed from a few parameters."""
+"""Presets of linear systems: matrices of one dimension, computed from a few parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DIFFUSE: Final = 1e12
 
 
 class Preset(NamedTuple):
-    """A preset: its required parameters, its other parameters with their defaults, and a description of its states."""
+    """Preset of a linear system: its required parameters, its other parameters with their defaults, and a description
+    of its states."""
 
     needed: tuple[str, ...]
     others: Mapping[str, float | int]
@@ -44,9 +45,8 @@ POSITIVE: Final = frozenset({"measurement_noise", "period"})
 
 
 class Block(NamedTuple):
-    """Matrices of one dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0, or
-    None if there is a stationary covariance.
-    """
+    """Matrices of one dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0. The
+    last is None if there is a stationary covariance."""
 
     drift: Array
     noise: Array
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
 
 def block(whole: Mapping[str, Any]) -> Block:
-    """Return the matrices for a complete document."""
+    """Compute the matrices for a complete document."""
     name, noise = whole["preset"], whole["process_noise"]
     wide = DIFFUSE * whole["measurement_noise"]
     if name == "level":
@@ -86,9 +86,8 @@ def _rotation(omega: float, damping: float) -> Array:
 
 
 def _natural_time(whole: Mapping[str, Any], order: int) -> float:
-    """Return the time after which the noise of the state equals that of a measurement, which is the scale of its
-    slopes.
-    """
+    """Return the time after which the process noise of the state is as large as the measurement noise. It is the scale
+    of the slopes."""
     noise = whole["slope_noise" if whole["preset"] == "trend" else "process_noise"]
     if noise > 0:
         return float((whole["measurement_noise"] / noise) ** (1 / (2 * order - 1)))

@@ -1,6 +1,5 @@
-"""Constants of the robust update, shared by the torch implementation (`dense.py`, with the equations) and compiled
-code.
-"""
+"""Constants of the robust update, which the torch implementation (`dense.py`, with the equations) and compiled code
+share."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Convert a sampled system, F and Q of a lag, to continuous time.
+"""Conversion of a sampled system, given by F and Q over a lag, to continuous time.
 
     F = e^{A lag}        Q(lag) = integral of e^{A s} Q e^{Aᵀ s} over 0 <= s <= lag
 
@@ -32,18 +32,18 @@ def drift_of(transition: Array, lag: float) -> Array:
     """Return A `[n, n]` for a transition F `[n, n]` over a lag > 0.
 
     Raises:
-        ValueError: There is no real A, or none that reproduces F. The message is the reason, without the name of a
+        ValueError: If there is no real A, or none that reproduces F. The message is the reason, without the name of a
             field.
     """
     values = np.linalg.eigvals(transition)
     size = np.abs(values)
     if size.min() <= 1e-14 * size.max():
-        raise ValueError("is singular, but in continuous time no part of the state vanishes within a step")
+        raise ValueError("is singular, but in continuous time no component of the state vanishes within a step")
     negative = (values.real < 0) & (np.abs(values.imag) <= 1e-10 * size)
     if negative.any():
         raise ValueError(
-            f"has the eigenvalue {values.real[negative][0]:.3g}; a component that changes its sign at every step "
-            "has no real logarithm, and hence no system in continuous time"
+            f"has the negative eigenvalue {values.real[negative][0]:.3g}; a component that changes its sign at every "
+            "step cannot be described in continuous time"
         )
     root, squarings = np.asarray(transition, np.float64), 0
     while np.linalg.norm(root - np.eye(len(root)), 1) > NEAR_ONE:
@@ -62,7 +62,7 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     eigenvalues.
 
     Raises:
-        ValueError: The result does not reproduce the noise over the lag.
+        ValueError: If the result does not reproduce the noise over the lag.
     """
     integrals = _integrals(found, lag)
     target = found.dual @ noise @ found.dual.conj().T
@@ -74,19 +74,19 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     rate = (found.basis @ rate @ found.basis.conj().T).real
     rate = (rate + rate.T) / 2
     if not np.abs(gathered(found, rate, lag) - noise).max() <= TOLERANCE * np.abs(noise).max():
-        raise ValueError("cannot be reproduced by the noise of a system in continuous time")
+        raise ValueError("cannot be produced by process noise in continuous time")
     return np.asarray(rate)
 
 
 def moved(found: Spectrum, lag: float) -> Array:
-    """Return F for a lag, `[n, n]`."""
+    """Return F over a lag, `[n, n]`."""
     growth = np.exp(found.rates * lag)
     inner = sum(power * lag**k * growth for k, power in enumerate(found.powers()))
     return np.asarray((found.basis @ inner @ found.dual).real)
 
 
 def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
-    """Return Q for a lag, `[n, n]`, given the noise per unit time."""
+    """Return Q over a lag, `[n, n]`, given the noise per unit time."""
     inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
     return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
 

@@ -1,4 +1,4 @@
-"""Filter whole sequences in pieces, by recurrence or attention, and smooth them."""
+"""Filter whole sequences in parts, by recurrence or attention, and smooth them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class FilterResult:
-    """Results of a sequence other than its steps.
+    """Results of a sequence, without its steps.
 
     Attributes:
         state: State from which filtering can continue.
         tally: Sum of the tallies of the steps.
-        is_cut: Whether the deadline passed before the end.
+        is_cut: Whether the deadline passed before all observations were processed.
     """
 
     log_likelihood: float
@@ -57,7 +57,7 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class FilteredSequence(FilterResult):
-    """Results of a sequence, including its steps in pieces."""
+    """Results of a sequence, including its steps in parts."""
 
     pieces: list[Steps]
 
@@ -65,9 +65,7 @@ class FilteredSequence(FilterResult):
     def collect(
         cls, work: Generator[Steps | None, None, FilterResult], tick: Callable[[int], object] = lambda _: None
     ) -> FilteredSequence:
-        """Complete all the work of `run_sequence`. `tick` is called after each piece with its number of
-        observations.
-        """
+        """Complete the work of `run_sequence`. `tick` is called after each part with its number of observations."""
         pieces: list[Steps] = []
         while True:
             try:
@@ -96,7 +94,7 @@ class FilteredSequence(FilterResult):
 def run_sequence(
     runtime: FilterRuntime, options: FilterOptions, deadline: float = math.inf
 ) -> Generator[Steps | None, None, FilterResult]:
-    """Filter in small pieces, with a pause after each, so that others can use the thread.
+    """Filter a sequence in small parts. There is a pause after each part, so that others can use the thread.
 
     Yields the steps in order as soon as they are final, and None while they are not.
 
@@ -104,7 +102,7 @@ def run_sequence(
         deadline: Monotonic time after which no further observation is filtered, and smoothing is skipped.
 
     Raises:
-        InvalidInput: An option or an observation is invalid. The message names the field.
+        InvalidInput: If an option or an observation is invalid. The message names the field.
     """
     times, count, carried = options.times, len(options.observations), _first_state(runtime, options)
     readout = runtime.readout(options.levels, options.horizon, options.samples, options.readout)
@@ -148,7 +146,7 @@ def run_sequence(
 
 
 def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
-    """Validate the request. Return the state that it continues, or the initial state."""
+    """Validate the request. Return the state from which it continues, or the initial state."""
     state = runtime.start() if options.state is None or not options.state.count else options.state
     check_observations(options.observations, runtime.observation_size, runtime.name)
     check_times(options.times, len(options.observations), state.time if state.count else -math.inf)
@@ -158,7 +156,7 @@ def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
 
 
 def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:
-    """Return the result of `work`, or None if the deadline passed first."""
+    """Return the result of `work`, or None if the deadline passes first."""
     while time.monotonic() <= deadline:
         try:
             next(work)
@@ -202,7 +200,7 @@ def _smooth(
 def _draw_trajectories(
     runtime: FilterRuntime, traces: Traces, readout: Readout, seed: int, first: int, offset: Array
 ) -> Generator[None, None, list[Array]]:
-    """Return samples of every step, `[samples, P]`. The list is empty if none are requested."""
+    """Return samples of every step, `[samples, P]`. The list is empty if no samples are requested."""
     found: list[Array] = []
     if readout.samples:
         for paths in draw_paths(traces, readout.calibration.state_scale, readout.samples, seed, first):
@@ -213,7 +211,7 @@ def _draw_trajectories(
 
 
 class Memory:
-    """The cache of attention, with a row for each earlier observation. It grows in blocks."""
+    """Cache of the attention mode, with one row for each earlier observation. It grows in blocks."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], times: Array) -> None:
         self._times = times
@@ -221,7 +219,7 @@ class Memory:
         self._rows = {name: np.zeros((1, 0, *shape), np.float32) for name, shape in shapes.items()}
 
     def inputs(self, t: float) -> dict[str, Array]:
-        """Return the inputs of the graph, with space for one more row."""
+        """Return the cache as inputs of the graph, with space for one more row."""
         size = next(iter(self._rows.values())).shape[1]
         if size == self._count:
             size += CACHE_BLOCK
@@ -235,7 +233,7 @@ class Memory:
         return {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in self._rows.items()}}
 
     def add(self, outputs: dict[str, Array]) -> None:
-        """Add the observation with these outputs."""
+        """Add an observation with these outputs to the cache."""
         for name, rows in self._rows.items():
             rows[:, self._count] = outputs[f"row.{name}"]
         self._count += 1

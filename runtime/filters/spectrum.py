@@ -1,4 +1,4 @@
-"""The spectrum of a drift A: its eigenpairs, or clusters of eigenvalues if it does not have an eigenbasis.
+"""Spectrum of a drift matrix A: its eigenpairs, or clusters of eigenvalues if it has no eigenbasis.
 
 `modes.py` and `transition_numba.py` compute F and Q of a lag from it. The equations and limits are in `modes.py`.
 """
@@ -29,11 +29,11 @@ EXTRA_NODES = 10
 
 
 class Spectrum(NamedTuple):
-    """A = V (diag(rates) + nilpotent) V⁻¹ in complex numbers.
+    """Decomposition A = V (diag(rates) + nilpotent) V⁻¹ in complex numbers.
 
     Attributes:
         rates: `[n]`, equal within a cluster.
-        member: `[n, c]`, 1 if a coordinate is in a cluster, else 0.
+        member: `[n, c]`, 1 if a coordinate is in a cluster and 0 otherwise.
         nilpotent: `[n, n]`, with `terms` nonzero powers, including the zeroth.
     """
 
@@ -63,10 +63,10 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(drift: Array) -> Spectrum:
-    """Block-diagonalise a drift `[n, n]`.
+    """Block-diagonalise a drift matrix `[n, n]`.
 
     Raises:
-        ValueError: The drift is unstable, or neither diagonalisable nor defective within the tolerances.
+        ValueError: If the drift is unstable, or neither diagonalisable nor defective within the tolerances.
     """
     rates, basis = np.linalg.eig(drift)
     if np.linalg.cond(basis) <= MAX_CONDITION:
@@ -78,9 +78,9 @@ def spectrum(drift: Array) -> Spectrum:
         raise ValueError(f"drift is unstable: an eigenvalue has real part {found.rates.real.max():.3g}")
     if found.terms > MAX_TERMS:
         raise ValueError(
-            f"drift is neither diagonalisable (condition of its eigenvectors above {MAX_CONDITION:g}) nor defective: "
-            f"eigenvalues near {_nearest(rates):.3g} differ by too little (tolerance {ROUNDING:g}). "
-            "Make them equal, or choose units of time and state in which they are further apart"
+            f"drift has nearly equal eigenvalues near {_nearest(rates):.3g}, so that its eigenvectors are "
+            f"ill-conditioned (condition above {MAX_CONDITION:g}, tolerance {ROUNDING:g}). Make these eigenvalues "
+            "equal, or choose units of time and state in which they are further apart"
         )
     return found
 
@@ -92,7 +92,7 @@ def _nearest(rates: Array) -> complex:
 
 
 def _clustered(drift: Array, values: Array) -> Spectrum:
-    """Return the finest clusters (single linkage) whose invariant subspaces form a well-conditioned basis."""
+    """Return the finest clusters (by single linkage) whose invariant subspaces form a well-conditioned basis."""
     n, scale = len(drift), float(np.linalg.norm(drift, 2))
     distance = np.abs(values[:, None] - values)
     floor = ROUNDING * scale
@@ -132,7 +132,8 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
 
 
 def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array] | None:
-    """Return an orthonormal basis `[n, k]` of the invariant subspace of a cluster, and the upper triangular A on it.
+    """Return an orthonormal basis `[n, k]` of the invariant subspace of a cluster, and the upper triangular form of A
+    in it.
 
     Eigenvectors are separated one by one with a unitary change of the rest, so each step has the rounding error of A,
     however ill-conditioned its eigenvalues are.
@@ -168,9 +169,7 @@ def _terms(block: Array, decay: float, scale: float) -> int:
 
 
 def stationary(found: Spectrum, process_noise: Array) -> Array:
-    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift, from the integrals m! / (-z)^(m+1) over all
-    time.
-    """
+    """Return the covariance P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift."""
     noises = found.noises(process_noise) if found.terms > 1 else [found.dual @ process_noise @ found.dual.conj().T]
     minus_z = -(found.rates[:, None] + found.rates.conj()[None, :])
     power = minus_z
@@ -182,7 +181,7 @@ def stationary(found: Spectrum, process_noise: Array) -> Array:
 
 
 def mode_arrays(found: Spectrum, process_noise: Array) -> dict[str, Array]:
-    """Return the fields of `Eigenpairs`, or of `Chains` if the drift does not have an eigenbasis."""
+    """Return the fields of `Eigenpairs`, or of `Chains` if the drift has no eigenbasis."""
     parts: dict[str, Array] = {"rate": found.rates, "basis": found.basis, "dual": found.dual}
     if found.terms == 1:
         parts["noise"] = found.dual @ process_noise @ found.dual.conj().T
@@ -204,5 +203,5 @@ def _split(parts: dict[str, Array]) -> dict[str, Array]:
 
 
 def threshold(count: int) -> float:
-    """Return the value of |z t| up to which the first `count` integrals are sums over nodes."""
+    """Return the largest |z t| for which the first `count` integrals are computed as sums over nodes."""
     return float(max(4, count - 1))

@@ -21,16 +21,16 @@ _HEADER = struct.Struct("<5sQQddd")  # magic, seed, count, time, surprise, step
 
 @dataclass(frozen=True)
 class FilterState:
-    """A stream between two observations.
+    """State of a stream between two observations.
 
     Attributes:
         tensors: State of the filter itself, without batch dimension.
         time: Time of the last observation. It has no meaning if `count` is 0.
         count: Number of observations.
         surprise: Running novelty, for the confidence.
-        adaptive: State of the forecast intervals and the anomaly score, by field.
+        adaptive: State of the conformal intervals and the anomaly score, by field.
         seed: Seed of the samples.
-        step: Typical lag, 0 before the first lag.
+        step: Typical time step. It is 0 before the second observation.
     """
 
     tensors: dict[str, Array]
@@ -73,19 +73,19 @@ class FilterStates:
         self.state_bytes: int = _HEADER.size + sum(map(_size_of, self._packed.values()))
 
     def start(self, seed: int = 0) -> FilterState:
-        """Return the state before the first observation."""
+        """Return the state of a stream before its first observation."""
         tensors = {name: array.copy() for name, array in self._initial.items()}
         adaptive = {name: np.zeros(*self.state_fields[name]) for name in self._adaptive}
         return FilterState(tensors, 0.0, 0, 0.0, adaptive, seed)
 
     def put(self, pool: StatePool, slot: PoolSlot, state: FilterState) -> None:
-        """Write a state to a slot."""
+        """Write a state to a pool slot."""
         clock = {"clock.time": state.time, "clock.count": state.count, "clock.surprise": state.surprise}
         clock["clock.step"] = state.step
         pool.write(slot, {**state.tensors, **clock, **state.adaptive})
 
     def get(self, pool: StatePool, slot: PoolSlot, seed: int) -> FilterState:
-        """Return the state in a slot."""
+        """Return the state in a pool slot."""
         values = pool.read(slot)
         return FilterState(
             {name: values[name] for name in self._names},
@@ -112,18 +112,18 @@ class FilterStates:
         return _HEADER.pack(*header) + body
 
     def unpack(self, data: bytes) -> FilterState:
-        """Return the state of packed bytes.
+        """Return the state in packed bytes.
 
         Raises:
-            InvalidInput: The bytes are not a state of this filter.
+            InvalidInput: If the bytes are not the state of this filter.
         """
         if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
             raise _invalid_state(
-                "was created by another version of the server or on another runtime, and cannot be continued here; "
+                "was created by another version of the server or on another runtime and cannot be continued here; "
                 "start a new stream without it"
             )
         if len(data) != self.state_bytes or not data.startswith(self._magic):
-            raise _invalid_state("is not a state of this filter")
+            raise _invalid_state("is not the state of this filter")
         _, seed, count, time, surprise, step = _HEADER.unpack_from(data)
         fields, position = {}, _HEADER.size
         for name, field in self._packed.items():
@@ -132,9 +132,9 @@ class FilterStates:
             fields[name] = values.astype(kind).reshape(field.shape)
             position += values.nbytes
         if not (all(map(math.isfinite, (time, surprise, step))) and all(np.isfinite(x).all() for x in fields.values())):
-            raise _invalid_state("has a value that is not finite")
+            raise _invalid_state("contains a value that is not finite")
         if count >= 2**63:
-            raise _invalid_state("has more steps than a stream supports")
+            raise _invalid_state("contains more steps than a stream supports")
         adaptive = {name: fields.pop(name) for name in self._adaptive}
         return FilterState(fields, time, count, surprise, adaptive, seed, step)
 

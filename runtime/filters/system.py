@@ -1,4 +1,4 @@
-"""A linear system as a document: matrices with their usual names, or a preset.
+"""A linear system as a document of fields: matrices with their usual names, or a preset.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + offset + e,  E[e eᵀ] = R
 
@@ -55,7 +55,7 @@ NULLABLE: Final = ("nu", "reacquire")
 
 
 class InvalidSystem(ValueError):
-    """A document is invalid.
+    """Raised if a document of a system is invalid.
 
     Attributes:
         field: The invalid field, such as `system.A`.
@@ -68,10 +68,10 @@ class InvalidSystem(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """A validated system.
+    """A validated linear system.
 
     Attributes:
-        config: Configuration of the filter.
+        config: Configuration of the linear filter.
         document: The given document with one name for each field, and with the defaults.
         calendar: Weekly pattern in every measurement, or None.
     """
@@ -82,10 +82,10 @@ class System:
 
     @classmethod
     def from_document(cls, document: object) -> Self:
-        """Validate a document.
+        """Validate a document, and return the system that it defines.
 
         Raises:
-            InvalidSystem: A field is invalid. The message names the field and the reason.
+            InvalidSystem: If a field is invalid. The message names the field and the reason.
         """
         given = _renamed(document)
         pattern = given.pop(CALENDAR, None)
@@ -101,7 +101,7 @@ class System:
         """Return the system of a configuration.
 
         Raises:
-            InvalidSystem: The system is too large, or its rule is not supported.
+            InvalidSystem: If the system is too large, or its rule is not supported.
         """
         values = asdict(config)
         if config.rule != "capped":
@@ -111,7 +111,7 @@ class System:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of the document in hexadecimal, equal for all spellings of a document."""
+        """SHA-256 of the document in hexadecimal. It is the same for all ways to write the document."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -122,14 +122,14 @@ class System:
 
 
 def _renamed(document: object) -> dict[str, Any]:
-    """Return the document with one name for each field."""
+    """Return the document in which each field has only one possible name."""
     if not isinstance(document, Mapping) or not all(isinstance(name, str) for name in document):
         raise InvalidSystem("", "must be an object with the fields of a system, such as A, Q, C and R, or preset")
     given = dict(document)
     for other, name in ALSO.items():
         if other in given:
             if name in given:
-                raise InvalidSystem(other, f"and {name} are the same field; give only one of them")
+                raise InvalidSystem(other, f"and {name} are names of the same field; set only one of them")
             given[name] = given.pop(other)
     plain = {
         name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for name, value in given.items()
@@ -145,7 +145,7 @@ def _calendar(document: Any, size: int) -> Calendar:
         raise InvalidSystem(field, reason) from None
     if len(calendar.pattern) != size:
         raise InvalidSystem(
-            f"{CALENDAR}.pattern", f"has {len(calendar.pattern)} columns, but the system measures {size} components"
+            f"{CALENDAR}.pattern", f"has {len(calendar.pattern)} columns, but the system has {size} components"
         )
     return calendar
 
@@ -154,7 +154,7 @@ def _check_names(given: Mapping[str, Any], allowed: Sequence[str], owner: str) -
     for name in given:
         if name not in allowed:
             shown = name[:64] if name.isidentifier() else "?"
-            raise InvalidSystem(shown, f"is not a field of {owner}, which has {', '.join(allowed)}")
+            raise InvalidSystem(shown, f"is not a field of {owner}; the fields are {', '.join(allowed)}")
 
 
 # Numbers, vectors and matrices.
@@ -175,7 +175,7 @@ def _is_number(value: Any) -> bool:
 def _whole(given: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
     value = given.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidSystem(name, f"must be a whole number from {least} to {most}")
+        raise InvalidSystem(name, f"must be an integer from {least} to {most}")
     return value
 
 
@@ -189,19 +189,21 @@ def _vector(given: Mapping[str, Any], name: str, size: int) -> list[float]:
 def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int | None) -> list[list[float]]:
     value, most = given[name], max(MOST_STATES, MOST_COMPONENTS)
     if not _is_list(value) or not value or not all(_is_list(row) and row for row in value):
-        raise InvalidSystem(name, "must be a matrix, a list of rows that are lists of numbers")
+        raise InvalidSystem(name, "must be a matrix, written as a list of rows, which are lists of numbers")
     height, width = len(value), len(value[0])
     if max(height, width) > most:
-        raise InvalidSystem(name, f"is [{height}, {width}]; at most {most} states and components are supported")
+        raise InvalidSystem(
+            name, f"has shape [{height}, {width}], but at most {most} states and components are supported"
+        )
     if any(len(row) != width for row in value) or height != (rows or height) or width != (columns or width):
-        raise InvalidSystem(name, f"must be [{rows or 'any'}, {columns or 'any'}], with rows of equal length")
+        raise InvalidSystem(name, f"must have shape [{rows or 'any'}, {columns or 'any'}], with rows of equal length")
     if not all(_is_number(x) for row in value for x in row):
         raise InvalidSystem(name, f"must contain numbers of magnitude at most {LARGEST:g}")
     return [[float(x) for x in row] for row in value]
 
 
 def _square(given: Mapping[str, Any], name: str, size: int) -> list[list[float]]:
-    """Return a matrix, or a number times the identity."""
+    """Return a matrix. A number is multiplied by the identity."""
     if _is_list(given[name]):
         return _matrix(given, name, size, size)
     value = _number(given, name)
@@ -216,12 +218,12 @@ def _is_list(value: Any) -> bool:
 
 
 def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a completed document that has matrices."""
+    """Complete a document that contains matrices."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
-        raise InvalidSystem("A", "or F with dt is required, but not both")
+        raise InvalidSystem("A", "is required, or F with dt; set only one of them")
     if ("dt" in given) != ("F" in given):
-        raise InvalidSystem("dt", "is the time step of F, so give both or neither")
+        raise InvalidSystem("dt", "is the time step of F; set both or neither")
     first = "A" if "A" in given else "F"
     whole: dict[str, Any] = {first: _matrix(given, first, None, None)}
     n = len(whole[first])
@@ -229,8 +231,8 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
     if first == "F":
         whole["dt"] = _number(given, "dt")
         if whole["dt"] <= 0:
-            raise InvalidSystem("dt", "must be above 0")
-    for name, what in (("Q", "the noise that moves the state"), ("R", "the noise of a measurement")):
+            raise InvalidSystem("dt", "must be greater than 0")
+    for name, what in (("Q", "the covariance of the process noise"), ("R", "the covariance of the measurement noise")):
         if name not in given:
             raise InvalidSystem(name, f"is required: {what}")
     whole["Q"] = _square(given, "Q", n)
@@ -242,7 +244,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
-    """Return the completed fields that every document has."""
+    """Complete the fields that all documents may contain."""
     whole: dict[str, Any] = {}
     for name, size in (("x0", n), ("offset", p)):
         if name in given:
@@ -259,7 +261,7 @@ def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
 
 
 def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a completed document that has a preset."""
+    """Complete a document that contains a preset."""
     name = given["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise InvalidSystem("preset", f"must be one of {', '.join(PRESETS)}")
@@ -268,7 +270,7 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_names(given, ("preset", "dimensions", *parameters, *SHARED), f"the preset {name!r}")
     for needed in preset.needed:
         if needed not in given:
-            raise InvalidSystem(needed, f"is required, because the preset {name!r} is {preset.states}")
+            raise InvalidSystem(needed, f"is required, because the state of the preset {name!r} is {preset.states}")
     whole: dict[str, Any] = {"preset": name, "dimensions": _whole(given, "dimensions", 1, 1, MOST_COMPONENTS)}
     for parameter in parameters:
         if parameter == "harmonics":
@@ -280,12 +282,12 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
     size = len(block(whole).sensor)
     if size * whole["dimensions"] > MOST_STATES:
         name = "harmonics" if name == "seasonal" and size > MOST_STATES // 2 else "dimensions"
-        raise InvalidSystem(name, f"give {size * whole['dimensions']} states; at most {MOST_STATES} are supported")
+        raise InvalidSystem(name, f"give {size * whole['dimensions']} states, but at most {MOST_STATES} are supported")
     return {**whole, **_shared(given, size * whole["dimensions"], whole["dimensions"])}
 
 
 def _config(whole: Mapping[str, Any]) -> LinearFilterConfig:
-    """Return the configuration of a complete document."""
+    """Return the configuration of the filter for a complete document."""
     values = {name: whole[short] for short, name in SHARED.items() if short in whole}
     values |= _preset_matrices(whole) if "preset" in whole else _matrices(whole)
     try:
@@ -305,7 +307,7 @@ def _preset_matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     if "P0" not in whole and one_dimension.prior is not None:
         if not (one_dimension.prior > 0).all():
             raise InvalidSystem(
-                "P0", "is required if all process noise is zero; it is the covariance of the first state around x0"
+                "P0", "is required if all process noise is zero; it is the covariance of the initial state around x0"
             )
         found["initial_covariance"] = np.kron(one, np.diag(one_dimension.prior))
     return found
@@ -333,20 +335,23 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     if values.min() < -1e3 * ROUNDING * max(values.max(), 0.0):
         raise InvalidSystem(
             "Q",
-            "cannot be the noise of a system in continuous time with this F, because per unit time it would have the "
-            f"eigenvalue {values.min():.3g}. An acceleration that is constant over each step (filterpy's "
-            "Q_discrete_white_noise) is not supported; use Q_continuous_white_noise, or A and the noise per unit time",
+            "cannot be the noise of a system in continuous time with this F, because the noise per unit time would "
+            f"have the negative eigenvalue {values.min():.3g}. Noise that is constant over each step (filterpy's "
+            "Q_discrete_white_noise) is not supported; use Q_continuous_white_noise, or A and the noise per unit "
+            "time",
         )
     return {**found, "drift": drift, "process_noise": (vectors * np.maximum(values, 0.0)) @ vectors.T}
 
 
 def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
-    """Return the error of a configuration, with the field names of the document."""
+    """Convert an error of a configuration, so that it contains the field names of the document."""
     names = {long: short for short, long in {**MATRICES, **SHARED}.items()}
     names["drift"] = "F" if is_step else "A"
     message = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), reason)
     if message.startswith("P0 is required"):
-        message += ". A number is multiplied by the identity; use a large number if nothing is known"
+        message += (
+            ". A number is multiplied by the identity; use a large number if nothing is known about the initial state"
+        )
     first, _, rest = message.partition(" ")
     if first in names.values():
         return InvalidSystem(first, rest)

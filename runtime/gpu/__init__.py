@@ -1,1 +1,1 @@
-"""The runtime on a GPU. Only these files of the runtime import torch and the model, and only on request."""
+"""Runtime on a GPU. Only these files of the runtime import torch and the model, and only if a GPU is requested."""

@@ -1,4 +1,4 @@
-"""A decode step of attention streams at one batch size, with static buffers and, on a GPU, one CUDA graph.
+"""Decoding step of attention streams for one batch size, with static buffers and, on a GPU, one CUDA graph.
 
 It supports texts of any length: page tables have the width of the longest text, and kernels read each stream's number
 of keys from a tensor. Padding rows have one key, in a page that no stream uses. The caller must hold a lock during a
@@ -31,10 +31,10 @@ COLUMN_BYTES, DISTANCE_BYTES = 16, 32
 
 
 class PagedStepRunner:
-    """Steps of `size` attention streams, some of which may be padding.
+    """Runner of steps for `size` attention streams, some of which may be padding.
 
     Args:
-        ragged: The model. Without kernels for it, streams run one by one and without a graph.
+        ragged: The model. If the kernels do not support it, streams are processed one by one and without a graph.
         pool: Pool of the pages.
         longest: Maximum number of pages per stream.
         vocabulary: Number of tokens in the vocabulary.
@@ -80,7 +80,7 @@ class PagedStepRunner:
     def draw(
         self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Process a token of each of n <= size streams, which must have capacity for it, and sample the next tokens.
+        """Process one token of each of n <= size streams, for which pages must be reserved, and sample the next tokens.
 
         Returns:
             The sampled tokens, and whether the new keys and values of each row are finite.
@@ -107,7 +107,7 @@ class PagedStepRunner:
         return self._inputs.tensors["noise"]
 
     def _set_inputs(self, ragged: Ragged, pages: Sequence[NDArray[np.int32]], noise: Array, draws: Draws) -> None:
-        """Send the inputs of n <= size rows, and padding for the others."""
+        """Copy the inputs of n <= size rows to the device, and padding for the other rows."""
         arrays, count = self._inputs.arrays, len(pages)
         pack_for_pages(ragged, pages, self._pool.scratch_page, arrays)
         arrays["noise"][:count], arrays["noise"][count:] = noise, 0

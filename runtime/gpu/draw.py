@@ -1,4 +1,5 @@
-"""Sampling of a batch's next tokens on its device (`rfa.model.draw`), with one copy of inputs and one of outputs."""
+"""Sampling of the next tokens of a batch on its device (`rfa.model.draw`), with one copy of the inputs and one of the
+outputs."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class TokenDraw:
 
     @staticmethod
     def input_fields(size: int) -> Fields:
-        """Return the inputs for `size` rows."""
+        """Return the fields of the inputs for `size` rows."""
         return {
             "top_p": (torch.float64, (size,)),
             "uniform": (torch.float64, (size,)),
@@ -57,7 +58,7 @@ class TokenDraw:
         }
 
     def set_inputs(self, draws: Draws) -> None:
-        """Set the inputs on the host."""
+        """Set the inputs in the buffers on the host."""
         arrays = self._inputs.arrays
         arrays["calibration"][:] = draws.calibration
         for name, number in GREEDY.items():
@@ -79,7 +80,7 @@ class TokenDraw:
 
         Args:
             output: Output of the step.
-            is_finite: `[B]` float32, 1 if the new state of a row is finite, else 0.
+            is_finite: `[B]` float32, 1 if the new state of a row is finite and 0 otherwise.
             is_filtered: Whether any row has a filter (`Draws.are_filtered`).
         """
         tensors = self._inputs.tensors
@@ -121,9 +122,8 @@ def draw_by_options(
     noise: NDArray[np.float32],
     draws: Draws,
 ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-    """Choose tokens in two steps, on the device and on the host, so that the bits of a row do not depend on the options
-    of other rows.
-    """
+    """Sample tokens in two steps, on the device and on the host, so that the result of a row does not depend on the
+    options of other rows."""
     needs_host = np.array([choice.needs_host for choice in draws.choices])
     found: dict[int, tuple[DrawnToken, Advance]] = {}
     # The device runs first, because a step on the host may return views of buffers that the next step overwrites.

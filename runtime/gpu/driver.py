@@ -23,11 +23,11 @@ _CURRENT: AbstractContextManager[None] = nullcontext()
 
 
 class CudaError(RuntimeError):
-    """A driver call failed."""
+    """Raised if a call of the CUDA driver failed."""
 
 
 class _Thread(threading.local):
-    """Devices whose context was set on this thread."""
+    """Devices whose context was set on the current thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
@@ -37,8 +37,8 @@ class CudaDriver:
     """Loads and launches kernels on the GPUs of this process, from any thread.
 
     Args:
-        library: libcuda, or a fake.
-        current_device: Returns torch's current device on the calling thread.
+        library: libcuda, or a replacement for tests.
+        current_device: Function that returns the current device of torch on the calling thread.
     """
 
     def __init__(self, library: ctypes.CDLL, current_device: Callable[[], int]) -> None:
@@ -62,19 +62,19 @@ class CudaDriver:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Supported CUDA version, such as (12, 8)."""
+        """CUDA version that the driver supports, such as (12, 8)."""
         number = ctypes.c_int()
         self._check(self._library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
         return number.value // 1000, number.value % 1000 // 10
 
     def load(self, kernel: StoredKernel, device: int) -> ctypes.c_void_p:
-        """Return the kernel's function on a GPU, valid until the process ends.
+        """Load a kernel on a GPU, and return its function, which is valid until the process exits.
 
         Args:
             device: Device index of torch.
 
         Raises:
-            CudaError: A driver call failed.
+            CudaError: If a driver call fails.
         """
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         name, shared = kernel.entry.name.encode(), kernel.entry.shared_bytes
@@ -93,7 +93,7 @@ class CudaDriver:
         """Launch a kernel. The driver copies `arguments`, which are created by `StoredKernel.arguments`.
 
         Args:
-            function: Function from `load`.
+            function: Function that `load` returned.
             kernel: The kernel.
             device: Device of the function and of the stream.
             grid: Number of blocks per dimension.
@@ -101,7 +101,7 @@ class CudaDriver:
             arguments: C arguments.
 
         Raises:
-            CudaError: A driver call failed.
+            CudaError: If a driver call fails.
         """
         threads, shared = kernel.entry.warps * THREADS_OF_A_WARP, kernel.entry.shared_bytes
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))

@@ -1,4 +1,4 @@
-"""The network of a series bundle in torch, for long segments of a series on servers with a GPU.
+"""Network of a series bundle in torch, for long parts of a series on servers with a GPU.
 
 All numbers are float32. Outputs equal those of the compiled network up to the order of sums, and match the bundle's
 golden outputs. A chunk of rows is one call: tokens and queries are sent to the device, and quantiles and the columns'
@@ -60,14 +60,14 @@ WORKSPACE_BYTES: Final = 128 << 20
 
 
 class TorchSeries:
-    """The network in torch. See `SeriesDevice`.
+    """The series network in torch. See `SeriesDevice`.
 
     Args:
         bundle: Bundle of kind "series".
         device: "cuda"; or "cpu" for tests, in Triton's interpreter.
 
     Raises:
-        UnsupportedError: The GPU does not have enough memory.
+        UnsupportedError: If the GPU does not have enough memory.
     """
 
     def __init__(self, bundle: Bundle, device: str) -> None:
@@ -118,13 +118,13 @@ class TorchSeries:
         chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
 
     def _warn_of_memory(self) -> None:
-        """Log once that many segments may exhaust the memory."""
+        """Log once that several long parts of series at the same time may exhaust the memory."""
         if not self._has_run_out:
             self._has_run_out = True
             logger.warning(
-                "bundle %r: the GPU's memory was exhausted by a long piece of a series, so the CPU computes such "
-                "pieces more slowly; lower RFA_MAX_RUNNING or RFA_PROCESSES, or stop other processes that use the GPU "
-                "(logged once)",
+                "bundle %r: the GPU does not have enough memory for a long part of a series, so the CPU processes "
+                "such parts, which is slower; lower RFA_MAX_RUNNING or RFA_PROCESSES, or stop other processes that "
+                "use the GPU (logged once)",
                 self._bundle.name,
             )
 
@@ -132,7 +132,7 @@ class TorchSeries:
         return check_golden(self._bundle, {NETWORK: NetworkSession(self)})
 
     def answers(self, tokens: Array, lags: Array, asked: Array) -> Array:
-        """Return quantiles `[N, K, Q]` of a new stream. See `SeriesSession.run`."""
+        """Return the quantiles `[N, K, Q]` for a new stream. See `SeriesSession.run`."""
         patch = int(lags.max())
         is_whole = lags == patch
         begun = np.cumsum(is_whole) - is_whole
@@ -183,13 +183,13 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
 
 
 def host_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Return the seconds that one core takes for this number of tokens of plain rows."""
+    """Return the seconds that one core needs for this number of tokens."""
     token, ask = flops(config)
     return tokens * (token + USUAL_ASKS * ask) / HOST_FLOPS
 
 
 def device_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Return the seconds that a device call takes for this number of tokens of plain rows."""
+    """Return the seconds that a call of the device needs for this number of tokens."""
     token, ask = flops(config)
     launches = LAYER_LAUNCHES * config.n_layers + OTHER_LAUNCHES
     sent = 4 * (FEATURES + 8 + USUAL_ASKS * (QUERY_FEATURES + 2 + len(LEVELS)))
@@ -198,9 +198,8 @@ def device_seconds(config: SeriesConfig, tokens: int) -> float:
 
 
 def least_tokens(config: SeriesConfig) -> int:
-    """Return the smallest number of tokens, in whole patches, for which a call pays off. It exceeds a chunk if there is
-    none.
-    """
+    """Return the smallest number of tokens, in whole patches, for which a call of the device saves time. If there is
+    none, the result exceeds the size of a chunk."""
     counts = range(PATCH, TOKENS + 1, PATCH)
     pays = (count for count in counts if host_seconds(config, count) >= MARGIN * device_seconds(config, count))
     return next(pays, TOKENS + 1)
@@ -229,17 +228,17 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:
-    """Return why long segments of a series do not run on the device, or None if they do."""
+    """Return the reason why long parts of a series do not use the device, or None if they do."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:
-        return "its network is so small that transfers to the GPU take longer than the computation"
+        return "its network is too small for the GPU: transfers would take longer than the computation"
     if config.n_slots > MAX_SLOTS or 2 * config.head_dim > MAX_WIDTH:
-        return f"the kernels support up to {MAX_SLOTS} slots and keys of up to {MAX_WIDTH} reals"
+        return f"the kernels support up to {MAX_SLOTS} memory slots and keys with up to {MAX_WIDTH} real dimensions"
     if torch.device(device).type == "cuda" and not _has_compiler():
-        return "Triton does not find a C compiler for the kernels of its slots"
+        return "Triton cannot find a C compiler to build the kernels of its memory slots"
     return None
 
 
 def _has_compiler() -> bool:
-    """Return whether Triton would find a C compiler."""
+    """Return whether Triton can find a C compiler."""
     return bool(os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc"))

@@ -18,13 +18,13 @@ from rfa.runtime.text.contexts import StepOutput
 
 
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
-    """Run the golden cases of a bundle on a runtime and return the number of compared values.
+    """Run the golden cases of a bundle on a runtime, and return the number of compared values.
 
     With rounded matrices, the tolerance for rounding could hide a small error of a kernel. A second, temporary runtime
     with float32 matrices must therefore meet the tolerance of golden.json.
 
     Raises:
-        BundleError: An output differs by more than the tolerance of golden.json, or of the rounding.
+        BundleError: If an output differs by more than the tolerance of golden.json, or of the rounding.
     """
     if runtime.rounding == 0:
         return _reproduced(runtime, bundle, "this device", bundle.golden)

@@ -1,4 +1,5 @@
-"""CUDA graphs. A replay launches all kernels at once, faster than Python can launch them, and allocates no memory."""
+"""CUDA graphs. A replay launches all kernels at once, which is faster than launching them from Python, and allocates no
+memory."""
 
 from __future__ import annotations
 
@@ -12,9 +13,8 @@ WARM_UP = 2  # runs before a capture, because libraries allocate memory and choo
 
 
 class GraphMemory:
-    """Captures graphs that share memory. Only one graph may run at a time, and its output must be read before the
-    next.
-    """
+    """Captures graphs that share memory. Only one graph may run at a time, and its output must be read before the next
+    one runs."""
 
     def __init__(self) -> None:
         self._memory = torch.cuda.graph_pool_handle()

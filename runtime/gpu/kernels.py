@@ -29,19 +29,20 @@ from rfa.runtime.outputs import GpuKernels
 
 logger = logging.getLogger("rfa.engine")
 LIBRARY = "libcuda.so.1"
-UNTRUSTED = "machine code is loaded only from bundles signed by a key of RFA_TRUSTED_KEYS"
+UNTRUSTED = "machine code is loaded only from bundles that are signed with a key of RFA_TRUSTED_KEYS"
 
 
 @dataclass
 class KernelUse:
-    """Names of kernels from bundles and of kernels compiled by Triton, and why kernels of the bundle were not used."""
+    """Names of kernels from bundles and of kernels compiled by Triton, and the reason why kernels of the bundle were
+    not used."""
 
     stored: set[str] = field(default_factory=set)
     compiled: set[str] = field(default_factory=set)
     reason: str | None = None
 
     def report(self) -> GpuKernels:
-        """Return the report for /info."""
+        """Return a description of the used kernels for /info."""
         return GpuKernels(tuple(sorted(self.stored)), tuple(sorted(self.compiled)), self.reason)
 
 
@@ -52,9 +53,9 @@ class StoredLaunches:
     """Loaded kernels of this process, and their launches.
 
     Args:
-        driver: Opens the GPU's driver on the first load.
-        capability: Returns the compute capability of torch's current device.
-        stream: Returns the handle of torch's current stream on a device.
+        driver: Function that opens the GPU driver on the first load.
+        capability: Function that returns the compute capability of the current device of torch.
+        stream: Function that returns the handle of the current stream of torch on a device.
     """
 
     def __init__(
@@ -71,7 +72,8 @@ class StoredLaunches:
         return self._open_driver()
 
     def load(self, bundle: Bundle) -> str | None:
-        """Load a bundle's kernels for torch's current GPU. Return why some or all were not loaded."""
+        """Load the kernels of a bundle for the current GPU of torch. Return the reason why some or all were not
+        loaded."""
         if not bundle.kernels:
             return "the bundle does not contain kernels"
         capability, version = self._capability(), self._driver.version
@@ -102,7 +104,7 @@ class StoredLaunches:
             self._loaded_keys.add(key)
 
     def take(self, call: KernelCall) -> bool:
-        """Launch a matching kernel, and return whether there is one. See `rfa.model.kernel_launches`."""
+        """Launch a matching kernel. Return whether there is one. See `rfa.model.kernel_launches`."""
         use = _USE.get()
         device = device_of(call.values)
         for kernel, function in self._loaded.get((device, call.name), ()):
@@ -110,7 +112,7 @@ class StoredLaunches:
                 continue
             if kernel.entry.source != source_hash(call.function):
                 if use is not None:
-                    use.reason = f"{call.name} of the bundle is from another version of rfa-server"
+                    use.reason = f"{call.name} of the bundle was compiled by another version of rfa-server"
                 continue
             arguments = kernel.arguments(call.values)
             self._driver.launch(function, kernel, device, call.grid, self._stream(device), arguments)
@@ -141,7 +143,7 @@ def _launches() -> StoredLaunches:
 
 @contextmanager
 def kernels_of(bundle: Bundle, *, is_trusted: bool, launches: StoredLaunches | None = None) -> Iterator[KernelUse]:
-    """Load a bundle's kernels in a context. Yields how the launches of this thread are served.
+    """Load the kernels of a bundle for the duration of a context. It yields how the launches of this thread are served.
 
     Args:
         bundle: The bundle.

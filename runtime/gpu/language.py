@@ -1,4 +1,4 @@
-"""A language bundle in torch, for servers with a GPU. The interface is that of `language.LanguageRuntime`.
+"""Language model of a bundle in torch, for servers with a GPU. The interface is that of `language.LanguageRuntime`.
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the layout of
 the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Prompts
@@ -50,7 +50,7 @@ WARM_LENGTH = 3
 
 
 class TorchLanguageRuntime(Language):
-    """A language bundle on a torch device.
+    """Language model of a bundle on a torch device.
 
     Args:
         bundle: Bundle of kind "lm".
@@ -62,8 +62,9 @@ class TorchLanguageRuntime(Language):
         dtype: Dtype of the matrices. Default: bfloat16 on a GPU, float32 elsewhere.
 
     Raises:
-        ValueError: Parts of the bundle are inconsistent.
-        UnsupportedError: The GPU's memory is too small, or the model has a feature that is supported on a CPU only.
+        ValueError: If parts of the bundle do not match each other.
+        UnsupportedError: If the GPU does not have enough memory, or the model has a feature that is supported only on a
+            CPU.
     """
 
     runtime = "torch"
@@ -76,7 +77,8 @@ class TorchLanguageRuntime(Language):
     ) -> None:  # fmt: skip
         if (part := bundle.language.gpu_refusal) is not None:
             raise UnsupportedError(
-                f"bundle {bundle.name!r} has {part}, which is supported on a CPU only; serve it with RFA_DEVICE=cpu"
+                f"bundle {bundle.name!r} contains {part}, which is supported only on a CPU; serve it with "
+                "RFA_DEVICE=cpu"
             )
         super().__init__(bundle)
         self.device = device
@@ -125,13 +127,13 @@ class TorchLanguageRuntime(Language):
             count = min(count, free // PagePool.bytes_of_page(shape, dtype) - 1)
         if "attention" in self.modes and count < 1:
             raise UnsupportedError(
-                f"no GPU memory is left for attention with bundle {self.name!r}; lower "
-                "RFA_MAX_RUNNING or RFA_PROCESSES, stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
+                f"the GPU has no memory left for attention with bundle {self.name!r}; lower RFA_MAX_RUNNING or "
+                "RFA_PROCESSES, stop other processes that use the GPU, or serve with RFA_DEVICE=cpu"
             )
         self.pages = PagePool(shape, count, device, dtype)
 
     def _create_attention_runners(self, max_rows: int, longest: int) -> None:
-        """Create the runners by number of rows, largest first, because the others share its memory."""
+        """Create the runners for different numbers of rows, the largest first, because the others share its memory."""
         has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
         self._longest_pages = min(pages_of(longest), self.pages.capacity)
         sizes = _candidate_sizes(max_rows) if has_kernels else []
@@ -165,12 +167,12 @@ class TorchLanguageRuntime(Language):
         return pages_needed(capacity, streams - 1, common) <= self.pages.capacity
 
     def _warn_of_eager_modes(self) -> None:
-        """Log why a mode runs without the fused kernels."""
+        """Log why a mode does not use the fused kernels."""
         refusals = {"attention": self._ragged.attention_refusal, "recurrent": self._ragged.scan_refusal}
         for mode in self.modes:
             if refusals[mode] is not None:
                 logger.warning(
-                    "bundle %r: streams run one by one rather than in the fused kernels in mode %r: %s",
+                    "bundle %r: streams are processed one by one instead of by the fused kernels in mode %r: %s",
                     self.name, mode, refusals[mode],
                 )  # fmt: skip
 
@@ -178,7 +180,7 @@ class TorchLanguageRuntime(Language):
         return PagedContext(self.pages, capacity, forks, common)
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """See `Language`. The outputs remain on the device."""
+        """Process a prompt. The outputs remain on the device. See `Language`."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         if not streams:
             return super().prefill(contexts, pieces)
@@ -202,7 +204,7 @@ class TorchLanguageRuntime(Language):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a piece of a prompt in each of B recurrent streams, and return the outputs of their last tokens."""
+        """Process a chunk of a prompt in each of B recurrent streams, and return the outputs of their last tokens."""
         output, advances = self._read(contexts, pieces)
         return _on_host(output), advances
 
@@ -248,7 +250,8 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """See `Language`. The logits remain on the device, except for rows whose options its kernels do not support."""
+        """Sample tokens. The logits remain on the device, except for rows whose options the kernels do not support. See
+        `Language`."""
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]
@@ -270,7 +273,8 @@ class TorchLanguageRuntime(Language):
         return drawn, _paged_advances(streams, [1] * len(streams), kept)
 
     def _attention_runner(self, rows: int) -> PagedStepRunner:
-        """Return a runner that may pad. Without the kernels, it has exactly `rows` rows and is created on demand."""
+        """Return a runner that may add padding. If the kernels do not support the model, the runner has exactly `rows`
+        rows and is created on demand."""
         if self._ragged.attention_refusal is None:
             return self._attention_runners[self._attention_sizes.padded(rows)]
         if rows not in self._attention_runners:
@@ -307,14 +311,15 @@ class TorchLanguageRuntime(Language):
         ]
 
     def _warm_up(self) -> None:
-        """Compile before the first prompts."""
+        """Compile the kernels before the first prompts."""
         for mode in self.modes:
             context = self.start(mode)
             self.prefill([context], [[0] * WARM_LENGTH])
             context.release()
 
     def _probe(self, rows: int) -> Run:
-        """Return a function for `agreeing_sizes` that runs the step on distinct rows, in the pool's padding rows."""
+        """Return a function for `agreeing_sizes`. It runs the step on distinct rows, in the padding rows of the
+        pool."""
         tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
         start = torch.from_numpy(state["means"].swapaxes(0, 1).copy()).to(device)  # [L, rows, H, S, 4D]
@@ -355,7 +360,7 @@ def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
 
 
 def _rounding(dtype: torch.dtype, layers: int) -> float:
-    """Return the largest relative change of an output through rounded matrix factors, 0 for float32.
+    """Return the largest relative change of an output caused by rounded matrix factors. It is 0 for float32.
 
     This is half a unit in the last place, with equal signs, for each factor of a layer's products (four, and two for
     attention) and of the head.
@@ -364,7 +369,7 @@ def _rounding(dtype: torch.dtype, layers: int) -> float:
 
 
 def _candidate_sizes(max_rows: int) -> list[int]:
-    """Return the powers of two up to the largest size, and that size. `agreeing_sizes` chooses among them."""
+    """Return the powers of two up to the largest size, and that size. `agreeing_sizes` selects from them."""
     return sorted({*(1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows), max_rows})
 
 

@@ -1,4 +1,4 @@
-"""Checks of the GPU's memory while a bundle is loaded. The messages say what to do."""
+"""Checks of the GPU's memory while a bundle is loaded. The error messages state what to do."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def check_free_memory(name: str, needed: int, use: str, settings: str) -> None:
 
     Args:
         name: Name of the bundle.
-        needed: Bytes that it needs.
-        use: What they are for, as the rest of a clause.
-        settings: Settings that lower the need.
+        needed: Number of bytes that it needs.
+        use: Purpose of the memory, such as " for long series", or an empty text.
+        settings: Names of the settings that reduce the memory that is needed.
 
     Raises:
-        UnsupportedError: There is not enough.
+        UnsupportedError: If there is not enough memory. The message states what to do.
     """
     free = torch.cuda.mem_get_info()[0]
     if needed > free:
@@ -34,12 +34,13 @@ def check_free_memory(name: str, needed: int, use: str, settings: str) -> None:
 
 @contextmanager
 def sufficient_memory(name: str) -> Iterator[None]:
-    """Convert an out-of-memory error, because other processes may take memory after the check."""
+    """Convert an out-of-memory error inside a context. It can occur because other processes use memory after
+    the check."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise UnsupportedError(
-            f"the GPU's memory was exhausted while bundle {name!r} was loaded; lower RFA_MAX_RUNNING or "
+            f"the GPU ran out of memory while bundle {name!r} was loaded; lower RFA_MAX_RUNNING or "
             f"RFA_PROCESSES, {ELSE}"
         ) from None
 

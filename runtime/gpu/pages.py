@@ -1,4 +1,4 @@
-"""Keys and values of attention streams on a device, in pages of one pool.
+"""Keys and values of attention streams on a device, stored in pages of one pool.
 
 A stream acquires all pages that its request may need at its start, so that it never waits for memory later. Pages are
 not cleared, because kernels read only the keys of the owner. Continuations share the full pages before them, which are
@@ -23,7 +23,7 @@ from rfa.runtime.errors import CapacityError
 
 
 class PagePool:
-    """Pages of a model's keys and values.
+    """Pages for the keys and values of a model.
 
     Args:
         shape: L, H, 2D.
@@ -52,7 +52,7 @@ class PagePool:
 
     @property
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values."""
+        """Return the keys and values of the pool."""
         return self.keys, self.values
 
     @property
@@ -64,12 +64,12 @@ class PagePool:
         """Acquire `count` pages with one owner each.
 
         Raises:
-            CapacityError: Fewer pages are free.
+            CapacityError: If fewer pages are free.
         """
         with self._lock:
             if count > len(self._free):
                 raise CapacityError(
-                    "Other requests are using the GPU's memory for attention at the moment.", retry_after_seconds=1
+                    "Other requests currently use the GPU memory for attention; try again later.", retry_after_seconds=1
                 )
             pages = self._free[len(self._free) - count :]
             del self._free[len(self._free) - count :]
@@ -84,7 +84,7 @@ class PagePool:
                 self._owners[page] += 1
 
     def release(self, pages: list[int]) -> None:
-        """Remove an owner from each page. Pages without an owner are free."""
+        """Remove an owner from each page. Pages without owners become free."""
         with self._lock:
             for page in pages:
                 self._owners[page] -= 1
@@ -101,7 +101,7 @@ class PagePool:
 
 
 class PagedContext:
-    """Attention context of one stream.
+    """Context of one stream in attention mode.
 
     Args:
         capacity: Number of tokens for which pages are reserved. It grows when the context has more tokens.
@@ -109,7 +109,7 @@ class PagedContext:
         common: Number of tokens that the stream will have when it is forked.
 
     Raises:
-        CapacityError: There are not enough free pages.
+        CapacityError: If there are not enough free pages.
     """
 
     def __init__(self, pool: PagePool, capacity: int = 1, forks: int = 0, common: int = 0) -> None:
@@ -121,10 +121,10 @@ class PagedContext:
         self._fork_pages = [list(islice(reserved, _own_pages(capacity, common))) for _ in range(forks)]
 
     def fork(self) -> PagedContext:
-        """Return an independent continuation. If copying a page fails, its pages are released.
+        """Create an independent continuation. If copying a page fails, its pages are released.
 
         Raises:
-            CapacityError: Not enough pages were reserved or are free, or there is no memory for the copy.
+            CapacityError: If not enough pages were reserved or are free, or there is no memory for the copy.
         """
         full, filled = self.position // PAGE_KEYS, pages_of(self.position)
         needed = len(self.pages) - full
@@ -148,7 +148,7 @@ class PagedContext:
         """Reserve pages for a number of additional tokens.
 
         Raises:
-            CapacityError: Not enough pages are free.
+            CapacityError: If not enough pages are free.
         """
         missing = pages_of(self.position + tokens) - len(self.pages)
         if missing > 0:
@@ -161,24 +161,24 @@ class PagedContext:
         self.pages, self._fork_pages = [], []
 
     def table(self) -> NDArray[np.int32]:
-        """Return the page numbers as an array. Pages are only ever added."""
+        """Return the page numbers as an array. Pages are only added, never removed."""
         if len(self._table) != len(self.pages):
             self._table = np.array(self.pages, np.int32)
         return self._table
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """Return the pool rows of the keys of these tokens."""
+        """Return the rows of the pool that contain the keys of these tokens."""
         device = self.pool.keys.device
         return places_of(torch.tensor(self.pages, device=device), torch.arange(begin, end, device=device))
 
 
 @contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Convert torch's out-of-memory error to CapacityError, so that the request may be retried."""
+    """Convert an out-of-memory error of torch to a CapacityError, so that the request can be tried again."""
     try:
         yield
     except torch.OutOfMemoryError:
-        raise CapacityError("The GPU's memory is exhausted at the moment.", retry_after_seconds=1) from None
+        raise CapacityError("The GPU currently has no free memory; try again later.", retry_after_seconds=1) from None
 
 
 def pages_of(tokens: int) -> int:
@@ -187,7 +187,7 @@ def pages_of(tokens: int) -> int:
 
 
 def _own_pages(capacity: int, common: int) -> int:
-    """Return the number of pages of a continuation, without the full ones that it shares."""
+    """Return the number of pages of a continuation, not including the full pages that it shares."""
     return pages_of(capacity) - common // PAGE_KEYS
 
 
@@ -209,5 +209,5 @@ class PagedAdvance:
         return self.finite
 
     def commit(self) -> None:
-        """Make the tokens part of the context."""
+        """Add the tokens to the context."""
         self.context.position += self.tokens

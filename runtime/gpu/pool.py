@@ -1,4 +1,4 @@
-"""Slots of many streams on a device, with two rows of device memory per stream.
+"""Memory slots of many streams on a device, with two rows of device memory per stream.
 
 They are followed by rows that pad a batch. Each padding row reads the initial state and writes a separate row.
 """
@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 
 
 class DevicePool(DoubleBufferedPool):
-    """Recurrent contexts on a device.
+    """Pool for the recurrent contexts of streams on a device.
 
     Args:
         means, precisions: State of a new stream, `[L, H, S, 4D]` and `[L, H, S]`.
@@ -41,19 +41,19 @@ class DevicePool(DoubleBufferedPool):
         return (2 * capacity + 1 + padding) * context_bytes
 
     def read(self, slot: PoolSlot) -> dict[str, Array]:
-        """Return copies of a stream's means and precisions."""
+        """Return copies of the means and precisions of a stream."""
         row = int(self.current_rows([slot])[0])
         return {name: part[:, row].cpu().numpy().copy() for name, part in self.slots._asdict().items()}
 
     def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set a stream's means and precisions."""
+        """Set the means and precisions of a stream."""
         row = int(self.current_rows([slot])[0])
         for name, value in values.items():
             part: torch.Tensor = getattr(self.slots, name)
             part[:, row] = torch.tensor(value, device=part.device)
 
     def copy(self, source: PoolSlot, target: PoolSlot) -> None:
-        """Copy a stream's slots to another stream."""
+        """Copy the memory slots of a stream to another stream."""
         self._copy_row(int(self.current_rows([source])[0]), int(self.current_rows([target])[0]))
 
     def _copy_row(self, source: int, target: int) -> None:
@@ -67,7 +67,7 @@ class DevicePool(DoubleBufferedPool):
 
 
 def _rows_of(initial: NDArray[np.float32], count: int, initial_row: int, device: str) -> torch.Tensor:
-    """Return `[L, count, …]`: zeros for the streams, then the initial state."""
+    """Return a tensor `[L, count, …]` with zeros for the streams, followed by the initial state."""
     start = torch.from_numpy(initial.copy()).to(device)
     rows = torch.zeros((start.shape[0], count, *start.shape[1:]), device=device)
     rows[:, initial_row:] = start[:, None]

@@ -1,4 +1,4 @@
-"""Pieces of prompts for one number of tokens and streams, in a CUDA graph with static buffers.
+"""Processing of chunks of prompts, for one number of tokens and streams, in a CUDA graph with static buffers.
 
 A piece has about fifty launches, which take Python milliseconds, usually longer than the device needs. The results are
 keys and values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold
@@ -29,10 +29,10 @@ Runner = TypeVar("Runner")
 
 
 class PromptRunners(Generic[Runner]):
-    """Runners of prompts, for one stream or many, and for powers of two of tokens.
+    """Runners for prompts, for one stream or many, and for powers of two of tokens.
 
     Args:
-        make: Creates a runner for a number of tokens and streams.
+        make: Function that creates a runner for a number of tokens and streams.
         tokens, streams: Maximum numbers of tokens and streams.
     """
 
@@ -45,12 +45,12 @@ class PromptRunners(Generic[Runner]):
         self._runners = {size: make(*size) for size in sizes}
 
     def of(self, ragged: Ragged) -> Runner:
-        """Return the runner for these tokens."""
+        """Return the runner for a number of tokens and streams."""
         return self._runners[self._tokens.padded(len(ragged.tokens)), self._streams.padded(len(ragged.counts))]
 
 
 class PagedPromptRunner:
-    """Pieces of up to `streams` attention streams with at most `tokens` tokens together.
+    """Runner for chunks of up to `streams` attention streams with at most `tokens` tokens in total.
 
     Args:
         ragged: The model, which the kernels must support.
@@ -75,7 +75,7 @@ class PagedPromptRunner:
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, pages: Sequence[NDArray[np.int32]]) -> NDArray[np.bool_]:
-        """Write the keys and values of the tokens. Return whether those of each stream are finite."""
+        """Write the keys and values of the tokens to the pages. Return whether those of each stream are finite."""
         self._set_inputs(ragged, pages)
         self._compute() if self._graph is None else self._graph.replay()
         self._outputs.fetch()
@@ -92,7 +92,7 @@ class PagedPromptRunner:
 
 
 class SlotPromptRunner:
-    """Pieces of up to `streams` recurrent streams with at most `tokens` tokens together.
+    """Runner for chunks of up to `streams` recurrent streams with at most `tokens` tokens in total.
 
     Args:
         pool: Pool with at least `streams` padding rows.
@@ -114,7 +114,7 @@ class SlotPromptRunner:
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, sources: Rows, targets: Rows) -> NDArray[np.bool_]:
-        """Read slots from the rows `sources` of the pool and write the new slots to the rows `targets`.
+        """Read states from the rows `sources` of the pool, and write the new states to the rows `targets`.
 
         Returns:
             Whether the slots of each stream are finite.

@@ -1,4 +1,4 @@
-"""A decode step for one batch size, with static buffers and, on a GPU, one CUDA graph.
+"""Decoding step for one batch size, with static buffers and, on a GPU, one CUDA graph.
 
 A graph reads and writes the same addresses at every replay, so the caller must hold a lock during a step. It includes
 the sampling of the next tokens. There are two graphs, with and without the search for top_k and top_p.
@@ -25,7 +25,8 @@ Array = NDArray[np.float32]
 
 
 class StepResult(NamedTuple):
-    """logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`, and is_finite `[B]` of the new slots."""
+    """Result of a step: logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`, and is_finite `[B]` of the new
+    state."""
 
     logits: Array
     log_precision: Array
@@ -34,7 +35,7 @@ class StepResult(NamedTuple):
 
 
 class StepRunner:
-    """Steps of `size` rows, some of which may be padding.
+    """Runner of steps for `size` rows, some of which may be padding.
 
     Args:
         pool: Pool with at least `size` padding rows.
@@ -73,9 +74,8 @@ class StepRunner:
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Process tokens as `run` does. Return the sampled tokens on the host, and whether the new slots of each row
-        are finite.
-        """
+        """Process tokens in the same way as `run`. Return the sampled tokens on the host, and whether the new state of
+        each row is finite."""
         return self._draw.read(draws, self._advance(tokens, positions, sources, targets, noise, draws))
 
     def _advance(
@@ -93,7 +93,7 @@ class StepRunner:
         return output
 
     def _set_inputs(self, numbers: Rows, noise: Array, draws: Draws) -> None:
-        """Send the inputs of n <= size rows, and padding for the other rows."""
+        """Copy the inputs of n <= size rows to the device, and padding for the other rows."""
         count, arrays = numbers.shape[1], self._inputs.arrays
         arrays["numbers"][:, :count], arrays["numbers"][:, count:] = numbers, self._padding[:, count:]
         arrays["noise"][:count], arrays["noise"][count:] = noise, 0
@@ -112,6 +112,6 @@ class StepRunner:
 
 
 def _padding(pool: DevicePool, size: int) -> Rows:
-    """Return tokens, positions, rows to read and rows to write of padding rows, `[4, size]`."""
+    """Return the tokens, positions, rows to read and rows to write for padding rows, `[4, size]`."""
     nothing = np.zeros(size, dtype=np.int64)
     return np.stack([nothing, nothing, nothing + pool.initial_row, pool.padding_rows[:size]])

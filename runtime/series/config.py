@@ -70,7 +70,7 @@ class SeriesConfig(StrictConfig):
         if self.version not in (1, 2):
             raise ValueError(f"version must be 1 or 2, got {self.version!r}")
         if self.n_slots == 0:
-            raise ValueError("n_slots must be >= 1, because a series is streamed, got 0")
+            raise ValueError("n_slots must be >= 1, because a series is processed as a stream, got 0")
         LanguageModelConfig.__post_init__(self.blocks)
 
     @property

@@ -107,14 +107,12 @@ class SeriesRuntime(FilterRuntime):
         return 0 if self._is_mixed else MAX_BYTES
 
     def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
-        """See `FilterRuntime`."""
         clock = state(CLOCK)
         if clock is None:
             return cost * self.observation_size
         return math.ceil(row_work(clock, np.array([t]), cost, self.observation_size)[0])
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
-        """See `FilterRuntime`."""
         clock = pool.arrays[CLOCK][piece.slot.row]
         work = row_work(clock, piece.times, reply_rows(piece.readout), self.observation_size).cumsum()
         return piece.part(slice(max(1, int(np.searchsorted(work, most, side="right")))))
@@ -133,7 +131,6 @@ class SeriesRuntime(FilterRuntime):
         return self._variant(size, self.covariates)
 
     def with_covariates(self, count: int) -> SeriesRuntime:
-        """See `FilterRuntime`."""
         if count > MOST_COVARIATES:
             message = f"at most {MOST_COVARIATES} columns that are known ahead are supported, not {count}"
             raise InvalidInput(message, param="known", code="too_large")

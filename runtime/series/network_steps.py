@@ -86,7 +86,6 @@ class NetworkSteps:
         }
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """See `FilterSteps`."""
         count = len(batch.slots)
         begins = np.flatnonzero(np.diff(batch.slots, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
         ends = _first_invalid(batch.values, begins, np.append(begins[1:], count))
@@ -174,7 +173,6 @@ class NetworkSteps:
             yield _Borrowed(handles, handle, of_pool.arrays.stored, buffers.tokens)
 
     def disable_compilation(self) -> None:
-        """See `FilterSteps`."""
         kernels = [process_rows, count_cells, *((prepare, finish) if self.device is not None else ())]
         for kernel in kernels:
             disable_compilation(kernel)

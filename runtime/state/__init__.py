@@ -1,1 +1,1 @@
-"""State between requests: keys, sealed tokens and session names."""
+"""State between requests: keys, state tokens and session names."""

@@ -14,7 +14,7 @@ def decode(text: str) -> bytes:
     """Decode canonical base64url.
 
     Raises:
-        ValueError: The text has padding, other characters, white space or nonzero unused bits.
+        ValueError: If the text has padding, other characters, white space or nonzero unused bits.
     """
     # The decoders of the standard library ignore unused bits, so the encoding is compared.
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

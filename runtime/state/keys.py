@@ -1,4 +1,4 @@
-"""Keys that seal states.
+"""Keys with which states are sealed.
 
 A key is the base64 encoding of 32 random bytes (`openssl rand -base64 32`). The first key seals states, and all keys
 open them. To rotate keys without losing states, deploy each of these lists to every replica before the next:
@@ -26,7 +26,7 @@ KEY_ID_BYTES = 8
 # 32 random bytes have 30 distinct values on average; one key in 10^13 has fewer than 18.
 _FEWEST_DISTINCT = 18
 _ID_LABEL = b"rfa state key id v1"
-_ADVICE = "make one with: openssl rand -base64 32"
+_ADVICE = "generate one with: openssl rand -base64 32"
 
 
 def ephemeral_key() -> str:
@@ -35,19 +35,20 @@ def ephemeral_key() -> str:
 
 
 def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
-    """Return the configured keys. The first one seals.
+    """Return the configured keys. The first one seals new states.
 
     Args:
         listed: Keys separated by commas.
-        file: File with one key per line. Exclusive with `listed`.
+        file: File with one key per line. Only one of `listed` and `file` may be set.
 
     Raises:
-        ValueError: A key is invalid, weak or repeated, or both arguments are given. The message does not reveal a key.
-        OSError: The key file cannot be read.
+        ValueError: If a key is invalid, weak or repeated, or both arguments are given. The message does not contain a
+            key.
+        OSError: If the key file cannot be read.
     """
     if listed is not None and file is not None:
         raise ValueError(
-            "state keys: give state_keys or state_keys_file, not both, because only one key can be the first"
+            "state keys: set either state_keys or state_keys_file, not both, because only one key can be the first"
         )
     if file is not None:
         lines = file.read_bytes().decode("utf-8", "replace").splitlines()
@@ -59,25 +60,25 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
     else:
         return ()
     if not texts:
-        raise ValueError(f"{source} has no key; {_ADVICE}")
+        raise ValueError(f"{source} contains no key; {_ADVICE}")
     return tuple(decode_key(text, f"{source}: key {number}") for number, text in enumerate(texts, 1))
 
 
 def decode_key(text: str, name: str) -> bytes:
-    """Return the bytes of a key. `name` identifies the key in messages, which do not reveal it.
+    """Decode a key. `name` identifies it in messages, which do not contain the key.
 
     Raises:
-        ValueError: The text is not the base64 encoding of 32 bytes, or the key is weak.
+        ValueError: If the text is not the base64 encoding of 32 bytes, or the key is weak.
     """
     try:
         # Both alphabets of base64 are accepted.
         key = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"{name} is not base64; {_ADVICE}") from None
+        raise ValueError(f"{name} is not valid base64; {_ADVICE}") from None
     if len(key) != KEY_BYTES:
-        raise ValueError(f"{name} is {len(key)} bytes long, not {KEY_BYTES}; {_ADVICE}")
+        raise ValueError(f"{name} has {len(key)} bytes, but must have {KEY_BYTES}; {_ADVICE}")
     if _is_weak(key):
-        raise ValueError(f"{name} is not random (a pattern, or text); {_ADVICE}")
+        raise ValueError(f"{name} is a pattern or a text instead of random bytes; {_ADVICE}")
     return key
 
 
@@ -88,7 +89,7 @@ def _is_weak(key: bytes) -> bool:
 
 
 class StateKeys:
-    """Master keys by key id. The id is derived from the key, so all replicas use the same id."""
+    """Master keys by their ids. The id of a key is derived from it, so all servers use the same id."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
@@ -96,13 +97,13 @@ class StateKeys:
         self._keys: dict[bytes, bytes] = {}
         for number, key in enumerate(keys, 1):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-                raise ValueError(f"state key {number} is not {KEY_BYTES} bytes")
+                raise ValueError(f"state key {number} does not have {KEY_BYTES} bytes")
             key_id = hashlib.sha256(_ID_LABEL + key).digest()[:KEY_ID_BYTES]
             if key_id in self._keys:
-                raise ValueError(f"state key {number} repeats an earlier one")
+                raise ValueError(f"state key {number} is equal to an earlier one")
             self._keys[key_id] = key
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """Return the key with this id, or None."""
+        """Return the key with this id, or None if there is none."""
         return self._keys.get(key_id)

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1
 
 @dataclass(frozen=True)
 class StateScope:
-    """Scope of a state, which can be opened only within an equal scope.
+    """Scope of a state. The state can be opened only within an equal scope.
 
     Attributes:
         model: SHA-256 digest of the bundle's manifest (`Bundle.digest`).
@@ -36,7 +36,7 @@ class StateScope:
 
 
 def tenant_of_key(api_key: str) -> str:
-    """Return a stable id of an API key for `StateScope.tenant`. It does not reveal the key."""
+    """Return a stable id of an API key for `StateScope.tenant`. The id does not reveal the key."""
     return f"key-{sha256(api_key.encode()).hexdigest()[:_TENANT_DIGITS]}"
 
 
@@ -58,19 +58,19 @@ class SessionName:
         """Parse `session:NAME`, the value of `return_state` that creates a session.
 
         Raises:
-            InvalidInput: The text has another form. `param` names the field.
+            InvalidInput: If the text has another form. `param` names the field.
         """
         reference = SessionReference.parse(text, param=param)
         if reference.step is not None:
             raise InvalidInput(
-                f"{param}: a new session must not have a step; use session:NAME.", param=param, code="session_name"
+                f"{param}: a new session must not contain a step; use session:NAME.", param=param, code="session_name"
             )
         return reference.name
 
 
 @dataclass(frozen=True)
 class SessionReference:
-    """A session that a request continues, and its expected step, or None if any step is accepted."""
+    """A session from which a request continues, and its expected step, or None if any step is accepted."""
 
     name: SessionName
     step: int | None
@@ -85,13 +85,12 @@ class SessionReference:
         """Parse `session:NAME` or `session:NAME@STEP`.
 
         Raises:
-            InvalidInput: The text has another form.
+            InvalidInput: If the text has another form.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:
             raise InvalidInput(
-                f"{param}: a session is named session:NAME or session:NAME@STEP,"
-                " with a NAME of 1 to 64 letters, digits, _ and -.",
+                f"{param}: write session:NAME or session:NAME@STEP, where NAME has 1 to 64 letters, digits, _ and -.",
                 param=param,
                 code="session_name",
             )

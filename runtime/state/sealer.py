@@ -28,29 +28,27 @@ _FORMAT = b"rfa state v1"
 
 
 class SealBroken(Exception):
-    """The bytes were not sealed with these keys and this binding. The reason is for the log, not for clients."""
+    """Raised if bytes were not sealed with these keys and this binding. The reason is for the log, not for clients."""
 
 
 class Sealer:
-    """Seals and opens bytes for one audience."""
+    """Seals (encrypts and authenticates) and opens bytes for one audience."""
 
     def __init__(self, ring: StateKeys, audience: str) -> None:
         self._ring = ring
         self._audience = audience
 
     def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Return the sealed plaintext, which is `OVERHEAD_BYTES` longer. `purpose` separates kinds of data within a
-        scope.
-        """
+        """Seal a plaintext. The result is `OVERHEAD_BYTES` longer. `purpose` separates kinds of data within a scope."""
         key_id, salt = self._ring.sealing_id, secrets.token_bytes(SALT_BYTES)
         subkey, nonce = _derive(self._ring.sealing_key, salt)
         return key_id + salt + AESGCM(subkey).encrypt(nonce, plaintext, self._binding(key_id, scope, purpose))
 
     def open(self, sealed: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Return the plaintext that was sealed for the same scope and purpose.
+        """Open sealed bytes, and return the plaintext. Scope and purpose must be the same as when it was sealed.
 
         Raises:
-            SealBroken: The bytes were altered, or sealed with other keys or for another scope.
+            SealBroken: If the bytes were altered, or sealed with other keys or for another scope.
         """
         if len(sealed) < OVERHEAD_BYTES:
             raise SealBroken("too short")
@@ -66,7 +64,7 @@ class Sealer:
         try:
             return AESGCM(subkey).decrypt(nonce, ciphertext, binding)
         except InvalidTag:
-            raise SealBroken("altered, or sealed for another scope") from None
+            raise SealBroken("it was altered, or sealed for another scope") from None
 
     def _binding(self, key_id: bytes, scope: StateScope, purpose: str) -> bytes:
         """Return the fields of the binding, each after its length, so that the bindings of different scopes differ."""
@@ -76,7 +74,7 @@ class Sealer:
 
 
 def _derive(master: bytes, salt: bytes) -> tuple[bytes, bytes]:
-    """Return the subkey and the nonce of a seal."""
+    """Derive the subkey and the nonce of a seal."""
     hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=salt, info=_FORMAT)
     material = hkdf.derive(master)
     return material[:KEY_BYTES], material[KEY_BYTES:]

@@ -34,7 +34,7 @@ def longest_token(max_bytes: int) -> int:
 
 
 class Tokens:
-    """Issues and opens tokens.
+    """Issue and open state tokens.
 
     Args:
         sealer: Seals with the keys and the audience.
@@ -57,7 +57,7 @@ class Tokens:
         """Return the state of a token that was issued for an equal scope and has not expired.
 
         Raises:
-            InvalidInput: The token is invalid (code `state_invalid`, with a constant message).
+            InvalidInput: If the token is invalid (code `state_invalid`, with a constant message).
         """
         try:
             return self._open(token, scope, max_bytes)
@@ -68,7 +68,7 @@ class Tokens:
     def _open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
         # Check the length first, so that an oversized text is not decoded.
         if len(token) > longest_token(max_bytes):
-            raise SealBroken("longer than any state of this model")
+            raise SealBroken("it is longer than any state of this model")
         if not token.startswith(PREFIX):
             raise SealBroken("unknown version")
         try:
@@ -88,7 +88,7 @@ class Tokens:
     def _check_times(self, issued: int, expires: int) -> None:
         now = self._clock()
         if issued > now + CLOCK_SKEW_SECONDS:
-            raise SealBroken("issued in the future")
+            raise SealBroken("it was issued in the future")
         # Check the age too, so that a shorter `state_seconds` applies to existing tokens.
         if now >= expires or now - issued >= self._seconds:
             raise SealBroken("expired")

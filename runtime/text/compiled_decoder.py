@@ -1,4 +1,4 @@
-"""Recurrent mode of a language model on one CPU core, in compiled code without torch."""
+"""Decoder for the recurrent mode of a language model, in compiled code on one CPU core, without torch."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-call"
@@ -32,7 +32,7 @@ Rows = NDArray[np.int64]
 
 
 class Slots(NamedTuple):
-    """Slots of R streams: means `[R, L, H, S, 4D]`, precisions `[R, L, H, S]`."""
+    """Memory slots of R streams: means `[R, L, H, S, 4D]`, precisions `[R, L, H, S]`."""
 
     means: Array
     precisions: Array
@@ -88,12 +88,12 @@ def _weight(weights: Mapping[str, Array], module: str) -> Array:
 
 
 class CompiledDecoder:
-    """Recurrent mode of a trained model.
+    """Run the recurrent mode of a trained model.
 
     Args:
         weights: Weights of the model by module name.
-        constants: Output of `decoder_constants`. The kernels do not check bounds. The shapes of weights and constants
-            are compared with the configuration when a bundle is opened.
+        constants: Output of `decoder_constants`. The kernels do not check bounds, so the shapes of weights and
+            constants are compared with the configuration when a bundle is opened.
     """
 
     def __init__(self, weights: Mapping[str, Array], constants: Mapping[str, NDArray[Any]]) -> None:
@@ -115,7 +115,7 @@ class CompiledDecoder:
         Args:
             tokens, positions: `[B]`.
             noise: `[B, H, 2D]` scaled standard normal noise for the latent sample, or zeros for the mean.
-            slots: Slots of all streams.
+            slots: Memory slots of all streams.
             sources, targets: `[B]` rows from which slots are read and to which they are written. All rows must differ.
 
         Returns:
@@ -138,7 +138,7 @@ class CompiledDecoder:
         Args:
             tokens: `[N]`.
             position: Position of the first token.
-            slots: Slots of all streams, read from row `source` and written to row `target`.
+            slots: Memory slots of all streams. They are read from row `source` and written to row `target`.
             outputs: Number of last tokens whose outputs are returned.
 
         Returns:
@@ -165,7 +165,7 @@ class CompiledDecoder:
 
 
 class _Run:
-    """Rows of one call, `n_tokens` for each stream, and the work arrays of a layer."""
+    """Work arrays of a layer for the rows of one call, with `n_tokens` rows for each stream."""
 
     def __init__(self, decoder: CompiledDecoder, tokens: Rows, positions: Rows, n_tokens: int) -> None:
         self._decoder, self._n_tokens = decoder, n_tokens
@@ -181,7 +181,7 @@ class _Run:
         self._cos, self._sin = np.cos(wrapped), np.sin(wrapped)
 
     def mix(self, index: int, slots: Slots, sources: Rows, targets: Rows) -> Array:
-        """Update the slots of a layer, read them into `latent`, and return the evidence `[B · N, H]`."""
+        """Update the memory slots of a layer, read them into `latent`, and return the evidence `[B · N, H]`."""
         layer, decoder = self._decoder._layers[index], self._decoder
         normed(self.x, layer.mixer_norm, decoder._eps, self.normed)
         joint = layer.mix_in.times(self.normed)

@@ -1,4 +1,4 @@
-"""A language bundle in compiled code on one CPU core, several times as fast as on ONNX Runtime.
+"""Language model from a bundle, run by compiled code on one CPU core. It is several times as fast as ONNX Runtime.
 
 Recurrent streams run on `compiled_decoder.py`, where the bits of a row do not depend on the batch size. Attention
 streams run on the ONNX graph of the bundle. Packed states have the same bytes as on the other runtimes. Constants that
@@ -24,11 +24,11 @@ __all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", 
 
 
 class HostPool(DoubleBufferedPool):
-    """Recurrent contexts in the memory of this process.
+    """Pool of recurrent contexts in the memory of this process.
 
     Args:
-        means: Shape `[L, H, S, 4D]`.
-        precisions: Shape `[L, H, S]`.
+        means: Initial means of the memory slots, `[L, H, S, 4D]`.
+        precisions: Initial precisions of the memory slots, `[L, H, S]`.
         capacity: Number of slots.
     """
 
@@ -38,30 +38,30 @@ class HostPool(DoubleBufferedPool):
         self.slots = Slots(*(self.arrays[name].reshape(-1, *shape) for name, shape in shapes.items()))
 
     def read(self, slot: PoolSlot) -> dict[str, NDArray[np.float32]]:
-        """Return copies of the means and precisions of a slot."""
+        """Return copies of the means and precisions of a pool slot."""
         row = self.current_rows([slot])[0]
         return {name: part[row].copy() for name, part in self.slots._asdict().items()}
 
     def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set the means and precisions of a slot."""
+        """Set the means and precisions of a pool slot."""
         row = self.current_rows([slot])[0]
         for name, value in values.items():
             getattr(self.slots, name)[row] = value
 
     def copy(self, source: PoolSlot, target: PoolSlot) -> None:
-        """Copy a slot to another slot."""
+        """Copy a pool slot to another one."""
         self.write(target, self.read(source))
 
 
 class CompiledLanguageRuntime(CpuLanguage):
-    """A language bundle in compiled code. Each call uses one thread.
+    """Language model from a bundle, run by compiled code. Each call uses one thread.
 
     Args:
         bundle: Bundle of kind "lm".
         streams: Maximum number of recurrent contexts that exist at the same time.
 
     Raises:
-        ValueError: Compiled code does not support the bundle (`refusal`).
+        ValueError: If compiled code does not support the bundle (`refusal`).
     """
 
     runtime = "compiled"
@@ -70,7 +70,7 @@ class CompiledLanguageRuntime(CpuLanguage):
     def __init__(self, bundle: Bundle, *, streams: int = 64) -> None:
         reason = refusal(bundle)
         if reason is not None:
-            raise ValueError(f"bundle {bundle.name!r} cannot run in compiled code: {reason}")
+            raise ValueError(f"bundle {bundle.name!r} cannot be run by the compiled runtime: {reason}")
         super().__init__(bundle)
         self._decoder = CompiledDecoder(bundle.weights(), bundle.constants() or {})
         self._pool = HostPool(self.initial["means"].shape, self.initial["precisions"].shape, streams)
@@ -79,9 +79,7 @@ class CompiledLanguageRuntime(CpuLanguage):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a piece of a prompt in each of B recurrent streams, and return the outputs of the last tokens as
-        well.
-        """
+        """Process a part of a prompt in each of B recurrent streams, and also return the outputs of the last tokens."""
         found = [self._read(*one, outputs=1) for one in zip(contexts, pieces, strict=True)]
         outputs = [output for output, _ in found if output is not None]
         joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
@@ -135,25 +133,25 @@ def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = N
         runtime: Runtime of this bundle. Default: a new one for one stream.
 
     Raises:
-        BundleError: An output differs by more than the tolerance of its case.
+        BundleError: If an output differs by more than the tolerance of its case.
     """
     chosen = runtime or CompiledLanguageRuntime(bundle, streams=1)
     return reproduce(chosen, bundle, chosen.attention, where="the compiled runtime")
 
 
 def refusal(bundle: Bundle) -> str | None:
-    """Return why compiled code does not support a bundle, or None if it does."""
+    """Return the reason why compiled code does not support a bundle, or None if it does."""
     if (reason := model_refusal(bundle.language)) is not None:
         return reason
     if bundle.constants() is None:
-        return f"it has no {CONSTANTS_FILE}; `rfa export` writes one"
+        return f"it does not contain {CONSTANTS_FILE}; export it again with `rfa export`"
     return None
 
 
 def model_refusal(config: LanguageConfig) -> str | None:
-    """Return why compiled code does not support a model, or None if it does."""
+    """Return the reason why compiled code does not support a model, or None if it does."""
     if not config.has_slots:
-        return "it has no slots, and attention runs on the graph"
+        return "it has no memory slots, so attention needs the ONNX graph"
     if config.window:
         return f"it has window={config.window}, but only window=0 is supported"
     if config.innovation != "key":

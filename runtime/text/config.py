@@ -52,19 +52,19 @@ def in_mode(model: Any, mode: Mode) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StrictConfig:
-    """Frozen dataclass that rejects unknown keys and converts to and from JSON."""
+    """Base class of frozen dataclasses that reject unknown keys and can be converted to and from JSON."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Create a configuration from a JSON object.
 
         Raises:
-            ValueError: A key is missing or unknown. The message names it.
+            ValueError: If a key is missing or unknown. The message names it.
         """
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
-            raise ValueError(f"{cls.__name__} does not have {unknown}; its keys are {sorted(names)}")
+            raise ValueError(f"{cls.__name__} has no key {unknown}; the keys are {sorted(names)}")
         try:
             return cls(**values)
         except TypeError as error:
@@ -78,7 +78,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Check that the value of a field is one of its choices.
 
     Raises:
-        ValueError: It is not. The message names the field and the choices.
+        ValueError: If it is not one of them. The message names the field and the choices.
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {choices}, got {value!r}")
@@ -96,25 +96,26 @@ class LanguageModelConfig(StrictConfig):
         damping, zero_decay_fraction: Fixed decay mu_h = b · max omega_h of the banded frequencies, which is zero for
             the slowest heads. AFA learns its decay from the initial value b · max omega_h in every head.
         kernel: Influence function of RFA.
-        prior: Use of the precision P(lag) in RFA: in the bias and the residual ("lyapunov"), independent of the lag
+        prior: Where RFA uses the precision P(lag): in the bias and the residual ("lyapunov"), independent of the lag
             ("constant"), or in the bias only ("additive").
         noise: "anchor" uses gamma² alone, with sigma = eta = 0.
         rotate_values: Whether values are summed in the rotating frame.
         unit_norm: Whether queries and keys are scaled to unit length.
         temperature: Initial tau, the gain of query and key.
         distance_bias: Bias of softmax attention: none, the slopes of ALiBi, or scores that decay with the lag.
-        n_slots: Number of slots per head. 0 stands for a model without recurrent mode.
-        inner: Number of reweighting passes K of the slots.
-        innovation: Innovation that determines the robust weight of the slots, of the key or of the value.
-        robust_slots: Whether the slots use robust weights. If false, every weight is one, and the slots are Kalman
+        n_slots: Number of memory slots per head. 0 means that the model has no recurrent mode.
+        inner: Number of reweighting passes K of the memory slots.
+        innovation: Innovation from which the robust weight of the memory slots is computed: that of the key or of the
+            value.
+        robust_slots: Whether the memory slots use robust weights. If false, every weight is 1, and the slots are Kalman
             filters whose noise depends on the input.
         window: Number of exact tokens W that are read together with the slots. A token enters the slots when it leaves
             the window.
         learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain so.
         output_gate: Whether a sigmoid of the block's normalised input scales each head before the output projection.
         confidence: Gate that combines RFA's output with the token's own value, given the evidence p: a gate of log p
-            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p. Slots with
-            a gate are trained only; their bundles are refused.
+            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p. Memory
+                slots with a gate can be trained but not exported.
         bias: Whether RFA's projections have biases, which represent a constant drift and measurement bias (RFA C.2).
         horizon: Number of tokens ahead that RFA estimates (RFA C.6).
         mixer_options: Options of a mixer of `benchmarks/papers`, which validates them.
@@ -158,7 +159,7 @@ class LanguageModelConfig(StrictConfig):
         self._check_count("n_slots", 0)
         self._check_count("window", 0)
         if self.head_dim % 2:
-            raise ValueError(f"head_dim must be even (conjugate pairs of frequencies), got {self.head_dim}")
+            raise ValueError(f"head_dim must be even, because frequencies form conjugate pairs, got {self.head_dim}")
         if not 0 <= self.zero_decay_fraction <= 1:
             raise ValueError(f"zero_decay_fraction must be in [0, 1], got {self.zero_decay_fraction}")
         if self.damping < 0:
@@ -199,8 +200,8 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError("damping must be > 0 for the mixer 'afa', because it is the initial value of the decay")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
             raise ValueError(
-                "slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; "
-                "use n_slots 0 for other models"
+                "memory slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; use "
+                "n_slots 0 for other models"
             )
 
     def _check_extensions(self) -> None:
@@ -225,5 +226,5 @@ class LanguageModelConfig(StrictConfig):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Decoding modes. Softmax attention, and RFA without slots, do not have a recurrent mode."""
+        """Decoding modes of the model. Softmax attention, and RFA without memory slots, have no recurrent mode."""
         return ("attention", "recurrent") if self.mixer == "rfa" and self.n_slots else ("attention",)

@@ -24,7 +24,7 @@ _FLOAT = np.dtype("<f4")
 
 @dataclass(frozen=True)
 class ContextFormat:
-    """Packs and unpacks the contexts of a model.
+    """Convert the contexts of a model to bytes and back.
 
     Args:
         shapes: Shapes of the arrays by name: "means", "precisions" and further state in the order of the manifest.
@@ -34,7 +34,7 @@ class ContextFormat:
 
     @property
     def size(self) -> int:
-        """Size of every packed context in bytes."""
+        """Number of bytes of a packed context."""
         return _POSITION.itemsize + _FLOAT.itemsize * sum(map(math.prod, self.shapes.values()))
 
     def pack(self, position: int, state: Mapping[str, NDArray[np.float32]]) -> bytes:
@@ -49,7 +49,7 @@ class ContextFormat:
             The position and the arrays of the state.
 
         Raises:
-            InvalidInput: The bytes are not a context of this shape (code `state_invalid`).
+            InvalidInput: If the bytes are not a context of this shape (code `state_invalid`).
         """
         if len(data) != self.size:
             raise invalid_state()
@@ -72,7 +72,7 @@ def unpack_output(data: bytes, vocabulary: int, latent_shape: tuple[int, int]) -
     """Parse the bytes of `pack_output`.
 
     Raises:
-        InvalidInput: The bytes are not an output of this shape (code `state_invalid`).
+        InvalidInput: If the bytes are not an output of this shape (code `state_invalid`).
     """
     if len(data) != output_bytes(vocabulary, latent_shape):
         raise invalid_state()

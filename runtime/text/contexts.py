@@ -42,14 +42,14 @@ class Advance(Protocol):
     """The update of a context with more tokens. It takes effect when it is committed."""
 
     def is_finite(self) -> bool:
-        """Return whether all its numbers are finite."""
+        """Return whether all numbers of the new state are finite."""
 
     def commit(self) -> None:
         """Update the context."""
 
 
 class SlotContext:
-    """Recurrent context of one stream: a few filter slots per head, stored in a slot of the model's pool."""
+    """Recurrent context of one stream: a few memory slots per head, stored in a slot of the model's pool."""
 
     def __init__(self, pool: StatePool, position: int = 0) -> None:
         self.pool = pool
@@ -67,7 +67,8 @@ class SlotContext:
         self.pool.release(self.slot)
 
     def read(self) -> dict[str, Array]:
-        """Return means `[L, H, S, 4D]`, precisions `[L, H, S]` and, with a window, its ring `[L, W, H, 4D + 2S]`."""
+        """Return the means `[L, H, S, 4D]`, the precisions `[L, H, S]` and, for a model with a window, its ring `[L, W,
+        H, 4D + 2S]`."""
         return self.pool.read(self.slot)
 
     def write(self, state: Mapping[str, Array]) -> None:
@@ -77,25 +78,25 @@ class SlotContext:
 
 @dataclass(frozen=True)
 class SlotAdvance:
-    """New filter slots of a context."""
+    """New memory slots of a context."""
 
     context: SlotContext
     state: dict[str, Array]
     tokens: int
 
     def is_finite(self) -> bool:
-        """Return whether all numbers of the slots are finite."""
+        """Return whether all numbers of the memory slots are finite."""
         return all(bool(np.isfinite(part).all()) for part in self.state.values())
 
     def commit(self) -> None:
-        """Write the slots to the context."""
+        """Write the memory slots to the context."""
         self.context.write(self.state)
         self.context.position += self.tokens
 
 
 @dataclass(frozen=True)
 class BufferedAdvance:
-    """New filter slots in the spare row of a pool slot. They are valid until the next step of the context."""
+    """New memory slots, in the spare row of a pool slot. They are valid until the next step of the context."""
 
     context: SlotContext
     pool: DoubleBufferedPool
@@ -103,7 +104,7 @@ class BufferedAdvance:
     tokens: int
 
     def is_finite(self) -> bool:
-        """Return whether all numbers of the slots are finite."""
+        """Return whether all numbers of the memory slots are finite."""
         return self.finite
 
     def commit(self) -> None:
@@ -150,7 +151,7 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CacheAdvance:
-    """New rows of a cache. `finite` states whether all their numbers are finite."""
+    """New rows for a cache. `finite` states whether all their numbers are finite."""
 
     context: CacheContext
     keys: Array  # [L, H, n, 2D]

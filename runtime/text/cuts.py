@@ -40,7 +40,7 @@ def check_splitting(tokenizer: Mapping[str, Any]) -> None:
         tokenizer: Content of tokenizer.json.
 
     Raises:
-        ValueError: The tokenizer splits or normalises texts in another way.
+        ValueError: If the tokenizer splits or normalises texts in another way.
     """
     split = tokenizer.get("pre_tokenizer") or {}
     added = tokenizer.get("added_tokens") or []

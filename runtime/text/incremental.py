@@ -22,7 +22,7 @@ class Vocabulary:
         tokenizer_json: Content of the bundle's tokenizer.json.
 
     Raises:
-        ValueError: The tokenizer is not byte-level, or does not split texts as GPT-2 does.
+        ValueError: If the tokenizer is not byte-level, or does not split texts as GPT-2 does.
     """
 
     def __init__(self, tokenizer_json: str) -> None:
@@ -78,14 +78,14 @@ class Vocabulary:
 class TextStream:
     """Text of a growing sequence of tokens, cut before the first stop sequence.
 
-    Text that may be the beginning of a stop sequence is held back, as are bytes that do not form a character yet. The
-    released text does not depend on the boundaries of tokens.
+    Text that may be the start of a stop sequence is not released until it is known whether it is one. The same applies
+    to bytes that do not yet form a character. The released text does not depend on the boundaries of tokens.
 
     Args:
-        vocabulary: Provides the bytes of tokens.
+        vocabulary: Vocabulary that provides the bytes of tokens.
         stops: Stop sequences.
         undecoded: Bytes of an incomplete character at the end of an earlier request.
-        tail: Text that an earlier request released although a stop sequence may begin in it.
+        tail: Text that an earlier request released although a stop sequence may start in it.
     """
 
     def __init__(
@@ -101,20 +101,21 @@ class TextStream:
 
     @property
     def undecoded(self) -> bytes:
-        """Bytes at the end that do not form a character yet."""
+        """Bytes at the end of the text that do not yet form a character."""
         return self._decoder.getstate()[0]
 
     @property
     def held(self) -> str:
-        """Text at the end that may be the beginning of a stop sequence."""
+        """Text at the end that may be the start of a stop sequence."""
         return self._held
 
     def push(self, token: int) -> str:
-        """Add a token and return the text that became final, up to a stop sequence if one is complete."""
+        """Add a token, and return the text that became final, up to a stop sequence if one is complete."""
         return self._add(self._decoder.decode(self._vocabulary.bytes_of(token)))
 
     def flush(self) -> str:
-        """End the sequence and return the held text. Bytes that do not form a character are dropped."""
+        """End the sequence, and return the text that was not released yet. Bytes that do not form a character are
+        dropped."""
         return self._give(len(self._held))
 
     def _add(self, text: str) -> str:
@@ -128,13 +129,14 @@ class TextStream:
         return self._give(len(self._held) - self._longest_stop_prefix())
 
     def _give(self, count: int) -> str:
-        """Drop the first `count` held characters and return those that were not released before."""
+        """Drop the first `count` characters of the unreleased text, and return those of them that were not released
+        before."""
         released, self._held = self._held[self._released : count], self._held[count:]
         self._released = max(0, self._released - count)
         return released
 
     def _longest_stop_prefix(self) -> int:
-        """Return the length of the longest suffix of the held text that is a prefix of a stop sequence."""
+        """Return the length of the longest suffix of the unreleased text that is a prefix of a stop sequence."""
         longest = max((len(stop) - 1 for stop in self._stops), default=0)
         for length in range(min(longest, len(self._held)), 0, -1):
             if self._held.endswith(tuple(stop[:length] for stop in self._stops if len(stop) > length)):

@@ -46,7 +46,7 @@ class ExampleRows(NamedTuple):
 
 
 class Language(ABC):
-    """A language bundle on any runtime.
+    """Language model from a bundle, on any runtime.
 
     Args:
         bundle: Bundle of kind "lm".
@@ -61,8 +61,8 @@ class Language(ABC):
         prefill_tokens: Maximum number of prompt tokens, of all prompts together, that are processed at once. It is
             large enough to be efficient and small enough not to stall running streams.
         prefill_rows: Maximum number of prompts that are processed at once.
-        scores_in_one_pass: Whether `logits_of` processes recurrent streams as fast as `prefill` rather than token by
-            token.
+        scores_in_one_pass: Whether `logits_of` processes recurrent streams as fast as `prefill`, rather than one token
+            at a time.
         kernels: Origin of the GPU kernels.
         golden_values: Number of golden output values that were reproduced at loading.
     """
@@ -94,23 +94,24 @@ class Language(ABC):
 
     @property
     def default_mode(self) -> Mode:
-        """Mode of requests that do not name one: recurrent if the bundle supports it."""
+        """Decoding mode of requests that do not name one: recurrent if the bundle supports it."""
         return self.modes[-1]
 
     def start(self, mode: Mode, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Context:
         """Return the context of a stream without tokens.
 
         Args:
-            capacity: Number of tokens for which an attention stream reserves memory. It grows beyond that.
+            capacity: Number of tokens for which an attention stream reserves memory. The memory grows if there are more
+                tokens.
             forks: Number of continuations that will be forked from it.
-            common: Number of tokens that it will have when it is forked.
+            common: Number of tokens that it will contain when it is forked.
 
         Raises:
-            ValueError: The bundle does not have this mode.
-            CapacityError: There is not enough free memory.
+            ValueError: If the bundle does not support this mode.
+            CapacityError: If there is not enough free memory.
         """
         if mode not in self.modes:
-            raise ValueError(f"bundle {self.name!r} decodes in {self.modes}, not in {mode!r}")
+            raise ValueError(f"bundle {self.name!r} supports the modes {self.modes}, got {mode!r}")
         if mode == "attention":
             return self._start_attention(capacity, forks, common)
         context = SlotContext(self.pool)
@@ -118,7 +119,7 @@ class Language(ABC):
         return context
 
     def fits(self, capacity: int, streams: int, common: int) -> bool:
-        """Return whether attention streams of this capacity fit into otherwise empty memory.
+        """Return whether attention streams of this capacity fit into memory that contains no other streams.
 
         Args:
             streams: Number of streams, which continue one stream of `common` tokens.
@@ -136,7 +137,8 @@ class Language(ABC):
     def step(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token in each of B streams of one decoding mode. noise: `[B, H, 2D]`, zeros for the mean."""
+        """Process one token in each of B streams of one decoding mode. `noise` has shape `[B, H, 2D]`, with zeros for
+        the mean."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)
@@ -174,7 +176,8 @@ class Language(ABC):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process tokens in each of B attention streams. Return the outputs of the last tokens. noise: `[B, H, 2D]`."""
+        """Process tokens in each of B attention streams, and return the outputs of the last tokens. `noise` has shape
+        `[B, H, 2D]`."""
 
     @abstractmethod
     def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
@@ -182,13 +185,13 @@ class Language(ABC):
 
     @abstractmethod
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens in each recurrent stream. See `prefill`."""
+        """Process some tokens in each recurrent stream, for `prefill`."""
 
     @abstractmethod
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token in each recurrent stream. See `step`."""
+        """Process one token in each recurrent stream, for `step`."""
 
     def example(self, rows: int) -> ExampleRows:
         """Return fixed example inputs for `agreeing_sizes`, whose rows all differ."""
@@ -207,14 +210,14 @@ class Language(ABC):
     def pack(self, context: Context) -> bytes:
         """Return a recurrent context in the format of `context_format`. Equal contexts give equal bytes."""
         if not isinstance(context, SlotContext):
-            raise TypeError("only a recurrent context can be packed")
+            raise TypeError("only a context of the recurrent mode can be packed")
         return self._format.pack(context.position, context.read())
 
     def unpack(self, data: bytes) -> SlotContext:
-        """Return the context that was packed.
+        """Return the context for the bytes that `pack` returned.
 
         Raises:
-            InvalidInput: The bytes are not a context of this model (code `state_invalid`).
+            InvalidInput: If the bytes are not a context of this model (code `state_invalid`).
         """
         position, state = self._format.unpack(data)
         context = SlotContext(self.pool, position)
@@ -223,7 +226,8 @@ class Language(ABC):
 
 
 class CpuLanguage(Language):
-    """A language bundle on a CPU. Attention streams run on the bundle's graph, and recurrent streams in a subclass."""
+    """Language model from a bundle, on a CPU. Attention streams run on the bundle's graph, and recurrent streams in a
+    subclass."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
@@ -239,7 +243,8 @@ class CpuLanguage(Language):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[CacheAdvance]]:
-        """See `Language`. Streams run one by one, because their caches differ in size."""
+        """Process tokens in each of B attention streams. They are processed one by one, because their caches differ in
+        size."""
         results = [
             self._extend_cache(context, piece, noise[row : row + 1])
             for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
@@ -266,7 +271,7 @@ class CpuLanguage(Language):
 
 
 class LanguageRuntime(CpuLanguage):
-    """A language bundle on ONNX Runtime. Each call uses one thread.
+    """Language model from a bundle, on ONNX Runtime. Each call uses one thread.
 
     Args:
         bundle: Bundle of kind "lm".
@@ -274,7 +279,7 @@ class LanguageRuntime(CpuLanguage):
         max_rows: Maximum number of rows of a step.
 
     Raises:
-        ValueError: Parts of the bundle are inconsistent.
+        ValueError: If parts of the bundle are inconsistent.
     """
 
     runtime = "onnx"

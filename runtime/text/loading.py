@@ -24,13 +24,13 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
 
     Raises:
         UnsupportedError: `choice` is "compiled", which does not support the bundle.
-        BundleError: Golden outputs differ, or constants do not match.
+        BundleError: If golden outputs differ, or constants do not match.
     """
     reason = None if choice == "onnx" else compiled_refusal(bundle)
     if reason is not None and choice == "compiled":
-        raise UnsupportedError(f"RFA_TEXT_RUNTIME=compiled: bundle {bundle.name!r} cannot run on it: {reason}")
+        raise UnsupportedError(f"RFA_TEXT_RUNTIME=compiled does not support bundle {bundle.name!r}: {reason}")
     if reason is not None:
-        logger.info("bundle %r runs on ONNX Runtime, not in compiled code: %s", bundle.name, reason)
+        logger.info("bundle %r uses ONNX Runtime instead of the compiled runtime: %s", bundle.name, reason)
     if reason is not None or choice == "onnx":
         graphs = LanguageRuntime(bundle, streams=streams, max_rows=max_rows)  # keeps the sessions that are checked
         graphs.golden_values = check_golden(bundle)
@@ -43,7 +43,7 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
 
 
 def compiled_refusal(bundle: Bundle) -> str | None:
-    """Return why this process cannot run a bundle in compiled code, or None if it can."""
+    """Return the reason why this process cannot run a bundle in compiled code, or None if it can."""
     try:
         from rfa.runtime.text.compiled_language import refusal
     except RuntimeError as error:  # no writable directory for the kernel cache

@@ -48,7 +48,7 @@ NO_RULES = SamplingRules()
 
 
 class AdjustedLogits:
-    """Rules of one continuation, and the tokens that it has so far.
+    """Changes to the logits of one continuation, which depend on its tokens so far.
 
     Args:
         rules: Rules to apply.
@@ -72,7 +72,7 @@ class AdjustedLogits:
         self._generated += 1
 
     def of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the changed logits `[V]`."""
+        """Return the changed logits, `[V]`."""
         rules, changed = self._rules, logits.copy()
         changed[self._biased] += self._bias
         if self._generated < rules.min_tokens:
@@ -87,5 +87,5 @@ class AdjustedLogits:
 
 
 def rules_bytes(vocabulary: int) -> int:
-    """Return the memory in bytes of a continuation's `AdjustedLogits`, including the changed logits of a step."""
+    """Return the number of bytes that an `AdjustedLogits` needs, including the changed logits."""
     return 16 * vocabulary

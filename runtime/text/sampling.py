@@ -27,10 +27,11 @@ _DRAWS: dict[Draw, int] = {"token": 0, "latent": 1}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Sampling options for the next token of a row, and the requested outputs.
+    """Options for choosing the next token of a row, and the requested outputs.
 
     Args:
-        temperature: > 0, or None for the most probable token, the first of equals.
+        temperature: Temperature greater than 0, or None to choose the most probable token. If several are equally
+            probable, the first one is chosen.
         top_k, top_p, min_p, typical_p: See `filtered_probabilities`.
         uniform: Number in [0, 1) for `draw_index`.
         top: Number of most probable tokens to return.
@@ -68,7 +69,7 @@ class Draws:
 
     @property
     def are_filtered(self) -> bool:
-        """Whether any row is drawn with `top_k` or `top_p`."""
+        """Whether any row uses `top_k` or `top_p`."""
         return any(
             choice.temperature is not None and not (choice.top_k is None and choice.top_p is None)
             for choice in self.choices
@@ -77,17 +78,17 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
-    """Most probable tokens `[n]` of a row, best first and ties by index, with their log probabilities."""
+    """The `n` most probable tokens of a row, best first and ties by index, with their log probabilities."""
 
     tokens: NDArray[np.int64]
     log_probabilities: NDArray[np.float64]
 
 
 class DrawnToken(NamedTuple):
-    """Result of one row of a step.
+    """Chosen token of one row of a step, with its probabilities.
 
     Attributes:
-        token: Chosen token; 0 if the row is not finite.
+        token: The chosen token, or 0 if the row is not finite.
         log_probability: Its log probability under the model, without temperature and filters.
         calibrated: Its log probability at the calibrated temperature.
         is_finite: Whether all numbers of the row's output are finite.

@@ -21,7 +21,7 @@ from rfa.runtime.text.scores_numba import compile_kernels, score_rows
 
 
 class TokenScores(NamedTuple):
-    """Scores of N tokens."""
+    """Scores of N tokens under the model."""
 
     tokens: NDArray[np.int64]  # [N]
     log_probability: NDArray[np.float64]  # [N]
@@ -34,7 +34,7 @@ class TokenScores(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the concatenation of at least one part."""
+        """Return the concatenation of one or more parts."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def is_finite(self) -> bool:
@@ -65,7 +65,7 @@ def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature
 
 
 def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperature: np.float32) -> NDArray[np.float64]:
-    """Return the columns of `score_rows`, `[N, 5]`. The normalisers do not depend on the tokens."""
+    """Return the columns of `score_rows`, with shape `[N, 5]`. The normalisers do not depend on the tokens."""
     compile_kernels()
     out = np.empty((len(logits), 5))
     score_rows(np.ascontiguousarray(logits), tokens, np.float32(temperature), out)
@@ -85,5 +85,5 @@ def _best_tokens(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 
 def score_bytes(top: int) -> int:
-    """Return the memory of the scores of a token in bytes."""
+    """Return the number of bytes that the scores of one token need."""
     return 64 + 32 * top

@@ -1,4 +1,4 @@
-"""Sequences of events as text: whole numbers, one sequence per line."""
+"""Sequences of events as text, with whole numbers separated by spaces and one sequence per line."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator
 
 
 def read_sequences(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[int]]]:
-    """Yield each line number with the sequence of that line. Empty lines are skipped.
+    """Yield the number of each line and the sequence in it. Empty lines are skipped.
 
     Args:
         lines: Lines of the text.
-        name: Name of the text, for messages.
+        name: Name of the text in error messages.
 
     Raises:
-        ValueError: A word is not a whole number of at most nine digits. The message names the line.
+        ValueError: If a word is not a whole number of at most nine digits. The message names the line.
     """
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").replace(";", " ").split()
         wrong = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) <= 9)), None)
         if wrong is not None:
             raise ValueError(
-                f"{name}, line {number}: {wrong[:30]!r} is not an event, which is a whole number of at most nine digits"
+                f"{name}, line {number}: {wrong[:30]!r} is not an event; events are integers with at most nine digits"
             )
         if words:
             yield number, [int(word) for word in words]

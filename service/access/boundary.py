@@ -1,4 +1,4 @@
-"""The outermost middleware. It adds request ids and common headers, and counts and logs each request once.
+"""The outermost middleware, which adds request ids and common headers, and counts and logs each request once.
 
 It also turns unexpected exceptions into error responses. Otherwise the server would close the connection together with
 its other requests.
@@ -36,7 +36,7 @@ HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"
 
 
 class Boundary(Middleware):
-    """Middleware for HTTP and WebSocket that contains the rest of the application."""
+    """Middleware for HTTP and WebSocket that encloses the rest of the application."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None = None) -> None:
         super().__init__(app)
@@ -51,9 +51,9 @@ class Boundary(Middleware):
         try:
             await self._app(scope, counted.receive, counted.send)
         except (ClientGone, ClientDisconnect, WebSocketDisconnect):
-            logger.debug("the client has disconnected")
+            logger.debug("the client disconnected")
         except Exception as error:
-            logger.exception("unexpected failure of a request")
+            logger.exception("a request failed unexpectedly")
             await counted.fail(error)
         finally:
             self._finish(scope, counted.record)
@@ -71,7 +71,7 @@ class Boundary(Middleware):
 
 
 class _CountedMessages:
-    """`receive` and `send` of one request. They count its messages."""
+    """Wrapper of `receive` and `send` for one request, which counts its messages."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -128,7 +128,7 @@ class _CountedMessages:
         """Send an error response, or a final frame on an open WebSocket.
 
         Raises:
-            Exception: `error`, if a response has begun. The server then closes the connection.
+            Exception: `error`, if a response has already started. The server then closes the connection.
         """
         service_error = as_service_error(error)
         if self.record.status is None:
@@ -157,7 +157,7 @@ class _CountedMessages:
 
 
 class _CountedFrames:
-    """`Frames` that count the frames."""
+    """Wrapper of `Frames` that counts the frames."""
 
     def __init__(self, frames: Frames, record: Record) -> None:
         self._frames = frames
@@ -182,7 +182,7 @@ class _CountedFrames:
 
 
 def _route_of(scope: Scope) -> str:
-    """Return the template of a known route, else "other", because clients must not be able to add label values."""
+    """Return the template of a known route, or "other", because clients must not be able to create label values."""
     if (route := scope.get("route")) is not None:
         return str(route.path)
     # Starlette's own routes in a FastAPI router set only this. Without parameters the path is the template.
@@ -190,7 +190,7 @@ def _route_of(scope: Scope) -> str:
 
 
 def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return the request id of the client if there is exactly one and it is valid, else a new one."""
+    """Return the request id sent by the client if there is exactly one and it is valid; otherwise, return a new one."""
     values = [value for name, value in headers if name == b"x-request-id"]
     if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
         return values[0].decode("ascii")

@@ -43,7 +43,7 @@ def is_open(method: str, path: str) -> bool:
 class Guard(Middleware):
     """Middleware that rejects requests without a valid key, and sets `scope["state"]["tenant"]`.
 
-    The tenant is a stable id of the key, or "" without keys and on open paths.
+    The tenant is a stable id of the key. It is "" if there are no keys, and on open paths.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
@@ -69,7 +69,8 @@ class Guard(Middleware):
 
 
 def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return every key in the headers. Other authentication schemes are ignored, because they may be for a proxy."""
+    """Return every key in the headers. Headers with other authentication schemes are ignored, because they may be for a
+    proxy."""
     keys = []
     for name, value in headers:
         if name == b"x-api-key":
@@ -82,7 +83,7 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
-    """Return every key in the subprotocols of a handshake. An invalid key becomes b""."""
+    """Return every key in the subprotocols of a handshake. An invalid key is returned as b""."""
     offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
     return [_key(text) for text in offered]
 
@@ -96,7 +97,7 @@ def _key(text: str) -> bytes:
 
 
 def _remove_keys(scope: Scope) -> None:
-    """Remove keys from the scope, so that the application cannot send or log them."""
+    """Remove the keys from the scope, so that the application cannot send or log them."""
     scope["subprotocols"] = [name for name in scope.get("subprotocols", ()) if not name.startswith(KEY_PROTOCOL)]
     others = [(name, value) for name, value in scope["headers"] if name != PROTOCOL_HEADER]
     if scope["subprotocols"]:

@@ -1,4 +1,4 @@
-"""API keys: reading, checking and comparing them.
+"""Read, check and compare API keys.
 
 A key may be followed by quotas of its own, which override the settings. `off` means no limit:
 
@@ -22,13 +22,13 @@ SHORTEST_KEY = 16
 
 
 class ApiKeys:
-    """The keys of a server, stored as digests.
+    """API keys of a server, stored as digests.
 
     Args:
         keys: keys, each followed by its quotas, if any.
 
     Attributes:
-        quotas: quotas of each key by tenant. None means no limit.
+        quotas: quotas of each key, by tenant. None means no limit.
 
     Raises:
         ConfigurationError: If a key is too short, repeated or cannot be sent in a header, or if a quota is invalid. The
@@ -44,7 +44,7 @@ class ApiKeys:
             _check(key, number)
             digest = sha256(key.encode()).digest()
             if digest in self._tenants:
-                raise ConfigurationError(f"API key {number} is a duplicate; every client needs its own key")
+                raise ConfigurationError(f"API key {number} is a duplicate; each client must have its own key")
             tenant = tenant_of_key(key)
             self._tenants[digest] = tenant
             self.quotas[tenant] = quotas
@@ -53,7 +53,7 @@ class ApiKeys:
         return len(self._tenants)
 
     def tenant_of(self, presented: bytes) -> str | None:
-        """Return the stable id of a key, or None for an unknown key. The comparison takes constant time."""
+        """Return the stable id of an API key, or None if the key is unknown. The comparison takes constant time."""
         digest = sha256(presented).digest()
         found = None
         for valid_name, tenant in self._tenants.items():
@@ -63,10 +63,10 @@ class ApiKeys:
 
 
 def load_keys(settings: Settings) -> ApiKeys:
-    """Return the keys of both settings.
+    """Return the API keys in both settings.
 
     Raises:
-        ConfigurationError: See `ApiKeys`. Also raised if a setting is set but has no key.
+        ConfigurationError: See `ApiKeys`. Also raised if a setting is set but contains no key.
     """
     keys: list[str] = []
     if settings.security.api_keys is not None:
@@ -77,7 +77,7 @@ def load_keys(settings: Settings) -> ApiKeys:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Refuse to serve other machines without an API key.
+    """Raise an error if other machines could reach the server without an API key.
 
     Raises:
         ConfigurationError: If the server would be exposed, or a key is invalid. The message says what to do.
@@ -92,7 +92,8 @@ def check_exposure(settings: Settings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`. Names other than localhost may resolve to any address."""
+    """Return whether only this machine can reach `host`. Names other than localhost may resolve to any address, so they
+    count as reachable."""
     if host.lower() == "localhost":
         return True
     try:
@@ -104,12 +105,12 @@ def is_loopback(host: str) -> bool:
 def _check(key: str, number: int) -> None:
     if not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(
-            f"API key {number} must be printable ASCII without spaces, because it is sent in a header"
+            f"API key {number} must be printable ASCII without spaces, because it is sent in an HTTP header"
         )
     if len(key) < SHORTEST_KEY:
         raise ConfigurationError(
-            f"API key {number} has {len(key)} characters but needs at least {SHORTEST_KEY}; make one with `openssl "
-            "rand -hex 32`"
+            f"API key {number} has {len(key)} characters, but it must have at least {SHORTEST_KEY}; generate one with "
+            "`openssl rand -hex 32`"
         )
 
 
@@ -124,7 +125,7 @@ def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float |
                 + ", ".join(get_args(QuotaName))
             )
         if valid_name in quotas:
-            raise ConfigurationError(f"API key {number}: {valid_name} is given twice")
+            raise ConfigurationError(f"API key {number}: {valid_name} is set twice; remove one of them")
         quotas[valid_name] = None if value == "off" else _limit(value, f"API key {number}: {valid_name}")
     return quotas
 
@@ -142,7 +143,7 @@ def _limit(text: str, subject: str) -> float:
 def _non_empty(parts: Iterable[str], setting: str) -> list[str]:
     keys = [key for part in parts if (key := part.strip())]
     if not keys:
-        raise ConfigurationError(f"{setting} is set but has no key; unset it to serve without keys")
+        raise ConfigurationError(f"{setting} is set but contains no key; add a key, or unset it to serve without keys")
     return keys
 
 
@@ -151,5 +152,5 @@ def _lines(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigurationError(f"api_keys_file {str(path)!r} cannot be read: {reason}") from None
+        raise ConfigurationError(f"the file {str(path)!r} in api_keys_file cannot be read: {reason}") from None
     return [line for line in lines if not line.lstrip().startswith("#")]

@@ -1,8 +1,8 @@
-"""Logging with one line per record, as text or JSON. A thread writes the lines, and they never contain request
-contents.
+"""Logging with one line per record, as text or JSON. A thread writes the lines. They never contain the content of
+requests.
 
-Records may have fields, as in `logger.info("request", extra={"fields": {...}})`. Exceptions are logged with traceback
-and type, but without their message, which may quote a value such as a prompt.
+Records may contain fields, as in `logger.info("request", extra={"fields": {...}})`. Exceptions are logged with
+traceback and type, but without their message, which may quote a value such as a prompt.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send all log records of this process to stderr, in the format of the settings. Start uvicorn with
-    `log_config=None`.
-    """
+    """Write all log records of this process to stderr, in the format of the settings. Start uvicorn with
+    `log_config=None`."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
@@ -49,14 +48,14 @@ def configure_logging(settings: Settings) -> None:
 
 
 def log_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a record, beginning with the request id."""
+    """Return the fields of a record. The request id comes first."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     own = getattr(record, "request_id", "")
     return {"id": own, **fields} if own else dict(fields)
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return a traceback without messages. Causes come first."""
+    """Return a traceback without exception messages. Causes come first."""
     text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, BaseExceptionGroup):
         text = "\ntogether with\n".join([text, *(traceback_text(part) for part in error.exceptions)])
@@ -65,7 +64,8 @@ def traceback_text(error: BaseException) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats `TIME LEVEL LOGGER: MESSAGE name=value …` on one line, followed by a traceback if there is one."""
+    """Formatter that writes `TIME LEVEL LOGGER: MESSAGE name=value …` on one line, followed by a traceback if there is
+    one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_text_value(value)}" for name, value in log_fields(record).items())
@@ -76,7 +76,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """Formats one JSON object per line with time, level, logger, message, the fields and the exception."""
+    """Formatter that writes one JSON object per line with time, level, logger, message, fields and exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -96,7 +96,8 @@ class JSONFormatter(logging.Formatter):
 
 
 class BackgroundHandler(logging.Handler):
-    """Formats and writes records in a thread, so that a blocked reader of the log does not block the event loop.
+    """Handler that formats and writes records in a thread, so that a blocked reader of the log does not block the event
+    loop.
 
     Up to `LONGEST_BACKLOG` records are queued. Further records are dropped and counted.
     """
@@ -115,12 +116,13 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def _start_again(self) -> None:
-        """Restart in a forked child, which does not have the thread and whose queue may be locked."""
+        """Restart the handler in a forked child process, which does not have the thread, and whose queue may be
+        locked."""
         if not self._is_closed.is_set():
             self._start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record. This neither blocks nor raises."""
+        """Add a record to the queue. This neither blocks nor raises."""
         if self._queue.qsize() >= LONGEST_BACKLOG:
             self._dropped += 1
             return
@@ -128,7 +130,7 @@ class BackgroundHandler(logging.Handler):
         self._queue.put(record)
 
     def close(self) -> None:
-        """Write queued records, for at most `CLOSE_SECONDS`."""
+        """Write the records in the queue, for at most `CLOSE_SECONDS`."""
         if not self._is_closed.is_set():
             self._is_closed.set()
             self._queue.put(None)
@@ -154,14 +156,18 @@ class BackgroundHandler(logging.Handler):
             text = self.format(record)
         except Exception as error:
             text = self.format(
-                _own_record("a log record of %s cannot be formatted: %s", record.name, type(error).__name__)
+                _own_record("a log record of %s could not be formatted: %s", record.name, type(error).__name__)
             )
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
     def _drops(self) -> bytes:
         dropped, self._dropped = self._dropped, 0
         return (
-            self._line(_own_record("%d log records were dropped, because the log was not read", dropped))
+            self._line(
+                _own_record(
+                    "%d log records were dropped, because they were produced faster than they could be written", dropped
+                )
+            )
             if dropped
             else b""
         )
@@ -172,9 +178,8 @@ def _own_record(message: str, *values: object) -> logging.LogRecord:
 
 
 def _write_stderr(data: bytes) -> None:
-    """Write without Python's buffer, because a blocked writer would hold the buffer's lock at exit. Errors are
-    ignored.
-    """
+    """Write to stderr without Python's buffer, because a blocked write would hold the lock of the buffer at exit.
+    Errors are ignored."""
     while data:
         try:
             data = data[os.write(STDERR, data) :]

@@ -1,4 +1,4 @@
-"""Base class of the middleware, and error responses for requests that have no response yet."""
+"""Base class of the middleware, and error responses for requests without a response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICY_VIOLATION: Final = 1008
 
 
 class Middleware:
-    """ASGI middleware for HTTP and WebSocket. Other scopes pass through."""
+    """ASGI middleware for HTTP and WebSocket. Other scopes are passed on unchanged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -37,7 +37,7 @@ def error_response(error: ServiceError) -> Response:
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the error response. For a handshake, servers that cannot send it answer 403."""
+    """Send an error response. For a WebSocket handshake, servers that do not support error responses send 403."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
@@ -45,7 +45,7 @@ async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send
 
 
 async def refuse_early(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the error response before the application has received anything. See `refuse`."""
+    """Send an error response before the application has received anything. See `refuse`."""
     if scope["type"] == "websocket":
         await receive()  # websocket.connect
     await refuse(error, scope, receive, send)

@@ -1,4 +1,4 @@
-"""Checks of the Host and Origin headers, which protect against other web pages.
+"""Checks of the Host and Origin headers, which protect against requests from other web pages.
 
 Without API keys, every program of a user can reach a server on the same machine, and browsers run the code of any page.
 Pages cannot forge these two headers.
@@ -58,7 +58,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Authority(NamedTuple):
-    """Host and port of RFC 3986. The host is normalised. The port is None if not given."""
+    """Host and port as in RFC 3986. The host is normalised, and the port is None if it is not given."""
 
     host: str
     port: int | None
@@ -66,7 +66,7 @@ class Authority(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Scheme and authority of a page. The port is None if it is the default port of the scheme."""
+    """Scheme, host and port of a page. The port is None if it is the default port of the scheme."""
 
     scheme: str
     authority: Authority
@@ -91,9 +91,8 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
     def is_same(self, server: Authority) -> bool:
-        """Return whether this is the origin of a server with that authority. The schemes may differ, because a proxy
-        may change the scheme.
-        """
+        """Return whether this is the origin of a server with the given authority. The schemes may differ, because a
+        proxy may change them."""
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port
@@ -106,7 +105,7 @@ def parse_authority(text: str) -> Authority:
     ignored.
 
     Raises:
-        ValueError: If the text has any other form, for example if it is empty or has a user name.
+        ValueError: If the text has any other form, for example if it is empty or contains a user name.
     """
     found = _AUTHORITY.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
@@ -127,7 +126,7 @@ def parse_authority(text: str) -> Authority:
 
 
 class OriginPolicy:
-    """The allowed hosts and origins.
+    """Hosts and origins that the server accepts.
 
     Args:
         settings: provides `host`, `allowed_hosts` and `allowed_origins`.
@@ -151,7 +150,7 @@ class OriginPolicy:
         return bool(self._origins)
 
     def check_host(self, headers: Headers) -> Authority | None:
-        """Return the authority in the Host header, or None without this header.
+        """Return the host and port in the Host header, or None if there is no such header.
 
         Raises:
             MalformedRequest: If the header is not a host, or there are several.
@@ -167,11 +166,13 @@ class OriginPolicy:
             message = "The Host header must be a single name or address, with or without a port."
             raise MalformedRequest(message, code="malformed_host") from None
         if not (authority.is_address or self._takes_any_name or authority.host in self._names):
-            raise MisdirectedRequest("This server does not serve this host name; RFA_ALLOWED_HOSTS lists its names.")
+            raise MisdirectedRequest(
+                "This server does not accept this host name; RFA_ALLOWED_HOSTS lists the accepted names."
+            )
         return authority
 
     def allowed_origin(self, headers: Headers) -> Origin | None:
-        """Return the origin of a request if it is one of `allowed_origins`."""
+        """Return the origin of a request if `allowed_origins` contains it, and None otherwise."""
         if not self._origins:
             return None
         try:
@@ -182,7 +183,7 @@ class OriginPolicy:
         return origin if origin in self._origins else None
 
     def check_origin(self, headers: Headers, server: Authority | None) -> None:
-        """Reject requests from other origins.
+        """Raise an error for requests from other origins.
 
         Raises:
             Forbidden: If the origin is not allowed.
@@ -197,7 +198,7 @@ class OriginPolicy:
 
 
 class OriginGuard(Middleware):
-    """Middleware that enforces the policy, and adds CORS headers for allowed origins."""
+    """Middleware that applies the policy, and adds CORS headers for allowed origins."""
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy) -> None:
         super().__init__(app)
@@ -222,12 +223,12 @@ class OriginGuard(Middleware):
 
 
 def _values(headers: Headers, header: bytes) -> list[bytes]:
-    """Return every value of a header, without surrounding whitespace (RFC 9110, 5.5)."""
+    """Return all values of a header, without surrounding whitespace (RFC 9110, 5.5)."""
     return [value.strip(OPTIONAL_WHITESPACE) for name, value in headers if name == header]
 
 
 def _are_same_origin(origins: Sequence[bytes], server: Authority | None) -> bool:
-    """Return whether these Origin headers are absent or name the server itself."""
+    """Return whether these Origin headers are absent or name this server."""
     if not origins:
         return True
     try:
@@ -260,7 +261,7 @@ def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
 
 
 def _own_name(host: str) -> Iterable[str]:
-    """Return the name in `host`, if it is not an address."""
+    """Return the host in the settings if it is a name, and not an address."""
     try:
         authority = parse_authority(host)
     except ValueError:
@@ -272,9 +273,11 @@ def _listed_name(text: str) -> str:
     try:
         authority = parse_authority(text)
     except ValueError:
-        raise ConfigurationError(f"allowed_hosts: {text!r} is not a host name") from None
+        raise ConfigurationError(f"allowed_hosts: {text!r} is not a valid host name") from None
     if authority.port is not None:
-        raise ConfigurationError(f"allowed_hosts: {text!r} must not have a port, because it applies to every port")
+        raise ConfigurationError(
+            f"allowed_hosts: {text!r} must not contain a port, because a host name applies to all ports"
+        )
     return authority.host
 
 
@@ -282,5 +285,5 @@ def _listed_origin(text: str) -> Origin:
     try:
         return Origin.parse(text)
     except ValueError:
-        message = f"allowed_origins: {text!r} is not an origin, such as https://app.example.org"
+        message = f"allowed_origins: {text!r} is not an origin; write it like https://app.example.org"
         raise ConfigurationError(message) from None

@@ -1,4 +1,4 @@
-"""Quotas for clients, per API key, and for live streams.
+"""Quotas for clients and for live streams.
 
 A client is a key or, on a server without keys, the address of its connection (for IPv6 the 64-bit network, which
 usually belongs to one machine).
@@ -47,7 +47,7 @@ Clock = Callable[[], float]
 
 
 class Bucket:
-    """A token bucket that fills at `rate` per second, up to `BURST_SECONDS`. A negative level is a debt."""
+    """Token bucket that fills at `rate` per second, up to `BURST_SECONDS`. A negative level is a debt."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self.rate = rate
@@ -57,25 +57,26 @@ class Bucket:
         self._time = clock()
 
     def seconds_until(self, amount: float) -> float:
-        """Return the seconds until the bucket has this amount, or is full if the bucket is smaller."""
+        """Return the seconds until the bucket contains this amount. If the bucket is smaller, return the seconds until
+        it is full."""
         now = self._clock()
         self._level = min(self._size, self._level + (now - self._time) * self.rate)
         self._time = now
         return max(0.0, (min(amount, self._size) - self._level) / self.rate)
 
     def take(self, amount: float) -> None:
-        """Take an amount, even beyond the level. A negative amount is a refund."""
+        """Take an amount from the bucket, even beyond its level. A negative amount is a refund."""
         self._level -= amount
 
 
 class Client:
-    """The quotas of one client.
+    """Quotas of one client.
 
     Args:
-        name: tenant of the key, or the address.
-        quotas: the limits. A missing quota is unlimited.
+        name: tenant of the API key, or the address.
+        quotas: limits by name. A quota that is missing is unlimited.
         streams: number of live streams by client.
-        count_refusal: called with the name of the quota for each rejection.
+        count_refusal: function that is called with the name of the quota for each rejection.
     """
 
     def __init__(
@@ -94,24 +95,25 @@ class Client:
         self._active = 0
 
     def afford(self, rate: Rate, amount: int) -> None:
-        """Reject an amount that exceeds the quota.
+        """Raise an error if an amount exceeds the quota.
 
         Raises:
-            Overloaded: If the quota is exhausted. The error has the time to wait.
+            Overloaded: If the quota is exhausted. The error contains the time to wait.
         """
         if (bucket := self._buckets.get(rate)) is None:
             return
         if seconds := bucket.seconds_until(amount):
-            message = f"This key has exhausted its quota of {bucket.rate:g} {rate} per second."
+            message = f"This API key has used up its quota of {bucket.rate:g} {rate} per second; try again later."
             raise self._refusal(rate, message, seconds)
 
     def spend(self, rate: Rate, amount: int) -> None:
-        """Use an amount. A negative amount is a refund."""
+        """Use an amount of a quota. A negative amount is a refund."""
         if (bucket := self._buckets.get(rate)) is not None:
             bucket.take(amount)
 
     def pacer(self) -> Callable[[int], float] | None:
-        """Return a function that counts observations and returns the seconds to wait, or None without such a quota."""
+        """Return a function that counts observations and returns the seconds to wait. Return None if there is no such
+        quota."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
@@ -133,7 +135,11 @@ class Client:
         """
         limit = self._quotas.get("concurrent", math.inf)
         if counts and self._active >= limit:
-            raise self._refusal("concurrent", f"This key has {limit:g} active requests, which is its limit.", 1)
+            raise self._refusal(
+                "concurrent",
+                f"This API key already has {limit:g} active requests, which is its limit; try again later.",
+                1,
+            )
         self.afford("requests", 1)
         self.spend("requests", 1)
         self._active += counts
@@ -151,7 +157,9 @@ class Client:
         """
         limit = self._quotas.get("streams", math.inf)
         if self._streams[self._name] >= limit:
-            raise self._refusal("streams", f"This client has {limit:g} live streams, which is its limit.", 1)
+            raise self._refusal(
+                "streams", f"This client already has {limit:g} live streams, which is its limit; close one first.", 1
+            )
         self._streams[self._name] += 1
         try:
             yield
@@ -166,7 +174,7 @@ class Client:
 
 
 class Clients:
-    """All clients: one per API key or, without keys, one per address with live streams."""
+    """All clients: one per API key or, if there are no keys, one per address with live streams."""
 
     def __init__(
         self,
@@ -183,14 +191,14 @@ class Clients:
         self._keyed = {tenant: self._make(tenant, _quotas(settings, own)) for tenant, own in keys.quotas.items()}
 
     def client_for(self, scope: Scope) -> Client:
-        """Return the client of a request. On a path that requires no key, it has no quotas."""
+        """Return the client of a request. If the path requires no key, the client has no quotas."""
         if self._keyed:
             return self._keyed.get(scope.get("state", {}).get("tenant", "")) or self._make("", {})
         return self._make(_network(scope), self._address_quotas)  # type: ignore[arg-type]
 
 
 class QuotaGuard(Middleware):
-    """Middleware that enforces quotas. It runs after the check of keys."""
+    """Middleware that enforces quotas. It runs after the check of API keys."""
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
         super().__init__(app)
@@ -221,7 +229,7 @@ def client_of(connection: HTTPConnection) -> Client:
 
 @contextmanager
 def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
-    """Reserve tokens for the jobs that the block adds to the list. Unused tokens are refunded.
+    """Reserve tokens for the jobs that are added to the list inside a context. Unused tokens are refunded.
 
     Raises:
         Overloaded: If the tokens exceed the quota.
@@ -237,7 +245,7 @@ def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[Gen
 
 
 def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[QuotaName, float]:
-    """Return the quotas of a key. The settings apply where the key has none."""
+    """Return the quotas of a key. The settings are used for quotas that the key does not define."""
     general: dict[QuotaName, float | None] = {
         name: getattr(settings.limits, f"quota_{name}") for name in get_args(QuotaName)
     }

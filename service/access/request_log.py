@@ -1,4 +1,5 @@
-"""The log line of a request or WebSocket connection. It has numbers and names, and never contents."""
+"""The log line of a request or WebSocket connection. It contains numbers and names, but never the content of
+requests."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """Data about one request. The boundary sets the first fields, and the routes set the fields from `model` on.
+    """Data about one request for the log. The boundary sets the first fields, and the routes set the fields from
+    `model` on.
 
     Attributes:
         client: address and port of the client.
@@ -51,17 +53,17 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the request began."""
+        """Seconds since the request started."""
         return time.perf_counter() - self.started
 
     def generated(self, *, input_tokens: int, output_tokens: int, finish_reasons: Sequence[str]) -> None:
-        """Record a finished generation."""
+        """Record the results of a completed generation."""
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.finish_reasons = tuple(finish_reasons)
 
     def filtered(self, model: str, observations: int) -> None:
-        """Add observations of a filter."""
+        """Add to the number of filtered observations."""
         self.model = model
         self.observations = (self.observations or 0) + observations
 
@@ -70,7 +72,7 @@ def log_request(record: Record, path: str | None = None) -> None:
     """Write the access log line of a finished request.
 
     Args:
-        path: set only for requests without a route.
+        path: path of the request, set only for requests without a route.
     """
     if not access_logger.isEnabledFor(logging.INFO):
         return
@@ -100,11 +102,11 @@ def log_request(record: Record, path: str | None = None) -> None:
 
 
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that have a value."""
+    """Return the fields whose value is not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """Return the record of a request or WebSocket, or an unused record if the application has no boundary."""
+    """Return the record of a request or WebSocket. If the application has no boundary, return an unused record."""
     record = connection.scope.get("state", {}).get("record")
     return record if isinstance(record, Record) else Record(id="", method=connection.scope.get("method", "other"))

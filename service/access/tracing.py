@@ -1,4 +1,5 @@
-"""OpenTelemetry tracing. Each request is one server span, a child of the span in its W3C `traceparent` header.
+"""OpenTelemetry tracing. Each request creates one server span, which is a child of the span in its W3C `traceparent`
+header.
 
 Attributes follow the semantic conventions for HTTP and generative AI. They are numbers and names, not contents. The
 OTEL_* variables configure exporter and sampling. Without `RFA_TRACING`, OpenTelemetry is not imported.
@@ -38,12 +39,14 @@ def open_tracing(settings: Settings) -> Tracing | None:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError:
-        raise ConfigurationError("tracing needs optional packages; pip install 'rfa-server[tracing]'") from None
+        raise ConfigurationError(
+            "tracing needs optional packages; install them with pip install 'rfa-server[tracing]'"
+        ) from None
     return Tracing(OTLPSpanExporter)
 
 
 class Tracing:
-    """Spans of one application, between `start` and `stop`. No global provider is set."""
+    """Spans of one application, between `start` and `stop`. No global tracer provider is set."""
 
     def __init__(self, make_exporter: Callable[[], SpanExporter]) -> None:
         from opentelemetry.trace import SpanKind, StatusCode
@@ -57,7 +60,7 @@ class Tracing:
         self._processor: Any = None
 
     def start(self) -> None:
-        """Start recording. A thread exports spans in batches."""
+        """Start recording spans. A thread exports them in batches."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -95,7 +98,7 @@ class Tracing:
         return span
 
     def end(self, span: Span, scope: Scope, record: Record) -> None:
-        """End the span and set the attributes of the request."""
+        """End the span of a request, and set its attributes."""
         if span.is_recording():
             if record.route != "other":
                 span.update_name(f"{record.method} {record.route}")
@@ -111,7 +114,7 @@ class Tracing:
 
 
 def _failure(record: Record) -> str | None:
-    """Return the server error of a request, if any. Rejections are errors of the client."""
+    """Return the error of a request if the server caused it. Rejections are errors of the client."""
     if record.close_code == WEBSOCKET_INTERNAL_ERROR:
         return str(WEBSOCKET_INTERNAL_ERROR)
     return str(record.status) if record.status is not None and record.status >= 500 else None

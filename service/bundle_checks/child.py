@@ -1,4 +1,4 @@
-"""The subprocess that checks bundles: `python -m rfa.service.bundle_checks.child REQUEST`.
+"""Subprocess that checks bundles: `python -m rfa.service.bundle_checks.child REQUEST`.
 
 It imports everything before it sets its limits, and reads the bundles after that. It prints JSON lines: one when it is
 ready, and one for each bundle. It runs the graphs. The server processes check the compiled code against the golden
@@ -25,7 +25,7 @@ OPEN_FILES = 32
 
 
 def main() -> None:
-    """Check the bundles of the request, up to the first one that is rejected."""
+    """Check the bundles in the request, up to the first one that is rejected."""
     request: dict[str, Any] = json.loads(sys.argv[1])
     answers = _private_output()
     keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
@@ -46,7 +46,7 @@ def _check(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[s
         bundle = open_bundle(path, keys)
         count = _reproduce_golden(bundle)
     except MemoryError:
-        return {"refused": f"needs more than {memory_bytes >> 20} MiB"}
+        return {"refused": f"it needs more than {memory_bytes >> 20} MiB"}
     except Exception as error:
         reason = str(error) if isinstance(error, BundleError) else f"{type(error).__name__}: {error}"
         return {"refused": reason[:MAX_REASON]}
@@ -54,7 +54,7 @@ def _check(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[s
 
 
 def _reproduce_golden(bundle: Bundle) -> int:
-    """Run the graphs on the golden and on large inputs, and return the number of compared values."""
+    """Run the graphs on the golden inputs and on large inputs. Return the number of compared values."""
     if not bundle.manifest.graphs:
         return 0
     sessions = {name: bundle.session(name) for name in bundle.manifest.graphs}
@@ -68,7 +68,7 @@ def _reproduce_golden(bundle: Bundle) -> int:
 
 
 def _private_output() -> Any:
-    """Reserve standard output for the answers. Output of libraries is discarded."""
+    """Reserve standard output for the results of the checks. Output of libraries is discarded."""
     answers = os.fdopen(os.dup(1), "w")
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

@@ -1,4 +1,4 @@
-"""Runs golden cases with the largest batches, and graphs with the longest inputs.
+"""Run golden cases with the largest batches, and graphs with the longest inputs.
 
 Golden cases have one row and a few tokens. With larger inputs, a graph may exhaust memory, never end, or mix rows.
 Array sizes depend only on input sizes (`rfa.runtime.bundle.graph_check`), so the largest inputs show the cost.
@@ -32,8 +32,8 @@ TOKENS = "length"  # input with the number of prompt tokens
 
 
 def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
-    """Run the golden cases in batches, where each row must reproduce the golden outputs, and once with the longest
-    inputs.
+    """Run the golden cases once in batches, in which each row must reproduce the golden outputs, and once with the
+    longest inputs.
 
     Raises:
         BundleError: If a row differs, or the runtime fails.
@@ -55,7 +55,7 @@ def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
 
 
 class _BatchedSession:
-    """A session that repeats one row `count` times, and returns one row of each output."""
+    """Session that repeats one row `count` times, and returns one row of each output."""
 
     def __init__(self, session: Any, count: int) -> None:
         self._session = session
@@ -69,7 +69,7 @@ class _BatchedSession:
         return self._session.get_outputs()
 
     def run(self, output_names: list[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return, for each output, the row that differs most from the first one."""
+        """Return, for each output, the row that differs most from the first row."""
         batch = {name: self._repeat(name, array) for name, array in inputs.items()}
         outputs = self._session.run(output_names, batch)
         return [self._most_different(name, array) for name, array in zip(output_names, outputs, strict=True)]
@@ -102,4 +102,4 @@ def _run_longest(graph: GraphSpec, session: Any, longest: Mapping[str, int]) -> 
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's exceptions have no common base class
-        raise BundleError(f"{graph.file} does not run with long inputs: {str(error)[:200]}") from None
+        raise BundleError(f"{graph.file} fails with long inputs: {str(error)[:200]}") from None

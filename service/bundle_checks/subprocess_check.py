@@ -1,4 +1,4 @@
-"""Checks bundles in a subprocess before a serving process opens them.
+"""Check bundles in a subprocess before a server process opens them.
 
 The kernel limits the processor time, memory and open files of the subprocess, which cannot write files. The parent
 limits its elapsed time. A bundle that hangs, exhausts memory or crashes the runtime therefore affects only the
@@ -63,13 +63,13 @@ async def check_bundles(
     memory_bytes: int | None = None,
     trusted_keys: Sequence[str] = (),
 ) -> tuple[CheckedBundle, ...]:
-    """Open bundles in a limited subprocess and reproduce the golden outputs of their graphs.
+    """Open bundles in a subprocess with limits, and reproduce the golden outputs of their graphs.
 
     Cancelling this coroutine ends the subprocess.
 
     Args:
         paths: bundle directories.
-        seconds: limit per bundle on elapsed time and on processor time.
+        seconds: limit for each bundle on elapsed time and on processor time, in seconds.
         memory_bytes: memory limit of the subprocess. The default is 1 GiB plus 16 bytes per byte of the bundles, and at
             most three quarters of the machine's memory.
         trusted_keys: Minisign public keys, one of which must have signed each bundle. None accepts any bundle.
@@ -78,8 +78,8 @@ async def check_bundles(
         The checked bundles in the order of `paths`.
 
     Raises:
-        BundleError: If a bundle is rejected. The message has the directory name of the first rejected bundle, and the
-            reason in at most 300 characters.
+        BundleError: If a bundle is rejected. The message contains the directory name of the first rejected bundle, and
+            the reason in at most 300 characters.
     """
     if not paths:
         return ()
@@ -95,7 +95,7 @@ async def check_bundles(
         try:
             answer = await _read_answer(process, START_SECONDS)
             if answer is None:
-                raise BundleError(f"bundles cannot be checked: the subprocess {await _describe_exit(process)}")
+                raise BundleError(f"the bundles cannot be checked: the subprocess {await _describe_exit(process)}")
             return tuple([await _read_result(process, path, seconds) for path in paths])
         finally:
             if process.returncode is None:
@@ -122,7 +122,7 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
     try:
         answer = await _read_answer(process, seconds)
     except TimeoutError:
-        raise BundleError(f"{path.name}: did not finish within {seconds:g} s") from None
+        raise BundleError(f"{path.name}: the check did not finish within {seconds:g} s") from None
     if answer is None:
         raise BundleError(f"{path.name}: the subprocess that checked it {await _describe_exit(process)}")
     match answer:
@@ -139,7 +139,8 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
-    """Return the next line. None if there is no line or it is malformed, as from a hostile bundle."""
+    """Return the next line of the subprocess. Return None if there is no line, or if it is malformed, for example
+    because of a hostile bundle."""
     assert process.stdout is not None
     async with asyncio.timeout(seconds):
         try:
@@ -155,12 +156,12 @@ async def _describe_exit(process: asyncio.subprocess.Process) -> str:
     except TimeoutError:
         return "did not answer"
     if code == -signal.SIGXCPU:
-        return "exceeded its processor time"
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return "exceeded its limit of processor time"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 def _plain(reason: str) -> str:
-    """Return the reason as one short line."""
+    """Return the reason of a rejection as one short line."""
     return "".join(character if character.isprintable() else "?" for character in reason[:MAX_REASON])
 
 

@@ -1,4 +1,4 @@
-"""The public keys that bundles must be signed with: `RFA_TRUSTED_KEYS` and `RFA_TRUSTED_KEYS_FILE`."""
+"""Public keys with which bundles must be signed: `RFA_TRUSTED_KEYS` and `RFA_TRUSTED_KEYS_FILE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
     """Return the keys of both settings. If neither is set, the result is empty and every bundle is trusted.
 
     Raises:
-        ConfigurationError: If a setting is malformed or has no key.
+        ConfigurationError: If a setting is malformed or contains no key.
     """
     texts: dict[str, str] = {}
     if settings.trusted_keys is not None:
@@ -23,7 +23,7 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
         try:
             texts["RFA_TRUSTED_KEYS_FILE"] = settings.trusted_keys_file.read_text()
         except (OSError, ValueError):
-            raise ConfigurationError("RFA_TRUSTED_KEYS_FILE: cannot be read as text") from None
+            raise ConfigurationError("RFA_TRUSTED_KEYS_FILE: the file cannot be read as text") from None
     if not texts:
         return ()
     from rfa.runtime.bundle.signing import KeyFormatError, parse_public_keys
@@ -38,6 +38,7 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
 
 
 def with_trusted_keys(settings: Settings) -> Settings:
-    """Return settings with the keys of the file, so that all processes use the same keys even if the file changes."""
+    """Return settings that contain the keys of the file, so that all processes use the same keys even if the file
+    changes."""
     keys = ",".join(map(str, trusted_keys(settings.security)))
     return settings.replace(trusted_keys=keys or None, trusted_keys_file=None)

@@ -1,1 +1,1 @@
-"""The engine. It runs the models of the bundles, without HTTP."""
+"""Engine that runs the models of the bundles. It does not depend on HTTP."""

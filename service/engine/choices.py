@@ -1,4 +1,5 @@
-"""What a request runs on: a model by name, the system that it contains, or a model with known covariates."""
+"""What a request uses for its computation: a model by name, the system that it contains, or a model with columns whose
+future values are known."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ ResolvedChoice = str | None | ServedSystem
 
 
 class WithCovariates(NamedTuple):
-    """A model together with its number of known covariates."""
+    """A model, and the number of columns whose future values are known."""
 
     choice: ResolvedChoice
     covariates: int
@@ -24,7 +25,7 @@ ModelChoice = ResolvedChoice | WithCovariates
 
 @dataclass(frozen=True)
 class StateKind:
-    """The model that a state belongs to, and the maximum size of its states."""
+    """The model to which a state belongs, and the maximum size of its states."""
 
     digest: str
     kind: Kind

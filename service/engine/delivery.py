@@ -1,4 +1,4 @@
-"""Delivery of job events from workers to the event loops of their readers."""
+"""Delivery of the events of jobs from worker threads to the event loops of their readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Delivery = tuple[Job, list[Any]]
 
 
 def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
-    """Send emitted events to their event loops, waking each loop once. The caller must hold the scheduler's lock.
+    """Send events to their event loops. Each loop is woken once. The caller must hold the lock of the scheduler.
 
     Args:
         own: the event loop of the caller.
@@ -34,11 +34,11 @@ def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = Non
         try:
             loop.call_soon_threadsafe(deliver_all, deliveries)
         except RuntimeError:
-            logger.debug("the event loop of %d requests is closed", len(deliveries))
+            logger.debug("the event loop that serves %d requests has closed", len(deliveries))
     return own_deliveries
 
 
 def deliver_all(deliveries: list[Delivery]) -> None:
-    """Deliver the events to their jobs, on the event loop of the jobs."""
+    """Deliver events to their jobs, on the event loop of the jobs."""
     for job, events in deliveries:
         job.deliver(events)

@@ -1,4 +1,4 @@
-"""Devices for models: the CPU, or a GPU for language models and for long series of the series network.
+"""Devices of models: the CPU, or a GPU for language models and for long series of the series network.
 
 Other filters stay on the CPU, because their steps are small matrix operations that depend on each other.
 """
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
 # Why other filters stay on the CPU.
-FEW_NUMBERS = "each row is a few thousand sequential operations"
+FEW_NUMBERS = "the model computes each row with a few thousand sequential operations, which are slow on a GPU"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
     """Return the loader of language bundles for these settings.
 
-    The loader raises UnsupportedError if the device has too little memory, or the runtime does not support a bundle.
+    The loader raises UnsupportedError if the device does not have enough memory, or if the runtime does not support a
+    bundle.
 
     Raises:
         ConfigurationError: If the device is missing.
@@ -68,10 +69,10 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
 
 def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | None, LongSeries | None]:
-    """Return the device for long series of a filter and its description. Without a GPU, the device is None.
+    """Return the device for long series of a filter, and its description. If no GPU is used, the device is None.
 
     Raises:
-        UnsupportedError: If the GPU has too little memory.
+        UnsupportedError: If the GPU does not have enough memory.
     """
     if not settings.models.is_on_gpu:
         return None, None
@@ -83,7 +84,7 @@ def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | N
         if reason is None:
             device = TorchSeries(bundle, "cuda")
             return device, LongSeries("cuda", device.least_tokens, None)
-    logger.info("bundle %r uses the CPU, also for long series: %s", bundle.name, reason)
+    logger.info("bundle %r uses the CPU even for long series: %s", bundle.name, reason)
     return None, LongSeries("cpu", None, reason)
 
 

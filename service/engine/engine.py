@@ -1,4 +1,4 @@
-"""The models of one process and the threads that run them. The routes call this module."""
+"""The models of one process, and the threads that run them. The routes call this module."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 class Engine:
-    """Checks requests against the model and the server's limits, and queues them as jobs.
+    """Engine that checks requests against the model and the limits of the server, and queues them as jobs.
 
     Methods that queue a job take a `lease`. It grows by the memory that the request holds until its reply is sent.
     These methods raise InvalidRequest, NotFound, Overloaded and NotReady.
@@ -65,34 +65,45 @@ class Engine:
             queue_seconds=limits.queue_seconds,
             count_refusal=lambda reason: metrics.admission_rejections.labels(reason).inc(),
         )
-        metrics.watch("num_requests_running", "Requests that hold model state.", lambda: self._scheduler.running)
-        metrics.watch("num_requests_waiting", "Requests in the queue.", lambda: self._scheduler.waiting)
-        metrics.watch("num_streams", "Live filter streams, including idle ones.", lambda: self._scheduler.streams)
-        metrics.watch("engine_stalled_seconds", "Seconds since the last progress.", self._scheduler.stalled_for)
+        metrics.watch(
+            "num_requests_running",
+            "Number of requests that hold the state of a model.",
+            lambda: self._scheduler.running,
+        )
+        metrics.watch("num_requests_waiting", "Number of requests in the queue.", lambda: self._scheduler.waiting)
+        metrics.watch(
+            "num_streams", "Number of live filter streams, including idle ones.", lambda: self._scheduler.streams
+        )
+        metrics.watch(
+            "engine_stalled_seconds", "Seconds since the engine last made progress.", self._scheduler.stalled_for
+        )
         self._many = ManyStage(settings.models.series_threads - 1, metrics)
         self._staged: tuple[Served, Callable[[], bool]] | None = None
         self._systems = SystemCache(partial(FilterStages.build, settings=settings, metrics=metrics))
-        metrics.watch("systems", "Systems of requests, in use or cached.", lambda: self._systems.count)
+        metrics.watch(
+            "systems",
+            "Number of linear systems sent with requests that are in use or cached.",
+            lambda: self._systems.count,
+        )
         self._serve(self.build(models))
 
     @property
     def models(self) -> Models:
-        """Models that serve new requests."""
+        """Models that process new requests."""
         return self._served.models
 
     @property
     def pool_slots_in_use(self) -> int:
-        """Number of pool slots in use by the models that serve new requests, and by systems."""
+        """Number of pool slots used by the models that process new requests, and by systems."""
         return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.pool_slots_in_use
 
     def build(self, models: Models) -> Served:
-        """Build the stages for these models without serving them yet. Thread-safe."""
+        """Build the stages for these models, without using them yet. This method is thread-safe."""
         return Served.build(models, self._settings, self._metrics, self._drift)
 
     def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
-        """Keep other models ready. `switch_when_due` serves them once `is_due` returns True. Call this on the event
-        loop.
-        """
+        """Keep other models ready. `switch_when_due` starts to use them when `is_due` returns True. Call this on the
+        event loop."""
         self._staged = served, is_due
 
     def abandon(self) -> None:
@@ -100,9 +111,9 @@ class Engine:
         self._staged = None
 
     def switch_when_due(self) -> None:
-        """Serve the staged models if they are due. Call this before a new request.
+        """Start to use the other models if they are due. Call this before a new request.
 
-        Requests and streams in progress finish with their own models.
+        Running requests and streams continue with their own models.
         """
         if self._staged is not None and self._staged[1]():
             self._serve(self._staged[0])
@@ -128,13 +139,13 @@ class Engine:
         return self._scheduler.stalled_for()
 
     def check_ready(self) -> None:
-        """Raise NotReady if there is work and no progress."""
+        """Raise NotReady if there is work to do and no progress."""
         stalled = self._scheduler.stalled_for()
         if stalled > self._settings.server.stall_seconds:
-            raise NotReady(f"The engine has work but has made no progress for {stalled:.0f} s.")
+            raise NotReady(f"The engine has work to do but has made no progress for {stalled:.0f} s.")
 
     def generate(self, model_name: str | None, options: GenerateOptions, lease: Lease | None = None) -> GenerateJob:
-        """Queue a generation."""
+        """Queue the generation of a text."""
         model, names = self.language(model_name), options.names
         self._check_mode(model, options)
         if options.max_new_tokens > self._limits.max_new_tokens:
@@ -144,7 +155,7 @@ class Engine:
         vocabulary_size = len(model.vocabulary)
         for name, tokens in options.token_ids.items():
             if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocabulary_size:
-                message = f"{name} must have token ids below {vocabulary_size} for this model."
+                message = f"{name} must contain token ids below {vocabulary_size} for this model."
                 raise InvalidRequest(message, param=name, code="unknown_token")
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
         self._check_reply_size(names.whole, per_token * options.max_new_tokens * options.samples)
@@ -171,7 +182,7 @@ class Engine:
         return NUMBERS_PER_TOKEN + 2 * top + latent
 
     def check_has_state(self, model_name: str | None, param: str) -> None:
-        """Reject a state for a language model that does not support states.
+        """Reject a state if the language model does not support states.
 
         Raises:
             InvalidRequest, NotFound
@@ -179,13 +190,13 @@ class Engine:
         model = self.language(model_name)
         if "recurrent" not in model.modes:
             raise InvalidRequest(
-                f'{param}: states require decode "recurrent", but {model.name!r} only decodes in "attention".',
+                f'{param}: states require decode "recurrent", but {model.name!r} supports only "attention".',
                 param=param,
                 code="no_state",
             )
 
     def language_state(self, model_name: str | None) -> StateKind:
-        """Return the kind of state of a language model.
+        """Return the model to which states of a language model belong, and their maximum size.
 
         Raises:
             NotFound: If there is no such model.
@@ -198,15 +209,15 @@ class Engine:
         )
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
-        """Return the unpacked state.
+        """Return the unpacked state of a language model.
 
         Raises:
-            InvalidRequest: If the state does not fit the model (`state_invalid`).
+            InvalidRequest: If the state does not belong to the model (`state_invalid`).
         """
         return LanguageState.unpack(payload, len(self.language(model_name).vocabulary))
 
     async def resolve_filter(self, model_name: str | None, system: SystemRequest | None) -> ResolvedChoice:
-        """Return the filter of a request. A retired name selects its successor.
+        """Return the filter that a request names. The name of a removed model selects its successor.
 
         Raises:
             InvalidRequest, Overloaded: See `SystemCache.get`.
@@ -216,7 +227,7 @@ class Engine:
         return auto.RETIRED.get(str(model_name), model_name) if self._is_retired(model_name) else model_name
 
     def retirement_warnings(self, model_name: str | None) -> list[FilterWarning]:
-        """Return a warning if the request names a retired model."""
+        """Return a warning if the request names a model that was removed."""
         if not self._is_retired(model_name):
             return []
         return [FilterWarning("retired_model", None, None, auto.retirement_note(str(model_name)))]
@@ -225,7 +236,7 @@ class Engine:
         return model_name in auto.RETIRED and model_name not in self.models.filters
 
     def filter_state(self, model_name: ModelChoice, size: int | None = None) -> StateKind:
-        """Return the kind of state for observations of `size` components.
+        """Return the model to which states for observations of `size` components belong, and their maximum size.
 
         Raises:
             NotFound: If there is no such model.
@@ -235,10 +246,10 @@ class Engine:
         return StateKind(digest, "filter", model.state_bytes + packed_bytes(model))
 
     def read_filter_state(self, model_name: ModelChoice, payload: bytes, size: int | None = None) -> Any:
-        """Return the unpacked state, which has `count`, `time` and `seed`.
+        """Return the unpacked state of a filter, which contains `count`, `time` and `seed`.
 
         Raises:
-            InvalidRequest: If the state does not fit the model (`state_invalid`).
+            InvalidRequest: If the state does not belong to the model (`state_invalid`).
         """
         model = self.filter_model(model_name, size)
         return model.unpack(split_state(payload, model)[0])
@@ -246,13 +257,13 @@ class Engine:
     def filter(
         self, model_name: ModelChoice, options: FilterOptions, lease: Lease | None = None
     ) -> FilterJob | SequenceJob:
-        """Queue a filter run."""
+        """Queue a request to filter a series."""
         model, options, _ = self._prepare(model_name, options)
         self._grow(lease, "observations", request_size.filter_request_bytes(model, options, self._limits.stream_buffer))
         return self._submit(self._filter_job(model_name, model, options))
 
     def filter_part(self, model_name: ModelChoice, options: FilterOptions, index: int) -> Part:
-        """Return the part for one series of `filter_many`, which is the `index`-th of the request.
+        """Return the part of `filter_many` for one series, which is the series number `index` of the request.
 
         Raises:
             InvalidRequest, NotFound
@@ -262,7 +273,7 @@ class Engine:
         return Part(index, model.name, job, numbers, *request_size.part_bytes(model, options))
 
     def _prepare(self, choice: ModelChoice, options: FilterOptions) -> tuple[FilterRuntime, FilterOptions, int]:
-        """Return the model, the complete options, and the number of numbers in the reply, after checking them."""
+        """Check a request. Return the model, the complete options, and the number of numbers in the reply."""
         model = self.filter_model(choice, options.observations.shape[1])
         options = replace(options, levels=options.levels or model.levels)
         numbers = request_size.reply_numbers(request_size.step_shape(model, options), options)
@@ -270,10 +281,13 @@ class Engine:
         return model, options, numbers
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
-        """Queue a request with at least one series."""
+        """Queue a request that filters several series."""
         numbers, limit = sum(part.numbers for part in parts), self._limits.max_series_numbers
         if numbers > limit:
-            message = f"series requests a reply of about {numbers} numbers; this server sends at most {limit}."
+            message = (
+                f"series requests a reply of about {numbers} numbers, but this server sends at most {limit}; send "
+                "fewer series or select fewer fields."
+            )
             raise InvalidRequest(message, param="series", code="reply_too_large")
         threads, ahead = self._settings.models.series_threads, self._limits.stream_buffer * EVENT_BYTES
         waiting = sum(part.waiting_bytes for part in parts)
@@ -298,7 +312,7 @@ class Engine:
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
     def merge(self, model_name: ModelChoice, options: MergeOptions, lease: Lease | None = None) -> MergeJob:
-        """Queue a merge of states."""
+        """Queue a request that merges states."""
         model = self.filter_model(model_name)
         model.check_merges()
         options = replace(options, levels=options.levels or model.levels)
@@ -333,7 +347,7 @@ class Engine:
         self._scheduler.drain(seconds)
 
     def close(self) -> None:
-        """Stop the workers. Unfinished requests end with NotReady."""
+        """Stop the workers. Requests that are not complete end with NotReady."""
         self._scheduler.close()
         self._many.close()
         self._drift.close()
@@ -365,14 +379,16 @@ class Engine:
             return next(iter(models.values()))
         if name not in models:
             choices = ", ".join(repr(choices) for choices in models)
-            raise NotFound(f"model must be a {kind} of this server: {choices}.", param="model", code="model_not_found")
+            raise NotFound(
+                f"model must be the name of a {kind} on this server: {choices}.", param="model", code="model_not_found"
+            )
         return models[name]
 
     def _check_mode(self, model: Language, options: GenerateOptions) -> None:
         if options.mode is not None and options.mode not in model.modes:
             choices = " and ".join(f'"{mode}"' for mode in model.modes)
             raise InvalidRequest(
-                f"{options.names.decode}: {model.name!r} only decodes in {choices}.",
+                f"{options.names.decode}: {model.name!r} supports only {choices}.",
                 param=options.names.decode,
                 code="no_such_mode",
             )
@@ -385,7 +401,8 @@ class Engine:
             return
         if size > lease.largest:
             message = (
-                f"{param} requests about {size} bytes of memory; a request may have {lease.largest} on this server."
+                f"{param} needs about {size} bytes of memory, but a request may use at most {lease.largest} on this "
+                "server."
             )
             raise InvalidRequest(message, param=param, code="reply_too_large")
         lease.grow(size)
@@ -393,5 +410,8 @@ class Engine:
     def _check_reply_size(self, param: str, numbers: int) -> None:
         limit = self._limits.max_reply_numbers
         if numbers > limit:
-            message = f"{param} requests a reply of about {numbers} numbers; this server sends at most {limit}."
+            message = (
+                f"{param} requests a reply of about {numbers} numbers, but this server sends at most {limit}; select "
+                "fewer fields or observations."
+            )
             raise InvalidRequest(message, param=param, code="reply_too_large")

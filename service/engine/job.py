@@ -1,4 +1,4 @@
-"""Jobs of the engine. A worker advances a job, and an event loop reads its events."""
+"""Jobs of the engine. A worker thread advances a job, and an event loop reads its events."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ logger = logging.getLogger("rfa.engine")
 
 
 class Stage(Protocol):
-    """Advances jobs by one quantum."""
+    """Interface of a stage, which advances jobs by one quantum."""
 
     max_rows: int  # maximum number of rows in a quantum, unless a single job has more
 
     def run(self, jobs: Sequence[Any]) -> None:
-        """Advance every job: emit, finish or fail it, or set its next stage.
+        """Advance every job: emit events, complete it, fail it, or set its next stage.
 
         If this raises, every job must be unchanged, because the scheduler then advances the jobs one by one.
         """
 
 
 class TimeSlice(Protocol):
-    """The time for one part of a larger job."""
+    """Time slice of one part of a larger job."""
 
     @property
     def is_over(self) -> bool:
@@ -41,7 +41,7 @@ class TimeSlice(Protocol):
 
 
 class Job:
-    """One request in the engine.
+    """A request in the engine.
 
     A worker thread calls `emit`, `finish` and `fail`. The event loop calls `events`, `result` and `cancel`.
     """
@@ -69,16 +69,16 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Cost of one quantum, in sequences."""
+        """Cost of one quantum, as a number of sequences."""
         return 1
 
     @property
     def event_rows(self) -> int:
-        """Weight of an event in the reader's buffer."""
+        """Weight of an event in the buffer of the reader."""
         return 1
 
     def weight(self, _: Any) -> int:
-        """Return the number of events that this event counts as."""
+        """Return the weight of this event in the buffer of the reader, in events."""
         return 1
 
     @property
@@ -88,7 +88,8 @@ class Job:
 
     @property
     def is_buffer_full(self) -> bool:
-        """Whether the unread events and the events of this quantum fill the reader's buffer. Use it on a worker."""
+        """Whether the unread events and the events of this quantum fill the buffer of the reader. Call this on a worker
+        thread."""
         waiting = (self._backlog + self._emitted) * self.event_rows
         return self._scheduler is not None and waiting >= self._scheduler.stream_buffer
 
@@ -99,14 +100,15 @@ class Job:
 
     @property
     def should_yield(self) -> bool:
-        """Whether a live stream waits for this quantum, or the time slice has ended. Use it on a worker."""
+        """Whether a live stream is waiting for this quantum, or the time slice has ended. Call this on a worker
+        thread."""
         if self.time_slice is not None:
             return self.time_slice.is_over
         return self._scheduler is not None and self._scheduler.live_waiting > 0
 
     @property
     def runs_on_loop(self) -> bool:
-        """Whether a quantum takes microseconds, which is less than switching to another thread."""
+        """Whether a quantum takes only microseconds, which is less than switching to another thread."""
         return False
 
     @property
@@ -116,11 +118,11 @@ class Job:
 
     @property
     def runs_next(self) -> bool:
-        """Whether the next quantum of this job comes before other jobs of its stage."""
+        """Whether the next quantum of this job is run before other jobs of its stage."""
         return False
 
     def release(self) -> None:
-        """Release the job's resources. Called once, when the job has left the scheduler."""
+        """Release the resources of the job. This is called once, when the job has left the scheduler."""
 
     # The following methods run on a worker thread.
 
@@ -135,21 +137,21 @@ class Job:
         self._outbox.append(_Finished(result))
 
     def fail(self, error: BaseException) -> None:
-        """End the job with an error. Unexpected errors are logged and reported as internal errors."""
+        """End the job with an error. An unexpected error is logged, and reported as an internal error."""
         self.done = True
         if not isinstance(error, NAMED):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
 
     def outcome(self) -> tuple[list[Any], Any]:
-        """Return the events of a part that has ended, and its result or ServiceError."""
+        """Return the events of a part that is complete, and its result or ServiceError."""
         *events, end = self._outbox
         return events, end.result if isinstance(end, _Finished) else end
 
     # The following methods run on the event loop.
 
     async def events(self) -> AsyncIterator[Any]:
-        """Yield every emitted event, and the result of `finish` as the last one.
+        """Yield all emitted events, and at the end the result that was passed to `finish`.
 
         Leaving the iteration early cancels the job.
 
@@ -174,19 +176,19 @@ class Job:
             self.cancel()
 
     async def result(self) -> Any:
-        """Discard the events and return the result of `finish`."""
+        """Discard the events, and return the result that was passed to `finish`."""
         last = None
         async for event in self.events():
             last = event
         return last
 
     def cancel(self) -> None:
-        """Stop working on this job. Does nothing if the job has ended."""
+        """Cancel the job. If it has already ended, this does nothing."""
         if self._scheduler is not None:
             self._scheduler.cancel(self)
 
     def deliver(self, events: list[Any]) -> None:
-        """Append events to the reader's inbox."""
+        """Add events to the queue of the reader."""
         self._inbox.extend(events)
         self._arrival.set()
 

@@ -1,4 +1,4 @@
-"""The models of one process. They are opened, checked against their golden outputs, and ready to run."""
+"""The models of one process, which are opened, checked against their golden outputs, and ready to run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Models:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory in bytes that filters may keep between requests, in addition to pool slots."""
+        """Memory that filters may keep between requests, in addition to pool slots, in bytes."""
         return sum(model.kept_bytes for model in self.filters.values())
 
     def reserved_bytes(self, settings: Settings) -> int:
@@ -55,7 +55,7 @@ def load_models(settings: Settings) -> Models:
     Raises:
         BundleError: If a bundle is invalid. The message names the bundle and the reason.
         ConfigurationError: If the device is missing.
-        UnsupportedError: If a bundle does not fit the device or the runtime of the settings.
+        UnsupportedError: If the device or the runtime in the settings does not support a bundle.
     """
     loader = _Loader(settings)
     keys = trusted_keys(settings.security)
@@ -66,7 +66,7 @@ def load_models(settings: Settings) -> Models:
 
 
 class _Loader:
-    """Collects the bundles, and the tasks that compile and check them."""
+    """Loader that collects the bundles, and the tasks that compile and check them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ class _Loader:
         self._series: list[CompileTask] = []
 
     def add(self, bundle: Bundle) -> None:
-        """Schedule the tasks of a bundle."""
+        """Add the tasks for loading a bundle."""
         name = bundle.name
         if name in self._bundles or name in RESERVED_NAMES:
             taken = (
@@ -116,7 +116,7 @@ class _Loader:
         self._series += then
 
     def finish(self) -> Models:
-        """Run the tasks."""
+        """Run all tasks."""
         first, then = compiled_system.tasks()
         # The slowest tasks come first, because two processes share the tasks.
         run_with_locks([(scoring, auto.compile_scoring), *self._first, first])
@@ -150,7 +150,7 @@ def model_info(
     kernels: GpuKernels | None = None,
     long_series: LongSeries | None = None,
 ) -> ModelInfo:
-    """Return the description of a model for the reply of /info."""
+    """Return the description of a model for the reply to /info."""
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,

@@ -1,4 +1,4 @@
-"""Upper estimates of the memory of replies until they are sent, in bytes.
+"""Upper bounds on the memory that replies use until they are sent, in bytes.
 
 A request reserves this memory before it is accepted. Tests compare every constant with Python and NumPy.
 """
@@ -55,7 +55,7 @@ TEXT_COPIES: Final = 8
 
 @dataclass(frozen=True)
 class StepShape:
-    """Size of a step of a filter.
+    """Size of one step of a filter.
 
     Args:
         size: number of components of an observation.
@@ -71,36 +71,36 @@ class StepShape:
 
     @property
     def numbers(self) -> int:
-        """Number of numbers in JSON, except for a few."""
+        """Approximate number of numbers in the JSON of a step."""
         intervals = 2 * self.levels
         return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals + self.experts) + self.samples)
 
     @property
     def numbers_ahead(self) -> int:
-        """Number of numbers in a row ahead."""
+        """Number of numbers in the forecast of one future row."""
         return 1 + self.size * (MOMENTS + 2 * self.levels + self.experts)
 
     @property
     def held_bytes(self) -> int:
-        """Memory until the step is encoded."""
+        """Memory of a step until it is encoded, in bytes."""
         state = STEP + self.size * STEP_COMPONENT + self.levels * (STEP_LEVEL + self.size * STEP_BAND)
         weights = WEIGHT * self.size * self.horizon * self.experts
         return state + weights + NUMBER * self.size * (self.horizon * (MOMENTS + 2 * self.levels) + self.samples)
 
     @property
     def json_bytes(self) -> int:
-        """Size of the step in JSON."""
+        """Size of a step as JSON, in bytes."""
         names = JSON_STEP + self.horizon * JSON_FORECAST + (1 + self.horizon) * self.levels * JSON_LEVEL
         return names + JSON_NUMBER * self.numbers
 
     @property
     def readout_bytes(self) -> int:
-        """Memory that all steps share."""
+        """Memory that all steps share, in bytes."""
         return 4 * NUMBER * (1 + self.horizon) * (8 + self.levels)
 
 
 def filter_bytes(shape: StepShape, count: int, ahead: int, *, is_streamed: bool) -> int:
-    """Return the memory of a filter request without smoothing.
+    """Return the memory of a filter request without smoothing, in bytes.
 
     Args:
         count: number of observations.
@@ -111,7 +111,7 @@ def filter_bytes(shape: StepShape, count: int, ahead: int, *, is_streamed: bool)
 
 
 def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: bool) -> int:
-    """Return the memory of a filter request with smoothing.
+    """Return the memory of a filter request with smoothing, in bytes.
 
     Args:
         states: number of components of the state.
@@ -127,18 +127,18 @@ def whole_bytes(shape: StepShape, count: int) -> int:
 
 
 def ahead_bytes(shape: StepShape, rows: int) -> int:
-    """Return the memory of the rows ahead: as computed, in columns, and encoded."""
+    """Return the memory of the forecasts of future rows: as computed, in columns, and encoded."""
     return 3 * NUMBER * rows * shape.numbers_ahead
 
 
 def series_bytes(shape: StepShape, count: int) -> int:
-    """Return the memory of one of many series, from its end until it is encoded."""
+    """Return the memory of one of several series, from its end until it is encoded."""
     tallied = TALLIED_COLUMNS + TALLIED_OF_HORIZON * shape.horizon
     return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + tallied) + STEP
 
 
 def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
-    """Return the memory of the finished series that are being encoded, or wait for it, at the same time.
+    """Return the memory of completed series that are encoded, or wait to be encoded, at the same time.
 
     Args:
         held: `series_bytes` of each series.
@@ -151,14 +151,13 @@ def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
 
 
 def frame_bytes(shape: StepShape) -> int:
-    """Return the memory of a reply frame of a live stream: the step, its JSON in pieces and as a whole, and the
-    message.
-    """
+    """Return the memory of one reply frame of a live stream: the step, its JSON in parts and as a whole, and the
+    message."""
     return shape.held_bytes + 3 * shape.json_bytes
 
 
 def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> int:
-    """Return the memory of the tokens in a reply, for all continuations.
+    """Return the memory of the tokens in a reply, for all continuations together.
 
     Args:
         top: number of alternatives for each token.

@@ -47,13 +47,13 @@ def step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOption
 
 
 def reply_numbers(shape: StepShape, options: FilterOptions) -> int:
-    """Return the number of numbers in the reply to all observations, including the rows ahead."""
+    """Return the number of numbers in the reply to all observations, including the forecasts of future rows."""
     reply_shape = replace(shape, horizon=shape.horizon - options.followed)
     return len(options.observations) * reply_shape.numbers + len(options.ahead) * shape.numbers_ahead
 
 
 def filter_request_bytes(model: FilterRuntime, options: FilterOptions, stream_buffer: int) -> int:
-    """Return the memory of a filter request."""
+    """Return the memory of a filter request, in bytes."""
     shape, count = step_shape(model, options), len(options.observations)
     size = _fixed_bytes(model, shape, options)
     if options.is_whole:
@@ -65,7 +65,7 @@ def filter_request_bytes(model: FilterRuntime, options: FilterOptions, stream_bu
 
 
 def part_bytes(model: FilterRuntime, options: FilterOptions) -> tuple[int, int]:
-    """Return the memory of one of many series until it ends, and from its end until it is encoded."""
+    """Return the memory of one of several series, until it is complete, and from then until it is encoded."""
     shape, count = step_shape(model, options), len(options.observations)
     ended = _fixed_bytes(model, shape, options) + series_bytes(shape, count)
     if options.smooth:
@@ -102,13 +102,13 @@ def stream_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
 
 
 def merge_bytes(model: FilterRuntime, shape: StepShape, options: MergeOptions) -> int:
-    """Return the memory of a merge."""
+    """Return the memory of a request that merges states."""
     states = (len(options.states) + STATES_OF_A_MERGE) * STATE_COPIES * model.state_bytes
     return states + shape.readout_bytes + frame_bytes(shape) + model.own_bytes
 
 
 def generation_request_bytes(model: Language, options: GenerateOptions, stream_buffer: int) -> int:
-    """Return the memory of a generation, without the attention contexts."""
+    """Return the memory of a text generation, without the contexts of the attention mode."""
     tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
     ahead = stream_buffer + options.samples if options.is_streamed else None
     size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
@@ -124,7 +124,7 @@ def generation_request_bytes(model: Language, options: GenerateOptions, stream_b
 
 
 def scores_bytes(options: GenerateOptions, limits: PromptLimits) -> int:
-    """Return the memory of the scores of a prompt, and of its echoed text."""
+    """Return the memory of the scores of a prompt, and of the prompt in the reply."""
     if options.scored_top is None:
         return 0
     most = len(options.prompt.encode()) if isinstance(options.prompt, str) else len(options.prompt)

@@ -1,4 +1,4 @@
-"""The order of the jobs that wait for a quantum, by stage. The scheduler's lock protects it."""
+"""Order of the jobs that wait for a quantum, by stage. It is protected by the lock of the scheduler."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LIVE_IN_A_ROW = 8
 
 
 class RunQueue:
-    """Live streams come first, in the order of start-time fair queueing: expensive or frequent streams wait for the
-    others.
+    """Queue in which live streams come first, ordered by start-time fair queueing: expensive or frequent streams wait
+    for the others.
 
     Requests of different stages alternate.
     """
@@ -31,7 +31,7 @@ class RunQueue:
         return bool(self._stages)
 
     def push(self, job: Job, *, first: bool = False) -> None:
-        """Add a job. `first` puts a request at the front."""
+        """Add a job to the queue. With `first`, a request is added at the front."""
         queue = self._stages.setdefault(job.stage, StageQueue())
         if job.is_stream:
             self.live_waiting += 1
@@ -44,9 +44,8 @@ class RunQueue:
             queue.requests.append(job)
 
     def take(self, busy: int, workers: int) -> list[Job]:
-        """Return the next jobs to advance together. One worker gets its share of the waiting jobs and the `busy`
-        ones.
-        """
+        """Take the next jobs, which are advanced together. A worker gets its share of the waiting jobs and of the
+        `busy` ones."""
         is_live_first = self._is_live_next()
         stage = self._next_stage(is_live_first)
         queue = self._stages.pop(stage)
@@ -85,7 +84,8 @@ class StageQueue:
         return len(self.live) + len(self.requests)
 
     def take(self, count: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
-        """Return the jobs of the next quantum: the first one, and more up to `count` as long as their rows fit."""
+        """Take the jobs of the next quantum: the first one, and up to `count` as long as the sum of their rows is
+        within the limit."""
         jobs: list[Job] = []
         rows = 0
         kinds = ("live", "requests") if is_live_first else ("requests", "live")

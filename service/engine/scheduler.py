@@ -1,4 +1,4 @@
-"""Schedules many requests on a few threads. Scheduling is cooperative and fair, and the queue is bounded.
+"""Scheduler of many requests on a few threads. Scheduling is cooperative and fair, and the queue has a maximum length.
 
 A request is a `Job` at a `Stage`. A worker takes the first job of the run queue and others at the same stage. The stage
 advances them by one quantum (a decode step, a piece of a prompt, or some observations), and unfinished jobs go to the
@@ -39,7 +39,7 @@ QUICK_ROWS = 64
 
 
 class Scheduler:
-    """Worker threads that take jobs from a run queue.
+    """Scheduler with worker threads that take jobs from a run queue.
 
     Args:
         workers: number of threads.
@@ -48,7 +48,7 @@ class Scheduler:
         max_streams: maximum number of live streams, including idle ones. They do not queue.
         stream_buffer: number of unread events at which a job is parked.
         queue_seconds: maximum time in the queue, expected or actual.
-        count_refusal: called with queue_full, queue_slow, queue_timeout or streams_full.
+        count_refusal: function that is called with queue_full, queue_slow, queue_timeout or streams_full.
 
     Attributes:
         running: number of requests that hold model state.
@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def has_live_work(self) -> bool:
-        """Whether live streams wait for a quantum or are in one."""
+        """Whether live streams are waiting for a quantum, or are in one."""
         return self.live_waiting + self._live_busy > 0
 
     def stalled_for(self) -> float:
@@ -117,7 +117,7 @@ class Scheduler:
             return time.monotonic() - self._progress if self._has_work() else 0.0
 
     def submit(self, job: Job) -> None:
-        """Queue a job. Call this on the event loop of the job.
+        """Add a job to the queue. Call this on the event loop of the job.
 
         Raises:
             Overloaded: If the queue is full, or there are too many live streams.
@@ -149,7 +149,7 @@ class Scheduler:
                 job._queue_timer = job._loop.call_later(patience, self._time_out, job)
 
     def consumed(self, job: Job, events: int = 1) -> None:
-        """Handle that the reader has read events. A parked job continues once half of its buffer is free."""
+        """Record that the reader has read events. A parked job continues when half of its buffer is free."""
         with self._lock:
             job._backlog -= events
             if job in self._parked and job._unread <= self.stream_buffer // 2:
@@ -157,7 +157,7 @@ class Scheduler:
                 self._queue(job)
 
     def resume(self, job: Job) -> None:
-        """Queue an idle job. Does nothing for other jobs."""
+        """Add an idle job to the queue. This does nothing for other jobs."""
         with self._lock:
             if job in self._idle:
                 self._start_clock()
@@ -168,7 +168,7 @@ class Scheduler:
                     self._queue(job)
 
     def cancel(self, job: Job) -> None:
-        """Drop a job, immediately if it is waiting, else after its quantum."""
+        """Remove a job: immediately if it is waiting, otherwise after its quantum."""
         with self._lock:
             if job.cancelled or job.done:
                 return
@@ -190,7 +190,7 @@ class Scheduler:
             self._removed.wait_for(lambda: not self._jobs, LONGEST_QUANTUM_SECONDS)
 
     def close(self) -> None:
-        """Stop the workers after their quantum. Unfinished jobs fail."""
+        """Stop the workers after their quantum. Jobs that are not complete fail."""
         with self._lock:
             self._closing = True
             self._work_arrived.notify_all()
@@ -209,7 +209,8 @@ class Scheduler:
             del jobs  # jobs must not stay alive while this thread waits
 
     def _take(self) -> list[Job] | None:
-        """Return the next jobs to advance together, which are an even share of the work. Return None when closing."""
+        """Take the next jobs, which are advanced together and are an equal share of the work. Return None when the
+        scheduler is closing."""
         with self._lock:
             while not self._runnable and not self._closing:
                 self._work_arrived.wait()
@@ -233,12 +234,12 @@ class Scheduler:
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
-            logger.warning("a batch of %d requests failed; retrying them one by one", len(jobs), exc_info=error)
+            logger.warning("processing a batch of %d requests failed; each is retried alone", len(jobs), exc_info=error)
             for job in jobs:
                 self._advance([job])
 
     def _run_quick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run one quantum of the jobs that were resumed on an event loop, on that loop and batched by stage."""
+        """Run one quantum of the jobs that were resumed on an event loop, on that loop and in batches by stage."""
         queue = self._quick[loop]
         stages: dict[Stage, list[Job]] = {}
         for _ in range(min(QUICK_ROWS, len(queue))):
@@ -253,7 +254,7 @@ class Scheduler:
             del self._quick[loop]
 
     def _return(self, jobs: list[Job], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Deliver the quantum's events, then queue, park or remove every job.
+        """Deliver the events of the quantum. Then queue, park or remove each job.
 
         Args:
             loop: the event loop of the caller, or None on a worker.
@@ -312,7 +313,7 @@ class Scheduler:
 
     def _admit_stream(self, job: Job) -> None:
         if self.streams >= self._max_streams:
-            message = f"The server has {self.streams} live streams, which is its limit; try again later."
+            message = f"The server already has {self.streams} live streams, which is its limit; try again later."
             raise self._refusal("streams_full", message)
         job._scheduler = self
         self._jobs.add(job)
@@ -339,7 +340,7 @@ class Scheduler:
             self._removed.notify_all()
 
     def _dequeue(self, job: Job) -> bool:
-        """Drop a job if it is waiting. Return whether it was."""
+        """Remove a job from the queue. Return whether it was waiting."""
         if job not in self._waiting:
             return False
         del self._waiting[job]
@@ -347,7 +348,7 @@ class Scheduler:
         return True
 
     def _unpark(self, job: Job) -> bool:
-        """Take a job out of the parked and idle jobs. Return whether it was one of them."""
+        """Remove a job from the parked and idle jobs. Return whether it was one of them."""
         was_parked = job in self._parked or job in self._idle
         self._parked.discard(job)
         self._idle.discard(job)
@@ -377,7 +378,7 @@ class Scheduler:
 
 
 def deliver_early(jobs: Sequence[Job]) -> None:
-    """Deliver the events of jobs before the end of their quantum. Call this on their worker."""
+    """Deliver the events of jobs before the end of their quantum. Call this on the worker thread of the jobs."""
     scheduler = jobs[0]._scheduler if jobs else None
     if scheduler is not None:
         with scheduler._lock:

@@ -1,4 +1,4 @@
-"""Seeds of requests that name none."""
+"""Random seeds for requests that contain none."""
 
 from __future__ import annotations
 

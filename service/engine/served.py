@@ -1,4 +1,4 @@
-"""Models with the stages that run them."""
+"""Models with the stages that process their requests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MAX_SIZES: Final = 8
 
 
 def prompt_limits(limits: LimitSettings) -> PromptLimits:
-    """Return the limits on prompts in the settings."""
+    """Return the limits on prompts that the settings define."""
     return PromptLimits(limits.max_prompt_tokens, limits.max_attention_tokens, limits.max_reply_numbers)
 
 
 class FilterStages(NamedTuple):
-    """The stages of one filter, for single observations, whole sequences, and merges of states."""
+    """Stages of one filter: for single observations, whole sequences, and merging of states."""
 
     filtering: FilterStage
     sequences: SequenceStage
@@ -39,9 +39,8 @@ class FilterStages(NamedTuple):
 
     @classmethod
     def build(cls, model: FilterRuntime, settings: Settings, metrics: Metrics) -> Self:
-        """Build the stages, with a pool slot for every live stream and for every series that a request may filter at
-        the same time.
-        """
+        """Build the stages, with one pool slot for every live stream and for every series that a request may filter at
+        the same time."""
         pool_slots = settings.limits.max_running * settings.models.series_threads + settings.limits.max_streams
         pool = StatePool(model.state_fields, pool_slots)
         return cls(FilterStage(model, pool, metrics), SequenceStage(model, metrics), MergeStage(model, metrics))
@@ -49,7 +48,7 @@ class FilterStages(NamedTuple):
 
 @dataclass(frozen=True)
 class Served:
-    """Models with the stages that run them. A reload replaces the whole object."""
+    """Models with the stages that process their requests. A reload replaces the whole object."""
 
     models: Models
     digests: Mapping[str, str]

@@ -1,6 +1,6 @@
-"""Stages for systems that are defined in requests, cached by content.
+"""Stages for the systems that requests define, cached by content.
 
-A job holds its stages while it exists, and reserves their memory. The cache keeps recently used stages for later
+A job refers to its stages while it exists, and reserves their memory. The cache keeps recently used stages for later
 requests, up to `MAX_CACHED` and `MAX_CACHED_BYTES`, and evicts idle ones first.
 """
 
@@ -33,7 +33,7 @@ RETRY_AFTER_SECONDS: Final = 1
 
 
 class ServedSystem(NamedTuple):
-    """A system with its stages, the digest that binds its states, and its memory without pool slots."""
+    """A system with its stages, the digest to which its states belong, and its memory without pool slots."""
 
     stages: FilterStages
     digest: str
@@ -41,20 +41,20 @@ class ServedSystem(NamedTuple):
 
     @property
     def model(self) -> FilterRuntime:
-        """The filter."""
+        """Filter of the system."""
         return self.stages.filtering.model
 
     @property
     def pool(self) -> StatePool:
-        """Pool with the states of its streams."""
+        """Pool that stores the states of its streams."""
         return self.stages.filtering.pool
 
 
 class SystemCache:
-    """Cache of the systems defined in requests. Use it from one event loop only.
+    """Cache of the systems that requests define. It must be used from only one event loop.
 
     Args:
-        make: builds the stages of a model.
+        make: function that builds the stages of a model.
     """
 
     def __init__(self, make: Callable[[FilterRuntime], FilterStages]) -> None:
@@ -80,7 +80,7 @@ class SystemCache:
         return len(self._pools)
 
     async def get(self, document: Mapping[str, Any]) -> ServedSystem:
-        """Return the system for a document. Keep a reference until its jobs are submitted.
+        """Return the system that a document defines. Keep a reference to it until its jobs are submitted.
 
         Raises:
             InvalidRequest: If the document is invalid. The message names the field.
@@ -95,7 +95,7 @@ class SystemCache:
     async def _add(self, key: bytes, document: Mapping[str, Any]) -> None:
         if self._waiting >= MAX_WAITING or len(self._pools) >= MAX_SYSTEMS:
             raise Overloaded(
-                "The server has too many systems at the moment; try again later.",
+                "The server currently has too many linear systems in use; try again later.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
                 code="systems_full",
             )
@@ -112,9 +112,8 @@ class SystemCache:
             self._waiting -= 1
 
     def _evict(self, newest: bytes) -> None:
-        """Remove systems until the cache is within its limits. Idle systems go first, each kind in the order of last
-        use.
-        """
+        """Remove systems until the cache is within its limits. Idle systems are removed first, and the least recently
+        used ones before others."""
         idle = [key for key, system in self._cached.items() if not system.pool.in_use]
         busy = [key for key in self._cached if key not in set(idle)]
         sizes = {key: system.own_bytes + system.pool.touched_bytes for key, system in self._cached.items()}

@@ -17,9 +17,8 @@ MOST_RETURNS: Final = 4_096
 
 
 class WaitEstimate:
-    """Estimates the time between two requests that leave while others wait, and records when rejected clients were
-    asked to return.
-    """
+    """Estimator of the time between two requests that leave the queue. It also records when rejected clients were asked
+    to return."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,21 +27,22 @@ class WaitEstimate:
         self._returns: deque[float] = deque(maxlen=MOST_RETURNS)
 
     def restart(self) -> None:
-        """Start again, because the queue was empty until now."""
+        """Restart the estimate, because the queue has been empty."""
         self._last = self._clock()
 
     def count_removal(self) -> None:
-        """Count that a request has left while others wait."""
+        """Record that a request has left the queue while others wait."""
         now = self._clock()
         self._intervals.append(min(now - self._last, LONGEST_RETRY_SECONDS))
         self._last = now
 
     def seconds(self, waiting: int) -> float:
-        """Return the estimated wait for a new request behind `waiting` others."""
+        """Return the estimated wait of a new request behind `waiting` others, in seconds."""
         return (waiting + 1) * sum(self._intervals) / len(self._intervals) if self._intervals else 0.0
 
     def retry_after(self) -> int:
-        """Return the seconds until a place is free, behind the clients rejected before, for the `Retry-After` header.
+        """Return the seconds for the `Retry-After` header: the estimated time until a place in the queue is free for
+        this client, after those that were rejected before.
 
         The result is a whole number from 1 to LONGEST_RETRY_SECONDS.
         """

@@ -39,7 +39,7 @@ TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
 
 @dataclass
 class ConnectionManager:
-    """The connections of one server process, and their limits.
+    """Connections of one server process, and their limits.
 
     Args:
         state: uvicorn's sets of connections and tasks. uvicorn waits for them at shutdown.
@@ -66,24 +66,25 @@ class ConnectionManager:
         self.state.connections.discard(connection)  # type: ignore[arg-type]
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the application for one request. uvicorn waits for the task at shutdown."""
+        """Run the application for one request. uvicorn waits for the task when the server stops."""
         task = asyncio.get_running_loop().create_task(work)
         self.state.tasks.add(task)
         task.add_done_callback(self.state.tasks.discard)
 
     def count(self, reason: str) -> None:
-        """Count a connection that the server closed. `reason` must have few distinct values."""
+        """Count a connection that the server closed. `reason` must be one of a few values."""
         self.metrics.connections_refused.labels(reason).inc()
 
     def run_now(self, work: Callable[[], None]) -> bool:
-        """Run `work` if nothing is queued and this iteration of the event loop has time. Return whether it ran."""
+        """Run `work` if nothing is queued and there is time in this iteration of the event loop. Return whether it was
+        run."""
         if self._queue or not self.has_time():
             return False
         work()
         return True
 
     def run_later(self, work: Callable[[], None]) -> None:
-        """Queue `work` for one of the next iterations of the event loop."""
+        """Run `work` in one of the next iterations of the event loop."""
         self._queue.append(work)
         if len(self._queue) == 1:
             asyncio.get_running_loop().call_soon(self._run_queue)
@@ -113,9 +114,8 @@ class ConnectionManager:
         self._iteration_end = None
 
     def has_capacity(self) -> bool:
-        """Return whether a new connection can be served. If necessary, close the connection that has been idle
-        longest.
-        """
+        """Return whether a new connection can be served. If necessary, the connection that has been idle longest is
+        closed."""
         if len(self.state.connections) <= self.limits.max_connections:
             return True
         for longest in self.waiting:
@@ -126,7 +126,7 @@ class ConnectionManager:
 
 
 class BufferLease:
-    """Memory of an unfinished head or message, reserved from the budget of the process as it grows."""
+    """Memory of an incomplete head or message, reserved from the budget of the process while it grows."""
 
     def __init__(self, memory: MemoryBudget) -> None:
         self._memory = memory
@@ -134,7 +134,7 @@ class BufferLease:
         self._leased = FREE_BYTES
 
     def resize(self, size: int) -> None:
-        """Set the number of bytes in use.
+        """Set the number of reserved bytes.
 
         Raises:
             Overloaded: If the budget is exhausted.
@@ -150,7 +150,7 @@ class BufferLease:
             self._leased += more
 
     def release(self) -> None:
-        """Return all memory to the budget."""
+        """Return all reserved memory to the budget."""
         if self._lease is not None:
             self._lease.release()
             self._lease = None
@@ -158,7 +158,7 @@ class BufferLease:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with flow control, which ends if its client reads nothing.
+    """Base class of connections with flow control. A connection ends if its client reads nothing.
 
     Attributes:
         writable: event that is clear while the client reads too slowly.
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self.writable.set()
 
     def write(self, data: bytes) -> None:
-        """Send bytes. Does nothing if there are none or the connection is closing."""
+        """Send bytes. This does nothing if there are none, or if the connection is closing."""
         if data and not self.transport.is_closing():
             self._sent_bytes += len(data)
             self.transport.write(data)
@@ -244,7 +244,7 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 
 def host_and_port(name: object) -> tuple[str, int] | None:
-    """Return host and port of a socket's address, or None for a UNIX or closed socket."""
+    """Return the host and port of the address of a socket, or None for a UNIX socket or a closed one."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
 
 

@@ -1,6 +1,5 @@
-"""Error responses that the server sends without the application. They have the same format, request id, log line and
-count.
-"""
+"""Error responses that the server sends without calling the application. They have the same format, request id, log
+line and count."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from rfa.service.http.connection import ConnectionManager
 
 
 def error_response(manager: ConnectionManager, error: ServiceError, client: tuple[str, int] | None) -> bytes:
-    """Return a complete HTTP/1.1 response, after counting and logging it. The connection closes after it."""
+    """Count and log an error, and return its complete HTTP/1.1 response. The connection is closed after it."""
     status = HTTPStatus(STATUS[type(error)])
     record = Record(id=uuid.uuid4().hex, method="other", status=status.value, client=client, is_complete=True)
     body = orjson.dumps(error.payload())

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 connection. It handles requests and responses in order, until it closes or becomes a WebSocket.
+"""HTTP/1.1 connection. It handles requests and responses in order, until it is closed or becomes a WebSocket.
 
     head ── complete ──> body ── complete ──> response ── complete ──> head
                           └── response complete first: the rest of the body is discarded ──┘
@@ -49,7 +49,7 @@ NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 
 
 class HTTPConnection(Connection):
-    """One client connection, from its opening to its end or its upgrade."""
+    """HTTP/1.1 connection of one client, from its opening to its end or its upgrade."""
 
     def __init__(self, manager: ConnectionManager) -> None:
         super().__init__(manager)
@@ -71,7 +71,7 @@ class HTTPConnection(Connection):
         super().connection_made(transport)
         self.client = host_and_port(transport.get_extra_info("peername"))
         if not self.manager.has_capacity():
-            error = NotReady("The server has no free connection; try again later.", code="too_many_connections")
+            error = NotReady("The server has no free connections; try again later.", code="too_many_connections")
             self.write(error_response(self.manager, error, self.client))
             self.transport.close()
             return
@@ -85,7 +85,7 @@ class HTTPConnection(Connection):
             self.current.disconnect()
 
     def eof_received(self) -> bool:
-        """Handle the end of the client's input. The client may still wait for responses."""
+        """Handle the end of the client's input. The client may still be waiting for responses."""
         self._is_half_closed = True
         if self._phase == "lingering":
             self.transport.close()
@@ -94,7 +94,7 @@ class HTTPConnection(Connection):
         return not self.transport.is_closing()
 
     def close_after_response(self) -> None:
-        """Accept no further request after the current one, or after the next one if the connection is idle."""
+        """Accept no further requests after the current one, or after the next one if the connection is idle."""
         self._is_last = True
         if self.current is not None:
             self.current.is_last = True
@@ -107,9 +107,13 @@ class HTTPConnection(Connection):
             self.transport.close()
 
     def evict(self) -> None:
-        """Close the connection to make room for another client."""
+        """Close the connection, so that another client can be served."""
         if self._unread or self._phase == "body":
-            self._send_error(NotReady("Another client needs this connection.", code="too_many_connections"))
+            self._send_error(
+                NotReady(
+                    "The server closed this idle connection to accept another client.", code="too_many_connections"
+                )
+            )
         self.transport.close()
         self._unregister()
 
@@ -162,7 +166,7 @@ class HTTPConnection(Connection):
             self._send_error(error)
         except h11.RemoteProtocolError as error:
             is_too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            message = f"The trailers, and the line of a chunk size, must not be larger than {MAX_TRAILER_BYTES} bytes."
+            message = f"The trailers and the line of a chunk size must not be larger than {MAX_TRAILER_BYTES} bytes."
             self._send_error(HeadersTooLarge(message) if is_too_large else MalformedRequest(NOT_HTTP))
             error.__traceback__ = None  # breaks a reference cycle: h11's frame refers to the error and this connection
         if self._is_half_closed and self._phase == "response" and self._timer is None:
@@ -170,7 +174,7 @@ class HTTPConnection(Connection):
         self._update_reading()
 
     def _step(self) -> bool:
-        """Parse one piece. Return whether there may be another one."""
+        """Parse one part of the received bytes. Return whether there may be more to parse."""
         if self.transport.is_closing():
             return False
         if self._phase == "head":
@@ -233,7 +237,7 @@ class HTTPConnection(Connection):
         self.manager.start_task(self.current.run(self.manager.app))
 
     def _upgrade(self, request: h11.Request, scope: Scope) -> None:
-        """Hand the connection, and bytes received after the handshake, to a WebSocket."""
+        """Pass the connection, and bytes that were received after the handshake, to a WebSocket."""
         ahead = bytes(self._unread)
         self._unread.clear()
         self._unregister()
@@ -249,7 +253,9 @@ class HTTPConnection(Connection):
         self._timer = None
         if self._unread or self._framing_bytes:
             seconds = self.manager.limits.header_timeout_seconds
-            self._send_error(RequestTimeout(f"The headers must end within {seconds:g} s.", code="header_timeout"))
+            self._send_error(
+                RequestTimeout(f"The headers must be complete within {seconds:g} s.", code="header_timeout")
+            )
         else:
             self.transport.close()
 
@@ -278,7 +284,7 @@ class HTTPConnection(Connection):
     def _feed_parser(self, parser: h11.Connection) -> bool:
         if not self._unread:
             if self._is_half_closed:
-                raise MalformedRequest("The body ended before its declared length.")
+                raise MalformedRequest("The body ended before the length given by Content-Length.")
             return False
         size = CHUNKED_SLICE_BYTES if self._body_is_chunked else PLAIN_SLICE_BYTES
         piece = bytes(self._unread[:size])
@@ -286,12 +292,14 @@ class HTTPConnection(Connection):
         self._framing_bytes += len(piece)
         limit = self.manager.limits.max_body_bytes
         if self._body_is_chunked and self._framing_bytes > limit:
-            raise PayloadTooLarge(f"Chunk sizes and trailers of a body must not be larger than {limit} bytes.")
+            raise PayloadTooLarge(
+                f"The chunk sizes and trailers of a body must not be larger than {limit} bytes in total."
+            )
         parser.receive_data(piece)
         return True
 
     def _discard(self, size: int, limit: int) -> None:
-        """Count bytes that are discarded after a response, and close the connection beyond the limit."""
+        """Count bytes that are discarded after a response. Close the connection if they exceed the limit."""
         self._discarded_bytes += size
         if self._discarded_bytes > limit:
             self.transport.close()
@@ -350,7 +358,7 @@ class HTTPConnection(Connection):
         self._set_timer(LINGER_SECONDS, self.transport.close)
 
     def _send_error(self, error: ServiceError) -> None:
-        """Send an error response, unless another response has begun, and close."""
+        """Send an error response, unless another response has already started, and close the connection."""
         self._clear_timer()
         current = self.current
         if current is not None:
@@ -364,7 +372,7 @@ class HTTPConnection(Connection):
     # A client that has shut down its sending side.
 
     def _probe(self) -> None:
-        """Find out whether the client waits for its response or has disconnected, which TCP does not distinguish.
+        """Detect whether the client is waiting for its response or has disconnected, which TCP does not distinguish.
 
         If the client has disconnected, its kernel answers an interim response (RFC 9110, 15.2) with a reset. The event
         loop does not notice a reset while it neither reads nor writes.

@@ -17,7 +17,7 @@ LONG_FORM: Final = 127
 
 
 def lone_text(data: bytes) -> bytes | None:
-    """Return the text if the bytes are exactly one complete text frame of a client, else None."""
+    """Return the text if the bytes are exactly one complete text frame of a client; otherwise, return None."""
     if len(data) < 6 or data[0] != WHOLE_TEXT:
         return None
     size, start = data[1] - MASKED, 2

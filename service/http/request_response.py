@@ -1,4 +1,4 @@
-"""One HTTP request and its response, as ASGI's scope, `receive` and `send`."""
+"""HTTP request with its response, as scope, `receive` and `send` of ASGI."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Conti
 
 
 class RequestResponse:
-    """An active request.
+    """An HTTP request that is being processed.
 
     Args:
         parser: a parser that has parsed the head of this request and nothing else.
@@ -48,11 +48,12 @@ class RequestResponse:
         self._changed = asyncio.Event()
 
     async def run(self, app: ASGIApp) -> None:
-        """Run the application. If the response is incomplete, close the connection so that the client notices."""
+        """Run the application. If it does not complete the response, close the connection so that the client
+        notices."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # the application has already reported it
-            logger.debug("a response was incomplete", exc_info=True)
+            logger.debug("the application ended without completing a response", exc_info=True)
         finally:
             if not (self.is_complete or self._is_disconnected):
                 self._connection.transport.close()
@@ -61,11 +62,11 @@ class RequestResponse:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough bytes of the body wait for the application."""
+        """Whether so many bytes of the body are waiting for the application that reading pauses."""
         return len(self._body) > HIGH_WATER_BYTES and not self.is_complete
 
     def feed(self, data: bytes) -> None:
-        """Append to the body. After the response, data is discarded."""
+        """Append data to the body. After the response, data is discarded."""
         if not self.is_complete:
             self._body += data
             self._changed.set()
@@ -81,7 +82,7 @@ class RequestResponse:
         self._changed.set()
 
     async def receive(self) -> Message:
-        """Return the next message of ASGI's `receive`."""
+        """Return the next message for `receive` of ASGI."""
         if self.parser.they_are_waiting_for_100_continue and not self.is_started:
             self._connection.write(self.parser.send(CONTINUE) or b"")
         while not (self._has_message() or self._is_disconnected or self.is_complete):
@@ -101,7 +102,7 @@ class RequestResponse:
     # To the client.
 
     async def send(self, message: Message) -> None:
-        """Handle a message of ASGI's `send`. After a disconnect it is ignored."""
+        """Handle a message that was passed to `send` of ASGI. After a disconnect, it is ignored."""
         if not self._connection.writable.is_set():
             await self._connection.writable.wait()
         if self._is_disconnected:
@@ -146,7 +147,7 @@ class RequestResponse:
 
 
 def make_scope(request: h11.Request, kind: Literal["http", "websocket"], connection: HTTPConnection) -> Scope:
-    """Return ASGI's scope of a request.
+    """Return the ASGI scope of a request.
 
     Raises:
         MalformedRequest: If the request target is invalid.

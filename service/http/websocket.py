@@ -1,4 +1,4 @@
-"""One WebSocket connection, with ASGI messages, limits and flow control."""
+"""WebSocket connection, with ASGI messages, limits and flow control."""
 
 from __future__ import annotations
 
@@ -141,14 +141,15 @@ class WebSocketConnection(Connection):
         return not self.writable.is_set() or self.transport.is_closing()
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that reads nothing. Ping a silent client, and disconnect it if it does not answer."""
+        """Disconnect a client that reads nothing. Send a ping to a silent client, and disconnect it if it does not
+        reply."""
         super().tick(now)
         if not self._is_open or self._is_paused or self.transport.is_closing() or self._closing is not None:
             self._received_at, self._is_pinged = self._loop.time(), False
             return
         silent = self._loop.time() - self._received_at
         if silent > 2 * PING_SECONDS:
-            self._fail(INTERNAL, "the client did not answer a ping")
+            self._fail(INTERNAL, "the client did not reply to a ping")
         elif silent > PING_SECONDS and not self._is_pinged:
             self._is_pinged = True
             self._frames.send_ping(os.urandom(4))
@@ -166,7 +167,7 @@ class WebSocketConnection(Connection):
             self._update_reading()
 
     def _can_pass_directly(self) -> bool:
-        """Return whether the next bytes begin a message that the application waits for."""
+        """Return whether the next bytes start a message for which the application is waiting."""
         is_waiting = self._is_awaited and not (self._unread or self._surplus_bytes or self._is_within_message)
         return is_waiting and self._is_open_both_ways()
 
@@ -178,7 +179,7 @@ class WebSocketConnection(Connection):
         return False  # close
 
     def _update_reading(self) -> None:
-        """Schedule parsing, or stop reading while the application or the client is slow."""
+        """Schedule parsing, or pause reading while the application or the client is slow."""
         if self.transport.is_closing():
             return
         if self._is_ready() and not self._is_queued:
@@ -195,7 +196,7 @@ class WebSocketConnection(Connection):
         return bool(self._unread) and self._is_open and has_space and not self.transport.is_closing()
 
     def _process(self) -> None:
-        """Parse received bytes in pieces, so that one client does not delay the others."""
+        """Parse received bytes in parts, so that one client does not delay the others."""
         self._is_queued = False
         if self.transport.is_closing():
             return
@@ -204,7 +205,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def _parse_burst(self) -> bool:
-        """Parse one piece. Return whether the connection stays open."""
+        """Parse one part of the received bytes. Return whether the connection stays open."""
         piece = bytes(self._unread[:BURST_BYTES])
         del self._unread[: len(piece)]
         self._frames.receive_data(piece)
@@ -259,7 +260,7 @@ class WebSocketConnection(Connection):
         self._append({"type": "websocket.receive", **content})
 
     def _end_by_client(self) -> None:
-        """Close after the client's close frame or a protocol error."""
+        """Close the connection after a close frame of the client or a protocol error."""
         close_frame = self._frames.close_rcvd or self._frames.close_sent
         code = close_frame.code if close_frame is not None else ABNORMAL
         self._deliver_end(code, close_frame.reason if close_frame is not None else "")
@@ -356,7 +357,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def _send_response(self, status: int, headers: Any, body: bytes) -> None:
-        """Answer the handshake with an HTTP response instead of a WebSocket."""
+        """Reply to the handshake with an HTTP response instead of a WebSocket."""
         names = {name.lower() for name, _ in headers}
         lines = [*self.manager.state.default_headers, *headers, (b"connection", b"close")]
         if b"content-length" not in names:
@@ -370,7 +371,7 @@ class WebSocketConnection(Connection):
     # The closing handshake.
 
     def _close(self, code: int, reason: str = "") -> None:
-        """Begin the closing handshake."""
+        """Start the closing handshake."""
         if self._closing is not None or self.transport.is_closing():
             return
         self._closing = self._loop.call_later(CLOSE_SECONDS, self.transport.close)
@@ -382,7 +383,7 @@ class WebSocketConnection(Connection):
         self._update_reading()
 
     def _fail(self, code: int, reason: str) -> None:
-        """Close because of an action or timeout of the client."""
+        """Close the connection because of an error or timeout of the client."""
         self.manager.count("websocket_failed")
         if self._frames.state is State.OPEN:
             self._frames.fail(code, reason)

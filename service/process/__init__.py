@@ -1,1 +1,1 @@
-"""The processes behind one port: a supervisor, and identical server processes that it starts and restarts."""
+"""The processes behind one port: a supervisor, and equal server processes that it starts and restarts."""

@@ -1,6 +1,5 @@
-"""A server process: `python -m rfa.service.process FD`. It imports and loads with the garbage collector switched
-off.
-"""
+"""Entry point of a server process: `python -m rfa.service.process FD`. Imports and loading run without garbage
+collection."""
 
 import gc
 

@@ -1,9 +1,9 @@
-"""Balances connections between several processes that accept from one listening socket.
+"""Balancing of connections between several processes that accept from one listening socket.
 
 All processes accept from the socket that the supervisor opened. With separate queues, the connections of a stopped or
 hanging process would wait until it is killed. A shared queue alone gives most connections to the process that wakes
 first, and connections live long. The processes therefore publish their connection counts in the shared status. A
-process with more connections than another leaves a new connection to the other for 2 ms.
+process with more connections than another one waits for 2 ms, so that the other can accept a new connection.
 
     wakes ── own count within its fair share ──────────────────> accept
        └──── else ── wait 2 ms ── the others took none ─────────> accept one
@@ -46,22 +46,22 @@ class ConnectionShare:
         self._index = index
 
     def publish(self, count: float) -> None:
-        """Publish the number of connections of this process, or infinity if it accepts no more."""
+        """Publish the number of connections of this process. It is infinity if the process accepts no more."""
         self._status.set_connections(self._index, count)
 
     def limit(self) -> float:
-        """Return how many connections this process may have while others have fewer."""
+        """Return the number of connections that this process may have while others have fewer."""
         fewest = self._status.fewest_connections(self._index)
         return fewest + ALLOWED_LEAD + fewest / ALLOWED_LEAD_DIVISOR
 
 
 class Acceptor:
-    """Accepts the connections of one listener. It has the methods of `asyncio.Server` that uvicorn uses.
+    """Acceptor of connections from one listening socket. It has the methods of `asyncio.Server` that uvicorn uses.
 
     Args:
         listener: listening socket, which other processes may share.
-        factory: creates the protocol of a connection.
-        count: returns the number of connections of this process.
+        factory: function that creates the protocol of a connection.
+        count: function that returns the number of connections of this process.
         share: share of this process in all connections, or None with a single process.
     """
 
@@ -85,7 +85,7 @@ class Acceptor:
         self.publish()
 
     def publish(self) -> None:
-        """Update the count that other processes see."""
+        """Update the number of connections that other processes see."""
         if self._share is not None and self._is_open and not self._is_pausing:
             self._share.publish(self._total())
 
@@ -99,7 +99,7 @@ class Acceptor:
             self._share.publish(CLOSED)
 
     async def wait_closed(self) -> None:
-        """Wait until every accepted connection has its protocol."""
+        """Wait until every accepted connection has a protocol."""
         if self._beginning:
             await asyncio.wait(self._beginning)
 
@@ -116,12 +116,12 @@ class Acceptor:
             self._accept(1)
 
     def _accept_if_still_waiting(self, before: float) -> None:
-        """Accept a connection that was left to the others, unless they have accepted it."""
+        """Accept a connection for which this process waited, unless another process has accepted it."""
         if not before < self._limit() <= self._total():
             self._accept(1)
 
     def _accept(self, number: int) -> None:
-        """Accept `number` connections, and more while this process is within its share."""
+        """Accept `number` connections, and further ones while this process is within its share."""
         for accepted in range(ACCEPTED_AT_ONCE):
             if accepted >= number and self._limit() <= self._total():
                 return
@@ -154,13 +154,13 @@ class Acceptor:
             connection.close()
 
     def _fail(self, error: OSError) -> None:
-        """Pause if there are no free file descriptors, instead of failing in every iteration of the event loop."""
+        """Pause if there are no free file descriptors. Otherwise, every iteration of the event loop would fail."""
         if error.errno == errno.EINVAL:  # the supervisor has shut the listener down
             self.close()
             return
         if error.errno not in NO_MORE_FILES:
             raise error
-        logger.error("cannot accept connections: %s", error.strerror)
+        logger.error("the server cannot accept connections: %s", error.strerror)
         self._is_pausing = True
         if self._share is not None:
             self._share.publish(CLOSED)
@@ -171,7 +171,7 @@ class Acceptor:
         self.publish()
 
     def _pause(self, seconds: float, then: Callable[[], None]) -> None:
-        """Accept no connections for some seconds, then call `then` and continue."""
+        """Accept no connections for some seconds, then call `then` and accept connections again."""
 
         def resume() -> None:
             if self._is_open:

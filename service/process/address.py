@@ -1,4 +1,4 @@
-"""One listening socket for all processes. The supervisor opens it, and every process inherits it.
+"""The listening socket of all processes. The supervisor opens it, and every process inherits it.
 
 One socket per process (SO_REUSEPORT) would also balance connections, but connections queued for a stopped or hanging
 process would wait until it is killed. With one of two processes stopped, about 100 of 200 requests timed out. With a
@@ -16,20 +16,20 @@ BACKLOG = 4_096
 
 
 class Address(NamedTuple):
-    """Host and port that the server listens on. The port is never 0."""
+    """Host and port on which the server listens. The port is never 0."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """URL for users."""
+        """URL that is shown to users."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
-    """Bind a port exclusively, without listening on it yet.
+    """Bind a port exclusively, without listening on it.
 
     Raises:
         OSError: If the address is invalid or in use.
@@ -49,7 +49,7 @@ def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
 
 
 def listen(holder: socket.socket) -> None:
-    """Start listening. Any process that has the socket may accept connections.
+    """Start listening on the port. Any process that has the socket may accept connections.
 
     Raises:
         OSError: If the port is already in use.
@@ -60,7 +60,7 @@ def listen(holder: socket.socket) -> None:
 
 
 def refuse(holder: socket.socket) -> None:
-    """Stop accepting connections in all processes, including one that hangs and cannot close its socket."""
+    """Stop accepting connections in all processes, including a process that hangs and cannot close its socket."""
     with contextlib.suppress(
         OSError
     ):  # some systems do not support this for listeners; there each process closes its own

@@ -1,4 +1,4 @@
-"""Blocking work in a thread that an event loop can abandon."""
+"""Blocking work in a thread for which an event loop need not wait."""
 
 from __future__ import annotations
 

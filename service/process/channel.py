@@ -1,9 +1,9 @@
-"""Messages between the supervisor and its server processes: JSON lines over a private pair of sockets.
+"""Messages between the supervisor and its server processes: lines of JSON over a private pair of sockets.
 
     supervisor → process   hello (settings, index, ...)   serve   prepare   commit   abort
     process → supervisor   loaded   serving   beat   prepared   failed
 
-A closed channel means that the supervisor of the process has ended. The sender rejects a message that is too long.
+If the channel is closed, the supervisor has exited. The sender rejects a message that is too long.
 Receiving anything that is not a valid message raises `ChannelError`.
 """
 
@@ -20,11 +20,11 @@ LONGEST_REASON = 1_000
 
 
 class ChannelError(ValueError):
-    """Raised if a message is too long, is not JSON, or has an unknown form."""
+    """Raised if a message is too long, is not valid JSON, or has an unknown form."""
 
 
 class Channel:
-    """One end of the channel."""
+    """One end of the channel between the supervisor and a process."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -32,18 +32,18 @@ class Channel:
 
     @classmethod
     async def open(cls, end: socket.socket) -> Channel:
-        """Open a channel over one end of a pair of UNIX sockets, and take ownership of that end."""
+        """Open a channel on one end of a pair of UNIX sockets. The channel closes that end."""
         return cls(*await asyncio.open_unix_connection(sock=end, limit=LONGEST_MESSAGE))
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Send a message. If the other side has ended, the message is dropped, and `receive` reports it.
+        """Send a message. If the other side has exited, the message is dropped, and `receive` reports it.
 
         Raises:
             ChannelError: If the message is too long. Nothing is sent.
         """
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         if len(line) > LONGEST_MESSAGE:
-            raise ChannelError(f"message {kind!r} has {len(line)} bytes; the limit is {LONGEST_MESSAGE}")
+            raise ChannelError(f"message {kind!r} has {len(line)} bytes, which exceeds the limit of {LONGEST_MESSAGE}")
         try:
             self._writer.write(line)
             await self._writer.drain()
@@ -51,7 +51,7 @@ class Channel:
             pass
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message, or None when the other side has ended.
+        """Return the next message, or None if the other side has exited.
 
         Raises:
             ChannelError: If the message is invalid.
@@ -61,19 +61,19 @@ class Channel:
         except ConnectionError:
             return None
         except ValueError:  # longer than the limit
-            raise ChannelError("a message is too long") from None
+            raise ChannelError("the message is too long") from None
         if not line.endswith(b"\n"):
             return None
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
-            raise ChannelError("a message is not JSON") from None
+            raise ChannelError("the message is not valid JSON") from None
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-            raise ChannelError("a message has no kind")
+            raise ChannelError("the message has no kind")
         return message
 
     def close(self) -> None:
-        """Close this end."""
+        """Close this end of the channel."""
         self._writer.close()
 
 

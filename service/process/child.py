@@ -1,8 +1,8 @@
-"""A server process: `python -m rfa.service.process FD`, started by the supervisor that holds the other end of FD.
+"""A server process, `python -m rfa.service.process FD`, which the supervisor starts. FD is its end of the channel.
 
 It loads the bundles, reports this, and accepts connections after the message `serve`. Its event loop sends heartbeats
-with the seconds since the engine's last progress. SIGTERM drains it. It exits together with its supervisor, because an
-orphan would accept connections of the next server on the port.
+with the seconds since the engine's last progress. On SIGTERM, it completes running requests and exits. It also exits if
+its supervisor does, because it would otherwise accept connections of the next server on the port.
 
 A reload has two phases. On `prepare`, the process loads other bundles while it serves its own. It uses them as soon as
 the shared status has their generation, which every request reads when it begins. `commit` only lets a process without
@@ -57,10 +57,10 @@ LONGEST_LABELS = 10_000
 
 
 def main(load: Load = load_models) -> NoReturn:
-    """Serve until SIGTERM.
+    """Run a server process until SIGTERM.
 
     Args:
-        load: opens the models. Tests pass a function that builds small models.
+        load: function that opens the models. Tests pass a function that builds small models.
     """
     end_with_parent()  # on other systems, the closed channel ends the process
     # A terminal sends these signals to every process of its group. The supervisor decides how to react.
@@ -79,7 +79,7 @@ async def _run(end: socket.socket, load: Load) -> int:
 
 
 class ServerProcess:
-    """A server process, from the supervisor's first message to the exit code."""
+    """A server process, from the first message of the supervisor to its exit code."""
 
     def __init__(self, channel: Channel, hello: dict[str, Any], load: Load) -> None:
         self._channel = channel
@@ -94,7 +94,7 @@ class ServerProcess:
         self._loading = asyncio.Lock()
 
     async def run(self) -> int:
-        """Load the bundles, wait for `serve`, and serve. Return the exit code."""
+        """Load the bundles, wait for the message `serve`, and serve requests. Return the exit code."""
         beating = asyncio.create_task(self._beat())
         try:
             app = await self._prepare()
@@ -106,9 +106,7 @@ class ServerProcess:
             beating.cancel()
 
     async def _prepare(self) -> FastAPI | None:
-        """Return the application with its bundles loaded. Return None after a failure, which is reported to the
-        supervisor.
-        """
+        """Load the bundles and return the application. After a failure, report it to the supervisor and return None."""
         try:
             loaded: list[Models] = []
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
@@ -127,7 +125,7 @@ class ServerProcess:
         return app
 
     def _load_first(self, loop: asyncio.AbstractEventLoop) -> Models:
-        """Load the models, and report whether kernels have to be compiled. Nothing is compiled after this."""
+        """Load the models, and report whether kernels must be compiled. Nothing is compiled after this."""
 
         def notify() -> None:
             asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)
@@ -145,7 +143,9 @@ class ServerProcess:
         try:
             await app.state.exposition.join(Path(directory), index, self._settings.models.processes)
         except OSError as error:  # such as a path too long for a socket
-            logger.warning("cannot create the metrics socket (%s); /metrics reports this process only", error.strerror)
+            logger.warning(
+                "cannot create the socket for metrics (%s), so /metrics reports only this process", error.strerror
+            )
         serving = asyncio.Event()
         server = DrainingServer(app, self._settings, serving.set, ConnectionShare(self._status, index))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
@@ -188,12 +188,12 @@ class ServerProcess:
                 case "abort" if engine is not None:
                     self._generation = None
                     engine.abandon()
-        logger.error("the supervisor has ended, so this process ends")
+        logger.error("the supervisor has exited, so this process stops")
         logging.shutdown()
         os._exit(1)
 
     async def _prepare_next(self, engine: Engine, generation: int, bundles: list[str]) -> None:
-        """Load other bundles while the current ones are served, and report the result."""
+        """Load other bundles while the current ones are served, and report the result to the supervisor."""
         settings = self._settings.replace(bundles=tuple(map(Path, bundles)))
         version, reason = None, None
         async with self._loading:  # a load cannot be cancelled, and an abandoned one may still be running
@@ -213,12 +213,12 @@ class ServerProcess:
 
 
 def _label(facts: ModelInfo) -> str:
-    """Return the name of a model for the log line at start-up. Language models have their runtime added."""
+    """Return the name of a model for the log line at startup. For language models, it includes the runtime."""
     return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 
 
 def _tune_garbage_collector() -> None:
-    """Exclude loaded objects from garbage collection, and collect rarely from now on."""
+    """Exclude the loaded objects from garbage collection, and collect rarely from now on."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

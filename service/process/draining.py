@@ -1,4 +1,4 @@
-"""A uvicorn server that drains before it shuts down.
+"""A uvicorn server that completes running requests before it shuts down.
 
 On a stop signal uvicorn closes the listener and idle connections, cuts off WebSockets, waits for requests and notifies
 the application last. Here, the application comes first. Readiness turns false, the listener closes, the engine ends
@@ -34,11 +34,12 @@ TICKS_PER_SECOND = 10
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that drains, disconnects stalled readers, and leaves signals to its owner.
+    """uvicorn server that completes running requests before it stops, disconnects clients that do not read, and does
+    not handle signals.
 
     Args:
-        app: the application. `app.state.draining` turns true first.
-        on_serving: called once the listener accepts connections.
+        app: the application. When the server stops, `app.state.draining` is set to true first.
+        on_serving: function that is called when the listener accepts connections.
         share: share of this process in all connections, if there are several processes.
     """
 
@@ -55,19 +56,19 @@ class DrainingServer(uvicorn.Server):
         self._app = app
         self._settings = settings
         self._on_serving = on_serving
-        app.state.metrics.watch("open_connections", "Open sockets of clients.", self.open_connections)
+        app.state.metrics.watch("open_connections", "Number of open client connections.", self.open_connections)
 
     def open_connections(self) -> int:
         """Return the number of open connections."""
         return len(self.server_state.connections)
 
     def stop(self) -> None:
-        """Begin to drain. Further calls do nothing."""
+        """Start to drain: accept no more work and complete running requests. Further calls have no effect."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the owner of this server."""
+        """Do nothing, because the owner of this server handles the signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -98,7 +99,7 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, then shut down.
+        """Complete running requests, then shut down.
 
         This takes at most `shutdown_grace_seconds`, or a few seconds more if jobs have to be interrupted.
         """
@@ -117,7 +118,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _drain_engine(self) -> float:
-        """Drain the engine, if the application has one. Return the monotonic time of its end."""
+        """Drain the engine, if the application has one. Return the monotonic time at which this must be complete."""
         drain = getattr(self._app.state.engine, "drain", None)
         seconds = self._settings.server.shutdown_grace_seconds
         if drain is not None:
@@ -125,7 +126,7 @@ class DrainingServer(uvicorn.Server):
             try:
                 await asyncio.wait_for(work, seconds + QUANTUM_SECONDS + FLUSH_SECONDS)
             except TimeoutError:
-                logger.error("the engine did not drain in time")
+                logger.error("the engine did not finish its work in time")
         return time.monotonic()
 
     async def _handlers_ended(self, deadline: float) -> None:
@@ -140,7 +141,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return a uvicorn configuration without connections, logs and proxy headers, which this package handles itself."""
+    """Return a configuration of uvicorn without its connections, logs and proxy headers, which this package
+    implements."""
     options: dict[str, Any] = {
         "loop": "uvloop",
         "http": HTTPConnection,

@@ -1,14 +1,14 @@
-"""/health, /ready and /metrics on a separate port, independent of the server's load.
+"""Serve /health, /ready and /metrics on a separate port, independently of the server's load.
 
-The supervisor serves it, so it answers even when every process has reached its connection limit or an event loop hangs.
-It judges the processes by their heartbeats.
+The supervisor serves this port, so it replies even if every process has reached its connection limit or an event loop
+hangs. It determines the health of the processes from their heartbeats.
 
     GET /health    200 while at least one process sends heartbeats
     GET /ready     200 while at least one process serves, its engine makes progress, and no stop signal has come
     GET /metrics   metrics of all processes; requires an API key if the server has any
 
-A connection has one request, without a body, within `SECONDS`. Beyond `MOST_CONNECTIONS`, the oldest connection is
-closed.
+A connection may contain one request without a body, which must arrive within `SECONDS`. Beyond `MOST_CONNECTIONS`, the
+oldest connection is closed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ALWAYS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff
 
 @dataclass(frozen=True)
 class HealthStatus:
-    """The answer to probes."""
+    """Reply to health probes."""
 
     is_alive: bool
     is_ready: bool
@@ -63,7 +63,7 @@ class HealthStatus:
     def from_processes(
         cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool
     ) -> HealthStatus:
-        """Judge processes by their heartbeats.
+        """Determine the health of the processes from their heartbeats.
 
         Args:
             tick: seconds per tick without a heartbeat.
@@ -81,10 +81,10 @@ class HealthStatus:
 async def health_listener(
     settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None
 ) -> AsyncIterator[None]:
-    """Answer probes on `health_port`, if it is set, until the block ends.
+    """Serve health probes on `health_port`, if it is set, until the end of the context.
 
     Args:
-        directory: directory of the processes' metrics sockets. None disables metrics.
+        directory: directory with the metrics sockets of the processes. None disables metrics.
 
     Raises:
         OSError: If the port is in use.
@@ -95,7 +95,7 @@ async def health_listener(
     probes = Probes(settings, health_status, directory)
     host = settings.server.host or None  # "" means every interface
     server = await asyncio.start_server(probes.serve, host, settings.server.health_port, limit=LARGEST_HEAD_BYTES)
-    logger.info("health on port %d", server.sockets[0].getsockname()[1])
+    logger.info("serving health checks on port %d", server.sockets[0].getsockname()[1])
     try:
         yield
     finally:
@@ -104,7 +104,7 @@ async def health_listener(
 
 
 class Probes:
-    """Answers probes and limits their connections."""
+    """Server for health probes, which limits the number of connections."""
 
     def __init__(self, settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None) -> None:
         self._health_status = health_status
@@ -157,21 +157,21 @@ class Probes:
         await writer.drain()
 
     async def _answer(self, request: h11.Request) -> tuple[bytes, str]:
-        """Return the body and the media type."""
+        """Return the body and the media type of a reply."""
         headers = list(request.headers)
         self._policy.check_host(headers)
         path = request.target.partition(b"?")[0]
         if path not in (b"/health", b"/ready", b"/metrics"):
-            raise NotFound("This port serves /health, /ready and /metrics.")
+            raise NotFound("This port serves only /health, /ready and /metrics.")
         if request.method not in (b"GET", b"HEAD"):
-            raise MethodNotAllowed("This path accepts GET, HEAD.", allow="GET, HEAD")
+            raise MethodNotAllowed("This path supports only GET and HEAD.", allow="GET, HEAD")
         if path == b"/metrics":
             return await self._metrics(presented_keys(headers)), CONTENT_TYPE
         status = self._health_status()
         if path == b"/health" and not status.is_alive:
-            raise NotReady("No server process sends heartbeats.")
+            raise NotReady("No server process is sending heartbeats.")
         if path == b"/ready" and not status.is_ready:
-            raise NotReady("No server process serves, or the server is shutting down.")
+            raise NotReady("No server process is ready, or the server is shutting down.")
         return orjson.dumps({"status": "alive" if path == b"/health" else "ready"}), JSON
 
     async def _metrics(self, keys: list[bytes]) -> bytes:
@@ -182,5 +182,5 @@ class Probes:
         texts = await asyncio.gather(*map(ask, self._sockets))
         answered = [text for text in texts if text is not None]
         if not answered:
-            raise NotReady("No server process answered with its metrics.")
+            raise NotReady("No server process returned its metrics.")
         return merge(answered).encode()

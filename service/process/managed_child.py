@@ -1,4 +1,4 @@
-"""A server process, as seen by its supervisor."""
+"""A server process from the point of view of its supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rfa.service.process.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """A process that has imported its modules and waits for its settings."""
+    """A process that has imported its modules and is waiting for its settings."""
 
     process: asyncio.subprocess.Process
     channel: Channel
@@ -31,8 +31,8 @@ class StartedProcess:
         """Start a process.
 
         Args:
-            descriptors: file descriptors that it inherits, under the same numbers.
-            gpu: index of the only GPU that it sees.
+            descriptors: file descriptors that the process inherits, with the same numbers.
+            gpu: index of the only GPU that is visible to the process.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -54,10 +54,10 @@ class StartedProcess:
 
 
 class Child:
-    """A server process with settings, as seen by its supervisor.
+    """A server process with its settings, from the point of view of its supervisor.
 
     Attributes:
-        snapshot: bundles that it serves or is loading.
+        snapshot: bundles that the process serves or is loading.
         prepared: bundles of the next reload, once they are loaded.
         has_serve_command: whether the message `serve` was sent to it.
         is_outdated: whether the bundles that it was loading were replaced, so that it will never serve.
@@ -83,7 +83,7 @@ class Child:
 
     @classmethod
     async def start(cls, started: StartedProcess, index: int, snapshot: Snapshot, hello: Mapping[str, Any]) -> Child:
-        """Send the settings to a started process.
+        """Send the settings to a process that has started.
 
         Raises:
             ChannelError: If the settings are too long for a message.
@@ -98,19 +98,19 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Name of the process for the log."""
+        """Name of the process in the log."""
         return f"server process {self.index} (pid {self.process.pid})"
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
+        """Whether the process has exited."""
         return self.process.returncode is not None
 
     async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Make the process load bundles in addition to those that it serves. Return the reason if it could not.
+        """Let the process load bundles in addition to those that it serves. Return the reason if it fails.
 
         Raises:
-            ProcessLost: If the process ends in the meantime.
+            ProcessLost: If the process exits in the meantime.
         """
         self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
         bundles = [str(path) for path in snapshot.bundles]
@@ -118,7 +118,7 @@ class Child:
         return await self._answer
 
     def answer(self, generation: int, version: str | None, reason: str | None) -> None:
-        """Handle the process's answer to `prepare`. Answers to an abandoned reload are ignored."""
+        """Handle the reply of the process to `prepare`. Replies for a reload that was aborted are ignored."""
         if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
             return
         if reason is None and version != self._asked.version:
@@ -126,7 +126,7 @@ class Child:
         self._answer.set_result(reason)
 
     def close(self) -> None:
-        """Close the channel of a process that has ended, and fail the pending answers."""
+        """Close the channel of a process that has exited. Pending replies fail."""
         self.channel.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ProcessLost(f"{self.name} ended"))
@@ -136,7 +136,7 @@ class Child:
         await self.channel.send(kind)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
+        """Send a signal to the process, unless it has exited."""
         if self.process.returncode is not None:
             return
         # `Process.send_signal` polls first, which takes the exit code away from the event loop. The event loop would
@@ -146,11 +146,11 @@ class Child:
 
     @property
     def exit_cause(self) -> str:
-        """The signal or exit code with which the process ended."""
+        """The signal or exit code with which the process exited."""
         code = self.process.returncode or 0
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def describe_exit(self) -> str:
-        """Return a description for the log."""
+        """Describe the exit of the process for the log."""
         reason = f" ({self.failure})" if self.failure else ""
-        return f"{self.name} ended with {self.exit_cause}{reason}"
+        return f"{self.name} exited with {self.exit_cause}{reason}"

@@ -1,4 +1,4 @@
-"""The limit on open files. Every connection is an open file, and the usual soft limit is 1,024."""
+"""Limit on the number of open files. Every connection is an open file, and the usual soft limit is 1,024."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ OTHER_FILES = 256
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the soft limit for this many connections, at most to the hard limit. Warn if that is too low.
+    """Raise the soft limit for this number of connections, but not above the hard limit. Log a warning if that is too
+    low.
 
-    Beyond the limit, the kernel resets connections without an answer.
+    Beyond the limit, the kernel resets connections without a reply.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = connections + OTHER_FILES
@@ -26,7 +27,8 @@ def allow_open_files(connections: int) -> None:
         limit = soft
     if limit < required:
         logger.warning(
-            "this process may open %d files, but max_connections %d requires %d (see ulimit -n)",
+            "this process may open only %d files, but max_connections %d requires %d; increase the limit with "
+            "ulimit -n, or lower max_connections",
             limit,
             connections,
             required,

@@ -1,4 +1,4 @@
-"""The server's private directory, for copies of its bundles and the sockets between its processes.
+"""Private directory of the server, for copies of its bundles and the sockets between its processes.
 
 A killed supervisor cannot clean up. Each supervisor therefore locks its directory while it runs, and the next one
 removes directories that are not locked. (Services that clean /tmp by age skip locked directories as well.)
@@ -25,7 +25,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[Path]:
-    """Create a directory that only this user can enter, and remove it at the end.
+    """Create a directory that only this user can access, and remove it at the end of the context.
 
     Raises:
         OSError: If no temporary directory is writable. The message says what to do.
@@ -47,8 +47,8 @@ def _make() -> Path:
             tempfile.tempdir = str(SHARED_MEMORY)  # for all temporary files of this process
             return Path(tempfile.mkdtemp(prefix=PREFIX))
         raise OSError(
-            "the server needs a writable directory for copies of its bundles; make /tmp writable (a tmpfs "
-            "suffices), or set TMPDIR"
+            "the server needs a writable directory for copies of its bundles; make /tmp writable (a tmpfs is "
+            "sufficient), or set TMPDIR to a writable directory"
         ) from None
 
 
@@ -77,4 +77,4 @@ def _remove_abandoned(home: Path) -> None:
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)
-            logger.info("removed the directory of a server that was killed")
+            logger.info("removed the temporary directory of a server that was killed")

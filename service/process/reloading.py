@@ -1,4 +1,4 @@
-"""Reloads the bundles in all processes of a server, or in none.
+"""Reload the bundles in all processes of a server, or in none.
 
     copy       copy the bundles as they are now, and check the copy in a subprocess
     prepare    one process after another loads the copy while it serves, and checks its golden outputs
@@ -42,25 +42,25 @@ CheckBundles = Callable[[Sequence[Path]], Awaitable[Any]]
 
 
 class BundlesRefused(Exception):
-    """Raised when the bundles cannot be served."""
+    """Raised if the bundles cannot be served."""
 
 
 class ReloadAborted(Exception):
-    """Raised when the reload failed for a reason other than the bundles."""
+    """Raised if a reload failed for a reason other than the bundles."""
 
 
 class ProcessLost(ReloadAborted):
-    """Raised when a process ended during the reload."""
+    """Raised if a process exited during a reload."""
 
 
 class BundleStore:
-    """Copies of the operator's bundles, each checked once.
+    """Copies of the operator's bundles. Each copy is checked once.
 
     Args:
         bundles: bundle directories.
         home: directory for the copies.
-        max_bytes: limit on the size of all bundles together.
-        check: see `CheckBundles`.
+        max_bytes: maximum total size of the bundles, in bytes.
+        check: function that checks a copy, see `CheckBundles`.
     """
 
     def __init__(self, bundles: Sequence[Path], home: Path, max_bytes: int, check: CheckBundles) -> None:
@@ -71,7 +71,7 @@ class BundleStore:
         self._copies = 0
 
     async def copy(self) -> Snapshot:
-        """Copy the bundles as they are now. The caller must check and discard the copy.
+        """Copy the current content of the bundle directories. The caller must check the copy, and discard it later.
 
         Raises:
             BundlesRefused: If the bundles cannot be read, or are too large.
@@ -83,12 +83,12 @@ class BundleStore:
                     partial(take_snapshot, self._bundles, self._home, self._copies, max_bytes=self._max_bytes)
                 )
         except TimeoutError:
-            raise BundlesRefused(f"the bundles could not be read within {COPY_SECONDS:g} s") from None
+            raise BundlesRefused(f"reading the bundles took longer than {COPY_SECONDS:g} s") from None
         except (BundleError, OSError) as error:
             raise BundlesRefused(error_reason(error)) from None
 
     async def check(self, snapshot: Snapshot) -> None:
-        """Check a copy.
+        """Check a copy of the bundles.
 
         Raises:
             BundlesRefused: If the copy is damaged or exceeds a limit.
@@ -103,10 +103,10 @@ class Reloader:
     """The current bundles, and the reloads that replace them.
 
     Args:
-        store: copies and checks the bundles.
-        status: shows all processes which bundles are current.
-        members: returns the processes that serve now.
-        on_commit: called right after the current bundles have changed.
+        store: store that copies and checks the bundles.
+        status: shared status, in which all processes see which bundles are current.
+        members: function that returns the processes that are currently serving.
+        on_commit: function that is called immediately after the current bundles have changed.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Reloader:
 
     @property
     def current(self) -> Snapshot:
-        """The current bundles, which every starting process loads."""
+        """The current bundles, which every process loads when it starts."""
         assert self._current is not None, "begin() must be called first"
         return self._current
 
@@ -142,9 +142,9 @@ class Reloader:
         self._status.commit(snapshot.generation)
 
     def request(self) -> None:
-        """Request a reload. It runs after the current reload if there is one."""
+        """Request a reload. If another one is in progress, it starts after it."""
         if self._is_reloading:
-            logger.info("a reload is running; another one follows")
+            logger.info("a reload is in progress; another one starts after it")
         self._requested.set()
 
     async def run(self) -> None:
@@ -201,7 +201,7 @@ class Reloader:
         self._status.count("committed", time.time())
         before.discard()
         logger.info(
-            "reload committed: all %d processes now serve version %s instead of version %s",
+            "reload finished: all %d processes now serve version %s instead of version %s",
             *(len(members), snapshot.version, before.version),
         )
         await asyncio.gather(*(member.send("commit") for member in members))
@@ -209,7 +209,7 @@ class Reloader:
     async def _abort(self, snapshot: Snapshot | None, outcome: Outcome, reason: str) -> None:
         offered = "unreadable bundles" if snapshot is None else f"version {snapshot.version}"
         logger.error(
-            "reload of %s %s: %s; every process still serves version %s",
+            "reload of %s %s: %s; all processes still serve version %s",
             *(offered, outcome, reason, self.current.version),
         )
         self._status.count(outcome, time.time())

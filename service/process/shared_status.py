@@ -26,10 +26,10 @@ CLOSED = float("inf")
 
 
 class SharedStatus:
-    """The shared page.
+    """The shared page of memory.
 
     Args:
-        descriptor: file descriptor of the page. It is not closed here.
+        descriptor: file descriptor of the page. It is not closed by this object.
         processes: number of processes.
     """
 
@@ -52,31 +52,30 @@ class SharedStatus:
         return self._generation[0]
 
     def commit(self, generation: int) -> None:
-        """Switch to other bundles. From now on, no request begins with the previous ones."""
+        """Switch to other bundles. After this, no request starts with the previous ones."""
         self._generation[0] = generation
 
     def count(self, outcome: Outcome, now: float) -> None:
-        """Count a reload that ended at `now`, in seconds since 1970."""
+        """Count a reload that ended at the time `now`, in seconds since 1970."""
         index = 2 * OUTCOMES.index(outcome)
         self._outcomes[index] += 1
         self._outcomes[index + 1] = now
 
     def reloads(self) -> dict[str, tuple[float, float]]:
-        """Return, by outcome, the number of reloads and the time of the last one, or 0 if there was none."""
+        """Return the number of reloads for each outcome, and the time of the last one, or 0 if there was none."""
         counts, times = self._outcomes[::2], self._outcomes[1::2]
         return {outcome: (counts[k], times[k]) for k, outcome in enumerate(OUTCOMES)}
 
     # Connections.
 
     def set_connections(self, index: int, count: float) -> None:
-        """Publish the number of connections of a process, or infinity while it accepts none."""
+        """Publish the number of connections of a process. It is infinity while the process accepts none."""
         self._connections[PER_PROCESS * index] = count
         self._connections[PER_PROCESS * index + 1] = time.monotonic()
 
     def fewest_connections(self, index: int) -> float:
-        """Return the smallest number of connections among the other accepting processes, or infinity if there is
-        none.
-        """
+        """Return the smallest number of connections among the other processes that accept connections, or infinity if
+        there is none."""
         since = time.monotonic() - SILENT_SECONDS
         counts, updates = self._connections[::PER_PROCESS], self._connections[1::PER_PROCESS]
         others = (
@@ -88,7 +87,7 @@ class SharedStatus:
 
 
 def create_shared_status(processes: int) -> SharedStatus:
-    """Create a page that other processes see once they inherit its descriptor.
+    """Create a page that other processes can access if they inherit its file descriptor.
 
     Raises:
         OSError: If neither shared memory nor a temporary file is available.

@@ -1,4 +1,4 @@
-"""Time limits of a shutdown beyond `shutdown_grace_seconds`."""
+"""Time limits for a shutdown, in addition to `shutdown_grace_seconds`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Private copies of the bundles, which every process of a server loads.
+"""Private copies of the bundles, which all processes of a server load.
 
-The operator's directories may change at any time, even partly. They are therefore copied once, at the start and at each
-reload, into the server's private directory. Processes only read the copies, even if they are restarted later. Copying
-rejects bundles that are too large, and links and devices, which a copy would hide.
+The directories of the operator may change at any time, even while they are read. Therefore they are copied once, at the
+start and at each reload, into the server's private directory. Processes only read the copies, even if they are
+restarted later. Copying rejects bundles that are too large, and links and devices, which a copy would hide.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Copies of the bundles at one moment.
+    """Copies of the bundles at one point in time.
 
     Attributes:
         generation: number of this copy, from 1.
@@ -46,7 +46,7 @@ class Snapshot:
 
 
 def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_bytes: int) -> Snapshot:
-    """Copy bundles into `home`. This blocks on the disk.
+    """Copy bundles into `home`. This blocks until the files are written.
 
     Args:
         max_bytes: limit on the size of all bundles together.
@@ -73,19 +73,22 @@ def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_byte
 
 
 def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
-    """Copy the files of one bundle and return their size in bytes."""
+    """Copy the files of one bundle, and return their total size in bytes."""
     with _opened(bundle) as folder:
         sizes = _sizes(folder, bundle.name)
         if MANIFEST_FILE not in sizes:
-            raise BundleError(f"{MANIFEST_FILE}: missing in {bundle.name!r}, which is therefore not a bundle")
+            raise BundleError(f"{bundle.name!r} is not a bundle, because it does not contain {MANIFEST_FILE}")
         total = sum(sizes.values())
         if total > max_bytes:
-            raise BundleError(f"{bundle.name}: all bundles together exceed max_bundle_bytes")
+            raise BundleError(
+                f"{bundle.name}: the total size of all bundles exceeds max_bundle_bytes; increase it or serve fewer "
+                "bundles"
+            )
         free = shutil.disk_usage(copy).free
         if total > free:
             raise OSError(
-                f"not enough space to copy bundle {bundle.name!r}: it has {total} bytes, and {free} are free (see "
-                "TMPDIR)"
+                f"not enough disk space to copy bundle {bundle.name!r}: it has {total} bytes, and {free} are free; "
+                "set TMPDIR to a directory with more space"
             )
         for name, size in sizes.items():
             _copy_file(folder, name, size, copy / name)
@@ -94,11 +97,11 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
 
 @contextmanager
 def _opened(bundle: Path) -> Iterator[int]:
-    """Open the directory and return a descriptor, so that a directory that replaces it is not read."""
+    """Open the directory and return a file descriptor, so that a directory that replaces it later is not read."""
     try:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise BundleError(f"{bundle.name}: cannot be read as a directory: {error.strerror}") from None
+        raise BundleError(f"{bundle.name}: the directory cannot be read: {error.strerror}") from None
     try:
         yield folder
     finally:
@@ -110,9 +113,9 @@ def _sizes(folder: int, name: str) -> dict[str, int]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if len(sizes) == MAX_FILES:
-                raise BundleError(f"{name}: more than {MAX_FILES} files, the limit for a bundle")
+                raise BundleError(f"{name}: a bundle must not contain more than {MAX_FILES} files")
             if not entry.is_file(follow_symlinks=False):
-                raise BundleError(f"{entry.name}: not a regular file; a bundle must not contain links or directories")
+                raise BundleError(f"{entry.name} is not a regular file; a bundle must not contain links or directories")
             sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
     return dict(sorted(sizes.items()))
 
@@ -122,13 +125,13 @@ def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
         # O_NONBLOCK is set because opening a pipe would block.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
-        raise BundleError(f"{name}: cannot be read: {error.strerror}") from None
+        raise BundleError(f"{name}: the file cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as source, target.open("xb") as sink:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BundleError(f"{name}: not a regular file")
+            raise BundleError(f"{name} is not a regular file")
         left = size
         while piece := source.read(min(PIECE_BYTES, left + 1)):
             left -= len(piece)
             if left < 0:
-                raise BundleError(f"{name}: grew while it was copied")
+                raise BundleError(f"{name}: the file grew while it was copied; try again when it is complete")
             sink.write(piece)

@@ -47,17 +47,17 @@ START_SECONDS = 60.0
 
 
 class StartError(ValueError):
-    """Raised when the server cannot start because a process rejected its settings or bundles, or kept dying."""
+    """Raised if the server cannot start, because a process rejected its settings or bundles, or exited repeatedly."""
 
 
 class Supervisor:
-    """Starts, monitors and restarts the processes of one server.
+    """Supervisor that starts, monitors and restarts the processes of one server.
 
     Args:
-        settings: settings with the actual port.
+        settings: settings that contain the actual port.
         listener: socket bound to the port.
         program: command that starts a process. The file descriptor of its end of the channel is appended.
-        check: checks bundles in a subprocess before any server process loads them.
+        check: function that checks bundles in a subprocess before any server process loads them.
     """
 
     def __init__(
@@ -110,18 +110,18 @@ class Supervisor:
         if self._forced is not None:
             return 128 + self._forced
         if all(codes):
-            logger.info("drained; every process has ended")
+            logger.info("shutdown complete: every process has exited")
         return 0 if all(codes) else 1
 
     def _health_status(self) -> HealthStatus:
-        """Return the health of the processes, for probes."""
+        """Return the health of the processes for probes."""
         processes, stall = self._children.values(), self._settings.server.stall_seconds
         return HealthStatus.from_processes(
             processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set()
         )
 
     async def _begin(self, reloader: Reloader) -> bool:
-        """Copy and check the first bundles. Return False if a stop signal came first."""
+        """Copy and check the first bundles. Return False if a stop signal arrived before this was complete."""
         beginning = asyncio.create_task(self._load_first(reloader))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((beginning, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -152,9 +152,8 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Keep all processes running until the server stops. For each index, return whether the last process ended
-        without failure.
-        """
+        """Keep all processes running until the server stops. For each index, return whether the last process exited
+        without failure."""
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [
             asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
@@ -172,9 +171,8 @@ class Supervisor:
     # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run process `index`, restarting it, until the server stops. Return whether the last one ended without
-        failure.
-        """
+        """Run process `index`, and restart it when it exits, until the server stops. Return whether the last one exited
+        without failure."""
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)
@@ -214,7 +212,7 @@ class Supervisor:
         return await StartedProcess.start(self._program, descriptors, self._settings.models.gpu_of(index))
 
     async def _attend(self, child: Child, reloader: Reloader) -> None:
-        """Read the messages of a process, and watch its heartbeat, until the process ends."""
+        """Read the messages of a process and monitor its heartbeat until it exits."""
         listening = asyncio.create_task(self._listen(child, reloader))
         watching = asyncio.create_task(self._watch(child))
         ending = asyncio.create_task(self._end_when_stopping(child))
@@ -231,11 +229,11 @@ class Supervisor:
     def _raise_if_hopeless(self, child: Child, failures: int) -> None:
         if self._opened.is_set() and any(other.has_served for other in self._children.values()):
             return
-        reason = child.failure or f"a server process ended with {child.exit_cause}"
+        reason = child.failure or f"a server process exited with {child.exit_cause}"
         if child.is_refusal and not self._opened.is_set():
             raise StartError(reason)
         if failures >= ATTEMPTS:
-            raise StartError(f"no server process stays up: {reason}")
+            raise StartError(f"server processes exit again and again: {reason}")
 
     async def _listen(self, child: Child, reloader: Reloader) -> None:
         """Handle the messages of a process. A process that sends an invalid message is killed."""
@@ -244,8 +242,8 @@ class Supervisor:
                 await self._on_message(child, message, reloader)
         except (ChannelError, KeyError, TypeError) as error:
             if not isinstance(error, ChannelError):
-                error = ChannelError("a message lacks a field, or a field has the wrong type")
-            logger.error("%s sent an invalid message (%s) and is killed", child.name, error)
+                error = ChannelError("a field is missing or has the wrong type")
+            logger.error("%s sent an invalid message (%s), so it is killed", child.name, error)
             child.signal(signal.SIGKILL)
         except OSError as error:  # listening on the port failed, so no process can serve
             child.failure, child.is_refusal = error_reason(error), True
@@ -275,25 +273,28 @@ class Supervisor:
                 raise ChannelError(f"unknown message {other[:20]!r}")
 
     async def _watch(self, child: Child) -> None:
-        """Kill a process that sends no heartbeat."""
+        """Kill a process that sends no heartbeats."""
         while True:
             await asyncio.sleep(self._tick_seconds)
             child.silent_ticks += 1
             patience = self._patience_ticks if child.heard else START_SECONDS / self._tick_seconds
             if child.silent_ticks > patience:
-                logger.error("%s hangs and is killed", child.name)
+                logger.error("%s does not respond, so it is killed", child.name)
                 child.signal(signal.SIGKILL)
                 return
 
     # Start and stop.
 
     async def _start_serving(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
-        """Send `serve` to all processes when the last one has loaded, and later to each restarted process."""
+        """Send `serve` to all processes when the last one has loaded its bundles, and later to each restarted
+        process."""
         if child.snapshot is not reloader.current:
             self._retire(child)
             return
         if version != child.snapshot.version:
-            raise ChannelError(f"loaded version {version} of the bundles instead of {child.snapshot.version}")
+            raise ChannelError(
+                f"the process loaded version {version} of the bundles instead of {child.snapshot.version}"
+            )
         self._models = models or "no bundles"
         if not self._opened.is_set():
             if sum(other.is_loaded for other in self._children.values()) < self._settings.models.processes:
@@ -306,7 +307,7 @@ class Supervisor:
                 await other.send("serve")
 
     def _serving_children(self) -> list[Child]:
-        """Return the processes that serve, or have received the command to serve."""
+        """Return the processes that serve requests or have been told to."""
         return [child for _, child in sorted(self._children.items()) if child.has_serve_command]
 
     def _retire_outdated(self) -> None:
@@ -316,7 +317,7 @@ class Supervisor:
                 self._retire(child)
 
     def _retire(self, child: Child) -> None:
-        logger.info("%s was loading bundles that were replaced; it is restarted", child.name)
+        logger.info("%s was loading bundles that have been replaced since, so it is restarted", child.name)
         child.is_outdated = True
         child.signal(signal.SIGKILL)
 
@@ -326,30 +327,34 @@ class Supervisor:
             self._is_announced = True
             count = f"{serving} process{'es' if serving > 1 else ''}"
             logger.info(
-                "serving %s, version %s, on %s with %s; open / and /docs to try it",
+                "serving %s, version %s, on %s with %s; open / for the page and /docs for the API",
                 *(self._models, reloader.current.version, self._address.url, count),
             )
 
     def _stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             self._forced = signal.Signals(number)
-            logger.warning("%s again: killing all processes", self._forced.name)
+            logger.warning("received %s again: killing all processes", self._forced.name)
             self._kill_all()
         else:
             grace = self._settings.server.shutdown_grace_seconds
             name = signal.Signals(number).name
-            logger.info("%s: draining; active requests may take %d s; a second signal kills the server", name, grace)
+            logger.info(
+                "received %s: finishing active requests, for up to %d s; send a second signal to kill the server",
+                name,
+                grace,
+            )
         self._stopping.set()
         refuse(self._listener)
         if self._reloading is not None:
             self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
-        """On a stop signal, let the process drain, and kill it after the grace time."""
+        """On a stop signal, let the process complete its requests, and kill it after the grace period."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
         await asyncio.sleep(self._settings.server.shutdown_grace_seconds + CLOSE_SECONDS)
-        logger.error("%s did not end in time and is killed", child.name)
+        logger.error("%s did not exit in time, so it is killed", child.name)
         child.signal(signal.SIGKILL)
 
     def _kill_all(self) -> None:

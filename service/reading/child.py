@@ -1,4 +1,4 @@
-"""The subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
+"""Subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
 Standard input is the file. Standard output is a letter followed by JSON. The process imports its modules, sets its
 limits, and then reads the file.
@@ -33,7 +33,7 @@ LONGEST_NAME: Final = 64
 
 
 def main() -> None:
-    """Read the file and write the answer."""
+    """Read the file and print the result."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     sys.meta_path.insert(0, WithoutPandas())
     for name in LATE:
@@ -52,8 +52,8 @@ def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: 
         numbers = sum(series.values.size + len(series.times) for series in found.values())
         if numbers > most_numbers:
             raise ValueError(
-                f"the file has {numbers:,} numbers, but the limit is {most_numbers:,}; select columns, or "
-                "send a part of the file"
+                f"the file contains {numbers:,} numbers, but the limit is {most_numbers:,}; select columns, or send a "
+                "part of the file"
             )
         document = {key_name(key): _document(series) for key, series in found.items()}
         return ANSWERED, orjson.dumps({"series": document}, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -78,12 +78,12 @@ def _document(series: Series) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """Return a valid column name for /filter."""
+    """Convert a column name to one that is valid in requests to /filter."""
     return re.sub(r"[\x00-\x1f\x7f]", " ", name)[:LONGEST_NAME] or "value"
 
 
 def _of_fields(message: str) -> str:
-    """Replace command-line options in a message by field names."""
+    """Replace command-line options in a message by the names of request fields."""
     return re.sub(r"--(\w+(?:-\w+)*)", lambda option: f"`{option[1].replace('-', '_')}`", message)
 
 

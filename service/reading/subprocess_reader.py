@@ -1,4 +1,4 @@
-"""Reads an uploaded file in a subprocess.
+"""Read an uploaded file in a subprocess.
 
 The uncompressed size of a file is unknown, and readers of Parquet, archives and workbooks are large programs. The
 kernel therefore limits the memory, processor time and open files of the subprocess (`child.py`), which cannot write
@@ -34,13 +34,13 @@ PLAIN_ALLOCATOR: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_M
 
 
 async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
-    """Return the series of a file, as the JSON of `ReadReply`. Cancelling this coroutine ends the process.
+    """Return the series of a file, as the JSON of `ReadReply`. Cancelling this coroutine ends the subprocess.
 
     Args:
         options: options of the loader, and the limit `most_numbers`.
 
     Raises:
-        InvalidRequest: With the loader's message, which may name a cell or column.
+        InvalidRequest: With the message of the loader, which may name a cell or column.
         PayloadTooLarge: If reading the file takes too much memory or time.
     """
     request = json.dumps({**options, "memory_bytes": FILE_BYTES, "seconds": SECONDS})
@@ -70,7 +70,7 @@ async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
         return document
     if kind == REFUSED:
         raise InvalidRequest(_sentence(orjson.loads(document)), code="unreadable_file")
-    raise PayloadTooLarge("Reading the file takes too much memory or time; send a part of it.")
+    raise PayloadTooLarge("Reading the file needs too much memory or time; send a part of it.")
 
 
 def _sentence(message: str) -> str:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions. Dialogues are continued as text, by base models that are not trained on dialogues."""
+"""POST /v1/chat/completions. Base models, which are not trained on dialogues, continue a dialogue as text."""
 
 from __future__ import annotations
 
@@ -51,17 +51,18 @@ FIELDS = FieldNames("messages", LIMIT, "", decode="decode", whole=LIMIT, prefix=
     responses={
         200: {
             "model": ChatCompletion,
-            "description": "All choices. With `stream`, there is one `data:` line per token and choice, one with the "
-            "usage if "
-            'requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the rest.',
+            "description": (
+                "All choices. With `stream`, the reply has one `data:` line per token and choice, one with the usage "
+                'if requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the remaining '
+                "lines."
+            ),
         },
         **MODEL_ERRORS,
     },
 )
 async def chat(body: ChatRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue a dialogue, as in OpenAI's chat completions. The model reads the text that `chat_template` in /info
-    builds.
-    """
+    """Generate the next message of a dialogue, with the interface of OpenAI's chat completions. The model reads the
+    text that the template `chat_template` in /info produces."""
     facts, completion = language_of(engine, body.model), body.completion()
     check_limits(
         completion, engine.numbers_per_token(facts.name, completion.logprobs or 0, with_latents=False),
@@ -81,7 +82,7 @@ async def chat(body: ChatRequest, request: Request, engine: EngineDep) -> Respon
 
 @dataclass
 class _Writer:
-    """Builds the reply, complete or in chunks."""
+    """Writer that builds the reply, complete or in chunks."""
 
     job: GenerateJob
     body: ChatRequest

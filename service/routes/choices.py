@@ -1,4 +1,4 @@
-"""Choices of /v1/completions with their text, tokens and finish reason, complete or in pieces."""
+"""Choices of /v1/completions with their text, tokens and finish reason, complete or in chunks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ _Listed = int | TokenEvent
 
 @dataclass
 class ChoiceWriter:
-    """Builds one choice, complete or in pieces. Encode each piece once and in order, because encoding decodes the
-    tokens.
-    """
+    """Writer that builds one choice, complete or in chunks. Each chunk must be encoded once and in order, because
+    encoding decodes the tokens."""
 
     index: int
     job: GenerateJob
@@ -51,7 +50,7 @@ class ChoiceWriter:
     def piece(
         self, events: Sequence[TokenEvent], finish: FinishReason | None, state: str | None = None
     ) -> CompletionChunkChoice:
-        """Return the next piece. Only the last one has `finish`."""
+        """Return the next chunk. Only the last one contains `finish`."""
         return CompletionChunkChoice(**self._fields(events, finish), state=state)
 
     def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class ChoiceWriter:
         }
 
     def _prompt_part(self) -> tuple[str, ScoredPrompt | None]:
-        """Return the text and scores of the prompt for the first piece with `echo`, otherwise an empty text."""
+        """Return the text and scores of the prompt for the first chunk with `echo`; otherwise, return an empty text."""
         if self._has_begun:
             return "", None
         self._has_begun = True

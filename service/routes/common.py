@@ -47,9 +47,11 @@ PIECE_BYTES: Final = 1 << 15
 
 
 async def get_engine(request: Request) -> Engine:
-    """Return the engine, switched to the current bundles. Call it at the beginning of a request.
+    """Return the engine, after switching to the current bundles if they have changed. Call this at the start of a
+    request.
 
-    It is asynchronous because FastAPI runs other functions in threads, and bundles may change only in the event loop.
+    This function is asynchronous, because FastAPI runs other functions in threads, and bundles may be switched only in
+    the event loop.
 
     Raises:
         NotReady: Before start-up and after shutdown.
@@ -89,7 +91,7 @@ _EXAMPLES: dict[type[ServiceError], ServiceError] = {
     ),
     NotReady: NotReady("The bundles are not loaded."),
     EngineFailure: EngineFailure(
-        "The model returned a value that is not finite for this request.", code="non_finite_output"
+        "The model computed a value that is not finite for this request.", code="non_finite_output"
     ),
 }
 
@@ -100,7 +102,7 @@ def json_response(document: Any) -> Response:
 
 
 class ReplyCut(ClientGone):
-    """Raised when a reply that has begun cannot be completed. Closing the connection informs the client."""
+    """Raised if a reply that has already started cannot be completed. Closing the connection informs the client."""
 
 
 def encode_ndjson(document: Any) -> Iterator[bytes]:
@@ -116,7 +118,7 @@ def encode_sse(document: Any) -> Iterator[bytes]:
 
 
 def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Join the parts into chunks of at least PIECE_BYTES, except for the last one."""
+    """Join parts into chunks of at least PIECE_BYTES, except for the last one."""
     buffer = _PieceBuffer()
     for part in parts:
         if chunk := buffer.add(part):
@@ -147,13 +149,13 @@ class _PieceBuffer:
 
 
 class PieceStream(Response):
-    """A response body that is computed while it is sent.
+    """Response body that is computed while it is sent.
 
-    The next piece is computed once the connection has accepted the previous one. If the client disconnects, or reads
-    nothing for `send_timeout_seconds`, the iteration and the work behind it end.
+    The next part is computed when the connection has accepted the previous one. If the client disconnects, or reads
+    nothing for `send_timeout_seconds`, the iteration ends and its work is cancelled.
 
     Args:
-        source: the iterator behind the pieces. It is closed at the end, even if no piece was requested.
+        source: the iterator that produces the parts. It is closed at the end, even if no part was requested.
     """
 
     def __init__(
@@ -219,7 +221,8 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
 
 
 async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
-    """Return the first item. An earlier error closes the iterator and is returned with its own status."""
+    """Return the first item of an iterator. If an error occurs before it, the iterator is closed and the error is
+    returned with its own status."""
     try:
         return await unless_disconnected(request, anext(iterator))
     except BaseException:
@@ -228,7 +231,7 @@ async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
 
 
 async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """Return a stream of documents that ends with exactly one terminal document, also after an error.
+    """Return a stream of documents that always ends with exactly one terminal document, even after an error.
 
     Raises:
         ServiceError, ClientGone: See `_first`.
@@ -237,14 +240,14 @@ async def open_stream(request: Request, documents: AsyncIterator[Any], media_typ
 
 
 def event_stream(request: Request, first: Any, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """Return a stream that begins with `first`. See `open_stream`."""
+    """Return a stream that starts with `first`. See `open_stream`."""
     encode = encode_sse if media_type == SSE else encode_ndjson
     pieces = _encode_all(_with_terminal_error(first, documents), encode)
     return PieceStream(request, pieces, documents, media_type, headers=STREAM_HEADERS)
 
 
 async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_type: str) -> PieceStream:
-    """Return a body that is sent while it is computed. An error after the first piece cuts it off.
+    """Return a body that is sent while it is computed. An error after the first part interrupts the body.
 
     Raises:
         ServiceError, ClientGone: See `_first`.
@@ -254,7 +257,7 @@ async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_typ
 
 
 async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the buffered pieces, then the following ones. An error cuts the body off."""
+    """Yield the buffered parts, then the following ones. An error interrupts the body."""
     while buffered:
         yield buffered.pop(0)
     try:
@@ -263,7 +266,7 @@ async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> Async
     except Exception as error:
         if not isinstance(error, NAMED):
             logger.exception("reply failed")
-        logger.warning("a reply was cut off: %s", as_service_error(error).message)
+        logger.warning("a reply was interrupted: %s", as_service_error(error).message)
         raise ReplyCut from None
 
 
@@ -271,7 +274,7 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
     """Return a JSON reply that is computed while it is encoded.
 
     Up to HELD bytes are computed before the reply is sent, so that errors until then have their own status. The rest of
-    a longer reply is computed while the client reads, and an error cuts it off.
+    a longer reply is computed while the client reads it, and an error interrupts it.
 
     Raises:
         ServiceError: If an error occurs before the reply is sent.
@@ -290,7 +293,7 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
 
 
 async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperative: CooperativeWork) -> bool:
-    """Read up to HELD bytes into `buffered`. Return whether that was the whole body."""
+    """Read up to HELD bytes into `buffered`. Return whether this was the whole body."""
     size = 0
     async for piece in encoded:
         buffered.append(piece)
@@ -303,7 +306,7 @@ async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperat
 
 
 async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join the pieces into pieces of at least PIECE_BYTES."""
+    """Join small parts into parts of at least PIECE_BYTES."""
     buffer = _PieceBuffer()
     try:
         async for part in encoded:
@@ -316,7 +319,7 @@ async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def encode_document(document: Any) -> AsyncIterator[bytes]:
-    """Encode a finished document in pieces."""
+    """Encode a complete document in parts."""
     for piece in pieces(document):
         yield piece
 

@@ -1,4 +1,4 @@
-"""POST /filter estimates states. It returns one reply or a stream of steps."""
+"""POST /filter, which estimates states. It returns one reply or a stream of steps."""
 
 from __future__ import annotations
 
@@ -62,15 +62,18 @@ SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
     responses={
         200: {
             "model": FilterReply | FilterColumns | FilterManyReply,
-            "description": "One step per observation. With `stream`, there is one line per step, as NDJSON or, if the "
-            "Accept header names them, as server-sent events. A rejected row has a line with `error`, `index` and `t`, "
-            'and the last line has `"done": true` or is `{"error": …}`. The reply to `values` has columns. The '
-            "reply to an Arrow stream is an Arrow stream, with the rest of the reply as JSON in the metadata "
-            "`rfa` of its schema. The replies to several `series` are listed by name, or with `stream` on one "
-            "line each. The reply to an Arrow stream with `by` has one record batch per series. A batch has the "
-            "key columns, the columns of a single series, `state` in the last row if `return_state` is set, and "
-            "`error`. The metadata `rfa` of a batch has the rest of its reply, and an empty batch at the end "
-            "has the totals.",
+            "description": (
+                "The estimates for each observation. With `stream`, the reply has one line per step, as NDJSON or, "
+                "if the Accept header requests them, as server-sent events. For a rejected row, the line contains "
+                '`error`, `index` and `t`. The last line contains `"done": true` or `{"error": …}`. If the request '
+                "contains `values`, the reply contains columns. If the request is an Arrow stream, the reply is one "
+                "too, and the metadata `rfa` of its schema contains the rest of the reply as JSON. If the request "
+                "contains several `series`, the reply lists the results by name, or with `stream` on one line each. "
+                "If the request is an Arrow stream with `by`, the reply contains one record batch per series. Each "
+                "batch contains the key columns, the columns of a single series, `state` in the last row if "
+                "`return_state` is set, and `error`. Its metadata `rfa` contains the rest of its reply. An empty "
+                "batch at the end contains the totals."
+            ),
             "content": {ARROW: {"schema": {"type": "string", "format": "binary"}}},
         },
         **MODEL_ERRORS,
@@ -79,7 +82,7 @@ SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
     openapi_extra={"requestBody": {"content": {ARROW: ARROW_BODY}}, "parameters": [BY_PARAMETER]},
 )
 async def filter_sequence(body: FilterRequest, request: Request, engine: EngineDep) -> Response:
-    """Estimate the state behind one or several sequences of observations."""
+    """Estimate the states of one or several series of observations."""
     if body.series is not None:
         return await answer_many(body, request, engine, partial(_part, request, engine))
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
@@ -103,7 +106,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
 async def _prepare(
     request: Request, engine: Engine, body: FilterRequest
 ) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
-    """Return the model, its name and passes, the states of the request, and the filter options."""
+    """Return the model, its name and number of passes, the states in the request, and the filter options."""
     size = _size(body)
     resolved = await engine.resolve_filter(body.model, body.system)
     choice: ModelChoice = resolved if body.known is None else WithCovariates(resolved, len(body.known))
@@ -116,7 +119,8 @@ async def _prepare(
 
 
 async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, RunningFilter]:
-    """Add one of several series to the common job of a request. Otherwise it is handled like a single series."""
+    """Add one of several series to the common job of a request. In other respects, it is handled like a single
+    series."""
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
     part = engine.filter_part(choice, options, place)
     return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement_warnings(body.model))
@@ -124,7 +128,7 @@ async def _part(request: Request, engine: Engine, body: FilterRequest, place: in
 
 @dataclass(frozen=True)
 class RunningFilter:
-    """A request whose job is running, with all that its reply needs."""
+    """A request whose job is running, and everything that its reply needs."""
 
     request: Request
     job: FilterJob | SequenceJob
@@ -134,7 +138,7 @@ class RunningFilter:
     notes: list[FilterWarning]
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
-        """Return the results at the end, and refund the quota for observations that were not processed."""
+        """Return the results for the whole series, and refund the quota for observations that were not processed."""
         if recomputed := getattr(self.job, "recomputed", 0):
             client_of(self.request).spend("observations", recomputed)
         if filtered.finish_reason != "complete":
@@ -179,7 +183,7 @@ def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) 
 
 
 def _size(body: FilterRequest) -> int:
-    """Return the number of components of an observation, or 1 if there is no observation."""
+    """Return the number of components of each observation, or 1 if there is no observation."""
     if body.values is not None:
         return len(body.values)
     return next((len(row) for row in body.observations or () if row is not None), 1)
@@ -236,7 +240,7 @@ def _inputs(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, horizon: tuple[float, ...], ahead: tuple[float, ...],
     resumed: Any,
 ) -> tuple[Inputs | None, np.ndarray | None]:  # fmt: skip
-    """Return the inputs or known covariates at the rows, and the known covariates at the rows ahead."""
+    """Return the inputs or known covariates for the observations, and the known covariates for the future rows."""
     if body.known is None:
         return None if body.input is None else input_rows("input", body.input, model.state_size, model.name), None
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
@@ -247,7 +251,7 @@ def _inputs(
 
 
 def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
-    """Return the given times, or the indices of the steps."""
+    """Return the given times. If there are none, return the indices of the steps."""
     begin = 0 if resumed is None else resumed.count
     times = (
         np.arange(begin, begin + count, dtype=np.float64) if body.times is None else np.array(body.times, np.float64)
@@ -256,7 +260,7 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
         return times_of(body, times)
     if begin and times[0] < resumed.time:
         name = "times" if body.times is None else "times[0]"
-        message = f"{name} must not begin before the last time of the state"
+        message = f"{name} must not be before the last time of the state"
         raise InvalidRequest(message, param=name, code="time_not_monotonic")
     return times
 
@@ -264,13 +268,13 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
 def _ahead(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, resumed: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the horizons of the rows ahead, and the horizons up to the last of them whose coverage is tracked."""
+    """Return the horizons of the future rows, and the horizons up to the last of them whose coverage is tracked."""
     count = body.rows_ahead
     if not count:
         return (), ()
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
     if not step:
-        message = "ahead requires two different times, which determine the time step; use horizon instead"
+        message = "ahead requires at least two different times, which determine the time step; use horizon instead"
         raise InvalidRequest(message, param="ahead", code="no_times")
     followed_leads = followed(model, step, count * step)
     return (
@@ -280,7 +284,7 @@ def _ahead(
 
 
 def _usual_lag(times: np.ndarray, resumed: Any) -> float:
-    """Return the usual time step, from this request or else from the state. It is 0 if all times are equal."""
+    """Return the typical time step, from this request or from the state. It is 0 if all times are equal."""
     if lag := usual_lag(times):
         return lag
     if resumed is None or not resumed.count:
@@ -289,7 +293,7 @@ def _usual_lag(times: np.ndarray, resumed: Any) -> float:
 
 
 async def _document(running: RunningFilter, selected: Collection[str] | None) -> AsyncIterator[bytes]:
-    """Encode the JSON reply: `steps` while they are computed, then the summary."""
+    """Encode the JSON reply: first `steps`, while they are computed, then the summary."""
     between = begin = b'{"steps":['
     async for event in running.job.events():
         if isinstance(event, Filtered):
@@ -323,7 +327,7 @@ async def _collect(running: RunningFilter, columns: Columns) -> ColumnsSummary:
         if isinstance(event, Filtered):
             return await running.summary_of_columns(event, columns)
         columns.add(event)
-    raise AssertionError("a job ends with its result")
+    raise AssertionError("the job ended without a result")
 
 
 async def _columns(running: RunningFilter, columns: Columns) -> AsyncIterator[bytes]:

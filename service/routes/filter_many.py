@@ -1,4 +1,5 @@
-"""POST /filter with `series`. Each series gets the same reply as in a request of its own, as soon as it is finished."""
+"""POST /filter with `series`. The reply for each series is the same as in a request with this series alone, and is sent
+as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ Begin = Callable[[FilterRequest, int], Awaitable[tuple[Part, "RunningFilter"]]]
 
 
 async def answer_many(body: FilterRequest, request: Request, engine: Engine, begin: Begin) -> Response:
-    """Filter several series, each as if it were a single one.
+    """Filter several series, each in the same way as a single one.
 
     Args:
-        begin: creates a part of the common job from the request of a series.
+        begin: function that creates a part of the common job from the request of a series.
 
     Raises:
         ServiceError: If the request as a whole is invalid.
@@ -111,7 +112,7 @@ class SeriesResult:
 
 
 class SeriesBatch:
-    """The series of a request.
+    """The series of a request, both valid and rejected.
 
     Attributes:
         running: valid series by position.
@@ -132,7 +133,7 @@ class SeriesBatch:
 
     @classmethod
     async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> SeriesBatch:
-        """Validate all series, with pauses for other tasks."""
+        """Validate all series. Other tasks can run in between."""
         batch = cls(body, request)
         shared = body.model_dump(exclude={"series", "stream"}, exclude_unset=True)
         pause = _Pauses(request.app.state.cooperative)
@@ -148,9 +149,8 @@ class SeriesBatch:
         return batch
 
     async def results(self) -> AsyncGenerator[SeriesResult]:
-        """Yield the result of each series as it finishes. `summary` is complete at the end. Closing the iterator
-        cancels the rest.
-        """
+        """Yield the result of each series when it is complete. At the end, `summary` is complete. Closing the iterator
+        cancels the remaining series."""
         try:
             for place, error in self.refused.items():
                 yield self._result(place, error)
@@ -179,12 +179,12 @@ class SeriesBatch:
         return {} if some is None else some.empty_columns()
 
     def summary(self) -> ManySummary:
-        """Return the results for all series, once they are finished."""
+        """Return the results for all series, when they are complete."""
         return ManySummary(self.model, len(self.names), self._failed, self._observations, self._timings)
 
 
 class _Pauses:
-    """Pauses after each time slice."""
+    """Pauses after each time slice, so that other tasks can run."""
 
     def __init__(self, cooperative: CooperativeWork) -> None:
         self._cooperative = cooperative
@@ -199,12 +199,14 @@ class _Pauses:
 def _series_request(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
     """Build the request of a single series."""
     if type(document) is not dict:
-        raise InvalidRequest("A series must be a JSON object.", code="model_type")
+        raise InvalidRequest("Each series must be a JSON object.", code="model_type")
     check_lengths(document, request.app.state.settings.limits)
     for name in document:
         if name in FilterRequest.model_fields and name not in FilterSeries.model_fields:
             raise InvalidRequest(
-                f"{name} applies to all series; move it out of the item of `series`", param=name, code="of_all_series"
+                f"{name} applies to all series; move it from the item of `series` to the top level",
+                param=name,
+                code="of_all_series",
             )
         if name not in FilterSeries.model_fields:
             raise validation_failure([{"type": "extra_forbidden", "loc": (name,), "msg": ""}])
@@ -227,7 +229,7 @@ async def _reply(one: RunningSeries, event: SeriesEnd) -> FilterReply | FilterCo
 
 
 class _SeriesOutputs(Blocks):
-    """The steps of a series, created while they are encoded."""
+    """Steps of a series, which are created while they are encoded."""
 
     def __init__(self, outputs: Sequence[Any], fields: Collection[str] | None) -> None:
         self._outputs = outputs
@@ -242,7 +244,7 @@ class _SeriesOutputs(Blocks):
 
 
 async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
-    """Encode the JSON reply: `series` as they finish, then the summary."""
+    """Encode the JSON reply: first `series`, as they are completed, then the summary."""
     between = b'{"series":{'
     async with aclosing(batch.results()) as results:
         async for one in results:
@@ -255,7 +257,7 @@ async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
 
 
 async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
-    """Yield a document for each series as it finishes, then the summary."""
+    """Yield a document for each series when it is complete, then the summary."""
     async with aclosing(batch.results()) as results:
         async for one in results:
             reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
@@ -264,7 +266,7 @@ async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
 
 
 async def _arrow(batch: SeriesBatch, keys: Keys) -> AsyncIterator[bytes]:
-    """Encode the Arrow reply: a record batch for each series, with its keys first."""
+    """Encode the Arrow reply: one record batch for each series, in which its keys come first."""
     writer = SeriesWriter(keys, batch.empty_columns(), has_states=batch.body.return_state is True)
     begin = writer.begin()
     async with aclosing(batch.results()) as results:

@@ -1,4 +1,4 @@
-"""WS /filter/stream: a live filter that answers each frame with an observation by one frame, in order.
+"""WS /filter/stream: a live stream, which sends one reply frame for each frame with an observation, in order.
 
     → {"model" | "system", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}, all optional
     ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
@@ -93,7 +93,7 @@ router = APIRouter(routes=[ROUTE])
 
 
 async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
-    """Serve one stream, from its first to its terminal frame."""
+    """Serve one stream, from its first frame to its terminal frame."""
     try:
         document, code = await _run(connection, socket)
     except ClientGone:
@@ -106,7 +106,7 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
 
 
 def _terminal(error: Exception) -> tuple[ErrorReply, int]:
-    """Return the terminal frame of a failed stream and its close code.
+    """Return the terminal frame of a stream that failed, and its close code.
 
     This is a function of its own because an error that is stored in a local variable keeps its frame alive, and with it
     the rejected document.
@@ -116,7 +116,7 @@ def _terminal(error: Exception) -> tuple[ErrorReply, int]:
 
 
 async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDone | ErrorReply, int]:
-    """Run the stream to its end. Return the terminal frame and its close code."""
+    """Process the stream until it ends. Return the terminal frame and its close code."""
     state = connection.app.state
     engine: Engine | None = state.engine
     if engine is None:
@@ -200,10 +200,10 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
 
 
 async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], float] | None) -> None:
-    """Pass observations to the job until the client closes the stream or disconnects, or a frame is too large.
+    """Pass observations to the job, until the client closes the stream or disconnects, or a frame is too large.
 
     Args:
-        pace: counts observations, and returns the seconds until the next one is allowed.
+        pace: function that counts observations, and returns the seconds until the next one is allowed.
     """
     job, loop = stream.job, get_running_loop()
     try:
@@ -231,7 +231,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
 
 
 async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | RefusedRow | None:
-    """Return the next observation, valid or rejected. None closes the stream."""
+    """Return the next observation, valid or rejected. None means that the client closed the stream."""
     try:
         document = await socket.read()
     except InvalidRequest as error:
@@ -240,7 +240,7 @@ async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | Refuse
 
 
 async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | ErrorReply, int]:
-    """Send the replies. Return the terminal frame and its close code."""
+    """Send the replies until the stream ends. Return the terminal frame and its close code."""
     most = max(1, FRAMES_PER_SLICE // stream.job.event_rows)
     while True:
         replies = await stream.job.replies(most)

@@ -1,4 +1,4 @@
-"""POST /generate generates text. It returns one reply or a stream of server-sent events."""
+"""POST /generate, which generates text. It returns one reply or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -59,16 +59,17 @@ MODEL_ERRORS = error_responses(*BODY_ERRORS, Conflict, EngineFailure)
     responses={
         200: {
             "model": GenerateReply,
-            "description": "The generated text. With `stream`, there is one `data:` line per token. Only the last line "
-            "has "
-            '`generated_text` and `details`; after an error, it is `{"error": …}`.',
+            "description": (
+                "The generated text. With `stream`, the reply has one `data:` line per token. Only the last line "
+                'contains `generated_text` and `details`. After an error, the last line is `{"error": …}`.'
+            ),
         },
         **MODEL_ERRORS,
     },
     tags=["language"],
 )
 async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue a prompt."""
+    """Generate text that continues a prompt."""
     if body.parameters.return_latents and not (body.stream or body.parameters.details):
         name = "parameters.return_latents"
         raise InvalidRequest(f"{name} requires parameters.details to be true.", param=name, code="needs_details")
@@ -94,7 +95,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
 
 
 def record_generation(generation: Generation, record: Record) -> None:
-    """Record the tokens of a generation for logs and metrics."""
+    """Record the tokens of a generated text for logs and metrics."""
     record.generated(
         input_tokens=generation.input_length,
         output_tokens=sum(len(text.events) for text in generation.texts),
@@ -103,14 +104,14 @@ def record_generation(generation: Generation, record: Record) -> None:
 
 
 async def save_state(generation: Generation, exchange: StateExchange) -> str | None:
-    """Return the `state` of the reply, if it was requested or the server interrupted the text."""
+    """Save the state, if it was requested or the server interrupted the text. Return the field `state` of the reply."""
     if generation.state is None:
         return None
     return await exchange.save(generation.state.pack(), generation.position)
 
 
 def common_options(fields: GenerateParameters | CompletionRequest) -> dict[str, Any]:
-    """Return the options whose fields /generate and /v1/completions share."""
+    """Return the options whose fields are the same in /generate and /v1/completions."""
     bias = {int(token): amount for token, amount in (fields.logit_bias or {}).items()}
     penalties = fields.repetition_penalty, fields.presence_penalty, fields.frequency_penalty
     return {
@@ -211,7 +212,7 @@ def _event(
     continuations: list[StreamContinuation] | None = None,
     state: str | None = None,
 ) -> GenerateEvent:
-    """Return an event. It has no token if the deadline passed before the first one."""
+    """Return an event. It contains no token if the deadline passed before the first one."""
     if event is None:
         return GenerateEvent(0, 0, None, None, None, text, details, continuations, state)
     fields = event.index, event.sample, event.token, event.top_tokens, event.latent

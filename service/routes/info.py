@@ -1,4 +1,4 @@
-"""GET /info describes the server, its models and its limits."""
+"""GET /info, which describes the server, its models and its limits."""
 
 from __future__ import annotations
 

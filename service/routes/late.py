@@ -1,4 +1,4 @@
-"""The window for late rows of a stream."""
+"""Window for rows that arrive late in a stream."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rfa.service.schemas.late import LateRequest
 
 
 def late_options(late: LateRequest | None, model: FilterRuntime, exchange: StateExchange) -> LateOptions | None:
-    """Return the window of a request, with the rows of the state that it continues from.
+    """Return the window for late rows in a request, with the rows stored in the state from which it continues.
 
     Raises:
-        InvalidRequest: If a token with the window could be longer than the server accepts (`state_too_large`).
+        InvalidRequest: If a state token that contains the window could be longer than the server accepts
+            (`state_too_large`).
     """
     if late is None:
         return None
     largest = longest_token(model.state_bytes + packed_bytes(model))
     if exchange.is_requested and not exchange.is_durable and largest > LONGEST_REFERENCE:
         message = (
-            f"late: with this window, a state token of {model.observation_size} columns may have {largest} "
-            f"characters, more than the limit of {LONGEST_REFERENCE}; store the state in a session, or send fewer "
-            "columns"
+            f"late: with this window, the state token of {model.observation_size} columns may have {largest} "
+            f"characters, but the limit is {LONGEST_REFERENCE}; store the state in a session, or send fewer columns"
         )
         raise InvalidRequest(message, param="late", code="state_too_large")
     opened = exchange.opened

@@ -1,4 +1,4 @@
-"""The state of a live stream of /filter/stream."""
+"""State of a live stream of /filter/stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PIPELINED = 2
 
 @dataclass
 class LiveStream:
-    """An open stream. It parses observations, reserves memory for their replies, and ends when it is idle."""
+    """An open live stream. It parses observations, reserves memory for their replies, and ends when it is idle."""
 
     job: StreamJob
     exchange: StateExchange
@@ -53,7 +53,8 @@ class LiveStream:
 
     @property
     def may_read(self) -> bool:
-        """Whether there is memory for the reply to one more observation. Always true if no observation is pending."""
+        """Whether there is memory for the reply to one more observation. It is always true if no observation is
+        pending."""
         outstanding = self.job.unanswered + self.sending + 1
         if self.job.is_full:
             return False
@@ -66,13 +67,13 @@ class LiveStream:
         return True
 
     async def wait_for_capacity(self) -> None:
-        """Wait until `may_read`."""
+        """Wait until `may_read` is true."""
         while not self.may_read:
             self.has_capacity.clear()
             await self.has_capacity.wait()
 
     def on_replies_sent(self) -> None:
-        """Return the memory of the replies that were sent, and continue to read."""
+        """Release the memory of the replies that were sent, and continue to read."""
         self.sending = 0
         needed = max(self.job.unanswered, PIPELINED if self.job.answer_bytes < SMALL_BYTES else 1)
         if needed < self.leased_replies:
@@ -96,7 +97,7 @@ class LiveStream:
             return None
         t, y, noise, control, bias, known = parse_observation(document)
         if t is None and (needs := self.job.options.alarm.needs_times):
-            raise InvalidRequest(f"t is required by alarm.{needs}, in seconds.", param="t", code="no_times")
+            raise InvalidRequest(f"t is required by alarm.{needs}, with times in seconds.", param="t", code="no_times")
         if y is not None:
             self._check_columns(y)
         if control is not None:
@@ -118,10 +119,12 @@ class LiveStream:
         leads = 1 + len(self.job.options.horizon)
         for name, column in known.items():
             if name not in self.known or len(column) > leads:
-                expected = f"at most {leads} values" if name in self.known else "a name from `known` of the first frame"
-                raise InvalidRequest(
-                    f"known.{name} must have {expected}.", param=f"known.{name}", code="known_mismatch"
+                expected = (
+                    f"a list of at most {leads} values"
+                    if name in self.known
+                    else "the name of a column listed in `known` of the first frame"
                 )
+                raise InvalidRequest(f"known.{name} must be {expected}.", param=f"known.{name}", code="known_mismatch")
         found = np.full((leads, len(self.known)), np.nan)
         for k, name in enumerate(self.known):
             values = np.array(known.get(name, ()), np.float64)
@@ -129,7 +132,7 @@ class LiveStream:
         return found.ravel().tolist()
 
     def parse_row(self, document: Any) -> Observed | RefusedRow | None:
-        """Like `parse`, but return an invalid observation as a rejected row."""
+        """Parse a frame like `parse`, but return an invalid observation as a rejected row."""
         try:
             return self.parse(document)
         except (InvalidInput, InvalidRequest) as error:
@@ -146,10 +149,11 @@ class LiveStream:
             ) from None
 
     def use_direct_path(self, frames: Frames, small_bytes: int) -> None:
-        """Process observations without waking a task, as long as no call has to wait and every frame is valid.
+        """Process observations without waking a task, as long as no call must wait and every frame is valid.
 
         Args:
-            small_bytes: largest frame for this path. It is 0 with a quota, which delays frames.
+            small_bytes: size of the largest frame that is processed in this way. It is 0 if there is a quota, which
+                delays frames.
         """
         self.frames, self.small_bytes = frames, small_bytes
         if small_bytes:
@@ -158,7 +162,7 @@ class LiveStream:
             self.job.listen(self._send_steps)
 
     def _on_frame(self, frame: bytes) -> bool:
-        """Process an observation if there is memory. Return False to leave the frame to `_read`."""
+        """Process an observation if there is memory for its reply. Return False to leave the frame to `_read`."""
         if len(frame) > self.small_bytes or not self.may_read:
             return False
         try:
@@ -188,9 +192,8 @@ class LiveStream:
         return True
 
     def end_when_idle(self, seconds: float) -> None:
-        """End the stream after this time without an observation. It uses a single timer, because one per frame would be
-        expensive.
-        """
+        """End the stream after this time without an observation. One timer is used for all frames, because one timer
+        for each frame would be expensive."""
         self.received_at = get_running_loop().time()
         self._check_idle(seconds)
 
@@ -213,7 +216,7 @@ class LiveStream:
 
 
 def refused_row(error: InvalidInput | InvalidRequest, document: Any = None) -> RefusedRow:
-    """Return the rejection of a frame."""
+    """Return the error for a rejected frame."""
     t: Any = document.get("t") if isinstance(document, dict) else None
     is_valid = type(t) in (int, float) and -LARGEST_TIME <= t <= LARGEST_TIME
     return RefusedRow(InvalidInput(error.message, param=error.param, code=error.code), float(t) if is_valid else None)

@@ -1,4 +1,4 @@
-"""POST /state/merge merges the states of streams that observe the same system."""
+"""POST /state/merge, which merges the states of streams that observe the same system."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: S
     for i, payload in enumerate(payloads):
         if body.method == "precision" and payload in payloads[:i]:
             name = f"states[{i}]"
-            message = f"{name} is the same state as an earlier one; the same information must not be counted twice."
+            message = (
+                f"{name} is the same state as an earlier one; list each state once, because the same information must "
+                "not be counted twice."
+            )
             raise InvalidRequest(message, param=name, code="duplicate")
     return MergeOptions(
         states=tuple(found[f"states[{i}]"] for i in range(len(body.states))),

@@ -13,7 +13,7 @@ _END: Final = object()
 
 
 async def merge_events(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any], None]:
-    """Yield the events of all jobs as they occur, each with the index of its job, until every job has ended.
+    """Yield the events of all jobs as they occur, each with the index of its job, until all jobs have ended.
 
     If a job fails, its `ServiceError` is its last event. Ending the iteration cancels every job. At most one event per
     job is read ahead, so a slow reader slows the jobs down.

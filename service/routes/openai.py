@@ -1,4 +1,4 @@
-"""POST /v1/completions and GET /v1/models, for OpenAI clients."""
+"""POST /v1/completions and GET /v1/models, for clients of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -66,15 +66,17 @@ DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
     responses={
         200: {
             "model": Completion,
-            "description": "All choices. With `stream`, there is one `data:` line per token and choice, one with the "
-            "usage if "
-            'requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the rest.',
+            "description": (
+                "All choices. With `stream`, the reply has one `data:` line per token and choice, one with the usage "
+                'if requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the remaining '
+                "lines."
+            ),
         },
         **MODEL_ERRORS,
     },
 )
 async def complete(body: CompletionRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue one or more prompts, as in OpenAI's completions."""
+    """Generate text that continues one or more prompts, with the interface of OpenAI's completions."""
     facts = language_of(engine, body.model)
     for name, value in (("state", body.state), ("return_state", body.return_state)):
         if value:
@@ -113,7 +115,7 @@ async def retrieve_model(model: Annotated[str, Path(max_length=LONGEST_MODEL_NAM
 
 
 def fingerprint(facts: ModelInfo) -> str:
-    """Return the version of the server and the bundle."""
+    """Return the version of the server and of the bundle."""
     return f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}"
 
 
@@ -122,7 +124,7 @@ def _languages(engine: Engine) -> list[ModelInfo]:
 
 
 def language_of(engine: Engine, name: str | None) -> ModelInfo:
-    """Return a language model of this server.
+    """Return a language model by its name.
 
     Raises:
         NotFound: If the server has no language model of this name.
@@ -131,7 +133,9 @@ def language_of(engine: Engine, name: str | None) -> ModelInfo:
         if name is None or facts.name == name:
             return facts
     raise NotFound(
-        "model must be a language model of this server; /v1/models lists them.", param="model", code="model_not_found"
+        "model must be the name of a language model on this server; /v1/models lists them.",
+        param="model",
+        code="model_not_found",
     )
 
 
@@ -140,7 +144,7 @@ def _card(facts: ModelInfo) -> ModelCard:
 
 
 def prompts_of(prompts: Any) -> list[str | tuple[int, ...]]:
-    """Return the texts or token ids of `Prompts`."""
+    """Return the texts or token ids in `Prompts` as a list."""
     listed = [prompts or ""] if is_one_prompt(prompts) else prompts
     return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in listed]
 
@@ -151,15 +155,15 @@ def check_limits(body: CompletionRequest, per_token: int, settings: Settings) ->
     check_count(count, "prompt", settings)
     if count * body.n > settings.limits.max_choices:
         raise InvalidRequest(
-            f"prompt and n must request at most {settings.limits.max_choices} choices together on this server.",
+            f"prompt and n request too many choices; this server returns at most {settings.limits.max_choices}.",
             param="n",
             code="too_large",
         )
     numbers = count * body.n * body.max_tokens * per_token
     if numbers > settings.limits.max_reply_numbers:
         raise InvalidRequest(
-            f"max_tokens, with this prompt, n, logprobs and return_latents, requests a reply of about {numbers} "
-            f"numbers; this server sends at most {settings.limits.max_reply_numbers}.",
+            f"the reply would contain about {numbers} numbers, but this server sends at most "
+            f"{settings.limits.max_reply_numbers}; reduce max_tokens, the prompt, n, logprobs or return_latents.",
             param="max_tokens",
             code="reply_too_large",
         )
@@ -172,7 +176,7 @@ def completion_options(
     exchange: StateExchange,
     resumed: LanguageState | None,
 ) -> GenerateOptions:
-    """Return the options of one prompt."""
+    """Return the options for one prompt."""
     tops = [body.logprobs if body.echo else None, body.prompt_logprobs]
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateOptions(
@@ -213,10 +217,10 @@ async def _submit(
 async def submit_prompts(
     request: Request, engine: Engine, model: str | None, options: Sequence[GenerateOptions], tokens: int
 ) -> list[GenerateJob]:
-    """Submit one job per prompt, either all or none.
+    """Submit one job per prompt. Either all of them are submitted or none.
 
     Args:
-        tokens: maximum number of tokens that they generate together.
+        tokens: maximum number of tokens that all jobs generate together.
 
     Raises:
         ServiceError: See `Engine.generate`.
@@ -237,7 +241,7 @@ async def submit_prompts(
 
 
 def check_count(count: int, param: str, settings: Settings) -> None:
-    """Reject more prompts than the server may queue."""
+    """Reject a request with more prompts than the server may queue."""
     capacity = settings.limits.max_running + settings.limits.max_waiting
     if count > capacity:
         raise InvalidRequest(
@@ -304,7 +308,7 @@ async def _chunks(
 def _last_pieces(
     generation: Generation, writers: Sequence[ChoiceWriter], state: str | None
 ) -> list[CompletionChunkChoice]:
-    """Return the last piece of every choice of a prompt. One of them has the last token."""
+    """Return the last chunk of every choice of a prompt. One of them contains the last token."""
     last = generation.last
     return [
         writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason, state)

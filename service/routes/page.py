@@ -1,4 +1,4 @@
-"""GET /, /docs and /openapi.json. The pages need no external resources, so they work offline.
+"""GET /, /docs and /openapi.json. The pages load nothing from other hosts, so they work offline.
 
 Their files are served below /page/ and have relative addresses, for proxies that add a prefix. Browsers revalidate them
 by ETag.
@@ -28,9 +28,8 @@ PAGE_RESPONSES = {**_PAGE, **error_responses(MethodNotAllowed)}
 
 
 def _asset(name: str, request: Request) -> Response:
-    """Return a file of the pages, compressed if the browser accepts it, or 304 if the browser has the current
-    version.
-    """
+    """Return a file of the pages, compressed if the browser accepts it. Return status 304 if the browser has the
+    current version."""
     asset = assets()[name]
     headers = {
         "Cache-Control": "no-cache",
@@ -62,7 +61,7 @@ async def docs_page(request: Request) -> Response:
 async def page_file(name: str, request: Request) -> Response:
     """Return a script, style sheet or image of the pages."""
     if name not in assets():
-        raise NotFound("There is no such file below /page/.")
+        raise NotFound("There is no such file under /page/.")
     return _asset(name, request)
 
 

@@ -1,4 +1,4 @@
-"""POST /read returns the series in a file, as `rfa filter` reads them."""
+"""POST /read, which returns the series in a file, read in the same way as by `rfa filter`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ router = APIRouter(route_class=StrictJSONRoute)
 FILE: Final = {"schema": {"type": "string", "format": "binary"}}
 BODY: Final = {
     "required": True,
-    "description": "The file: CSV in any dialect, JSON, Excel, Parquet, Arrow, ORC or SQLite, also compressed. The "
-    "format is detected from the bytes, not from the Content-Type.",
+    "description": (
+        "The file: CSV with any separator, JSON, Excel, Parquet, Arrow, ORC or SQLite, which may be compressed. The "
+        "format is detected from the content, not from the Content-Type header."
+    ),
     "content": dict.fromkeys(("application/octet-stream", "text/csv", "application/vnd.apache.parquet"), FILE),
 }
 READ_ERRORS: Final = error_responses(
@@ -39,14 +41,13 @@ READ_ERRORS: Final = error_responses(
 @router.post(
     "/read",
     response_model=ReadReply,
-    responses={200: {"model": ReadReply, "description": "The series of the file."}, **READ_ERRORS},
+    responses={200: {"model": ReadReply, "description": "The series read from the file."}, **READ_ERRORS},
     tags=["filter"],
     openapi_extra={"requestBody": BODY},
 )
 async def read_file(options: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
-    """Read a file of recorded series. The reply has `times` and `values` for /filter, and notes on how they were
-    read.
-    """
+    """Read the series in a file. The reply contains `times` and `values` for /filter, and notes about how they were
+    read."""
     require_uncompressed(request.headers.get("content-encoding"))
     require_bare(request.headers.get("content-type"))
     settings: LimitSettings = request.app.state.settings.limits

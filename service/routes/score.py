@@ -1,4 +1,4 @@
-"""POST /score reports how probable the tokens of given texts are."""
+"""POST /score, which returns how probable the tokens of given texts are."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ NAMES = FieldNames("inputs", "inputs", "", decode="decode", whole="inputs", pref
     responses={
         200: {
             "model": ScoreReply,
-            "description": "The scores. With `stream`, each line has the scores of some tokens, as NDJSON or, if the "
-            "Accept "
-            'header names them, as server-sent events. The last line has `done`, or is `{"error": …}`.',
+            "description": (
+                "The scores. With `stream`, each line contains the scores of some tokens, as NDJSON or, if the "
+                'Accept header requests them, as server-sent events. The last line contains `done`, or is `{"error": '
+                "…}`."
+            ),
         },
         **MODEL_ERRORS,
     },
 )
 async def score(body: ScoreRequest, request: Request, engine: EngineDep) -> Response:
-    """Score the tokens of texts. Each gets a log probability, rank, entropy, confidence and tail probability."""
+    """Compute the scores of the tokens in texts: log probability, rank, entropy, confidence and tail probability."""
     for name, value in (("state", body.state), ("return_state", body.return_state)):
         if value:
             engine.check_has_state(body.model, name)
@@ -128,7 +130,7 @@ async def _lines(
 
 
 def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob, rate: float | None) -> dict[str, Any]:
-    """Return the fields of `ScoredTokens`."""
+    """Return the columns of `ScoredTokens` for some scores."""
     vocabulary, scores = scored.vocabulary, scored.scores
     positions = range(len(scored))
 
@@ -160,7 +162,7 @@ def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob, rat
 
 
 def _sum(index: int, job: GenerateJob, parts: Sequence[TokenScores], state: str | None, rate: float | None) -> ScoreSum:
-    """Return correctly rounded sums, which do not depend on how the text was split."""
+    """Return correctly rounded sums, which do not depend on how the text was divided."""
     numbers = np.concatenate([part.log_probability for part in parts]) if parts else np.zeros(0)
     read = [token for part in parts for token in part.tokens.tolist()]
     size = sum(len(job.model.vocabulary.bytes_of(token)) for token in read)

@@ -1,4 +1,4 @@
-"""The state that a request continues from, and where the new state is stored."""
+"""The state from which a request continues, and where the new state is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @contextmanager
 def errors_name(field: str) -> Iterator[None]:
-    """Let errors on a state name this field instead of `state`."""
+    """Let errors about a state name this field instead of `state`."""
     try:
         yield
     except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:
@@ -34,8 +34,8 @@ class StateExchange:
     """The `state` and `return_state` of one request. Create it with `open_exchange`.
 
     Attributes:
-        opened: the state that the request continues from, if any.
-        others: further states that the request reads, by field.
+        opened: the state from which the request continues. None if there is none.
+        others: other states that the request reads, by field.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StateExchange:
 
     @property
     def tenant(self) -> str:
-        """The client that owns these states."""
+        """The tenant that owns these states."""
         return self._scope.tenant
 
     @property
@@ -66,7 +66,7 @@ class StateExchange:
         return self._session is not None
 
     async def save(self, payload: bytes, step: int) -> str:
-        """Save the state after `step` steps. It may be called repeatedly.
+        """Save the state after `step` steps. This may be called repeatedly.
 
         Returns:
             The `state` of the reply.
@@ -80,7 +80,7 @@ class StateExchange:
         return reference
 
     async def read(self, name: str, reference: str, max_bytes: int) -> None:
-        """Read a further state. Errors name its field."""
+        """Read another state. Errors name its field."""
         with errors_name(name):
             self.others[name] = await self._keeper.load(reference, self._scope, max_bytes)
 
@@ -100,12 +100,12 @@ async def open_exchange(
     return_state: bool | str,
     others: Mapping[str, str] = NO_OTHERS,
 ) -> StateExchange:
-    """Read the states of a request.
+    """Read the states that a request names.
 
     If bundles are replaced in the meantime, the states are read again for the new bundles.
 
     Args:
-        kind: returns the kind of state of the current bundle.
+        kind: function that returns the kind of state of the current bundle.
         state: a sealed token, `session:NAME` or `session:NAME@STEP`.
         return_state: True for a token, `session:NAME` for a new session.
         others: further states that are only read, by field.
@@ -123,7 +123,7 @@ async def open_exchange(
 
 
 def choose_seed(requested: int | None, resumed: Any) -> int:
-    """Return the requested seed, or the seed of the continued state, or a random one."""
+    """Return the requested seed, or the seed of the state, or a random one."""
     if requested is not None:
         return requested
     return draw_seed() if resumed is None else resumed.seed
@@ -139,7 +139,7 @@ async def _open(
     if state is not None:
         if session is not None and SessionReference.is_one(state):
             raise InvalidRequest(
-                "return_state: a continued session is stored under its own name; leave this field out.",
+                "return_state cannot be set for a session, which is updated under its own name; leave this field out.",
                 param="return_state",
                 code="session_name",
             )

@@ -1,4 +1,4 @@
-"""A fast parser for common observation frames."""
+"""Fast parser for the usual frames with observations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ _NUMBERS = (float, int)  # compared with `type`, which excludes bool
 
 
 def parse_observation(document: Any) -> Frame:
-    """Return the fields of a frame under the rules of `StreamObservation`. It is faster for valid frames with plain
-    fields.
-    """
+    """Return the fields of a frame, by the same rules as `StreamObservation`. It is faster for valid frames with simple
+    fields."""
     if type(document) is dict and "y" in document and document.keys() <= _PLAIN_FIELDS:
         t, y, noise = document.get("t"), document["y"], document.get("noise")
         if (

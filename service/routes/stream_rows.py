@@ -1,4 +1,4 @@
-"""Rejection of single rows of a recorded stream that the model cannot accept."""
+"""Rejection of single rows of a recorded stream that the model does not accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST / and POST /generate_stream, which serve /generate under the paths of TGI clients."""
+"""POST / and POST /generate_stream, which provide /generate at the paths that TGI clients use."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ router.add_api_route(
     response_model=GenerateReply,
     responses={200: {"model": GenerateReply, "description": "As for /generate."}, **MODEL_ERRORS},
     summary="Continue a prompt, like /generate",
-    description="Same as /generate. `huggingface_hub.InferenceClient(url).text_generation()` posts to this path.",
+    description=(
+        "Generates text in the same way as /generate. `huggingface_hub.InferenceClient(url).text_generation()` sends "
+        "requests to this path."
+    ),
     operation_id="generate_at_root",
 )
 
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "As for /generate with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
+    200: {"description": "The reply to /generate with `stream`.", "content": {SSE: {"schema": {"type": "string"}}}}
 }
 
 
 @router.post("/generate_stream", response_class=Response, responses={**_STREAM, **MODEL_ERRORS})
 async def generate_stream(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
-    """Continue a prompt and stream the result, whatever the value of `stream`."""
+    """Generate text that continues a prompt, and stream the result, whatever the value of `stream`."""
     return await generate(body.model_copy(update={"stream": True}), request, engine)

@@ -1,4 +1,4 @@
-"""Texts of single tokens, and their positions in a text."""
+"""Texts of single tokens, and the positions of tokens in a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rfa.runtime.text.incremental import Vocabulary
 
 
 def token_name(vocabulary: Vocabulary, token: int) -> str:
-    """Return a unique name of a token: its text, or its bytes in OpenAI's notation if the text is incomplete."""
+    """Return a unique name of a token: its text, or its bytes in the notation of OpenAI if the text is incomplete."""
     if vocabulary.is_special(token):
         return vocabulary.label(token)
     data = vocabulary.bytes_of(token)
@@ -19,7 +19,7 @@ def token_name(vocabulary: Vocabulary, token: int) -> str:
 
 
 class TextOffsets:
-    """Computes the index of each token's first character in a text. Invalid bytes count as replacement characters.
+    """Computes the index of the first character of each token in a text. Invalid bytes count as replacement characters.
 
     Args:
         start: index of the first character of the text.
@@ -32,7 +32,7 @@ class TextOffsets:
         self._characters = start
 
     def next(self, data: bytes) -> int:
-        """Return the offset of the next token, which has these bytes."""
+        """Return the offset of the next token, given its bytes."""
         before = self._decoder.getstate()[0]
         # A token that does not continue the incomplete character begins after its replacement.
         offset = self._characters + (len(before) > 0 and not _continues(before, data[:1]))
@@ -41,7 +41,7 @@ class TextOffsets:
 
 
 def _continues(before: bytes, byte: bytes) -> bool:
-    """Return whether a byte continues or completes the character that `before` begins."""
+    """Return whether a byte continues or completes the character that starts in `before`."""
     try:
         (before + byte).decode()
     except UnicodeDecodeError as error:

@@ -37,41 +37,56 @@ class AlarmRequest(Request):
         Annotated[float, Field(gt=0, le=LARGEST_RATE)] | Annotated[str, Field(pattern=RATE_PATTERN, max_length=32)],
         OneOf(RATE_FORM),
     ] = Field(
-        description="share of the observations that are alarms, or a number per second, minute, hour, day, week or "
-        'month (30.44 days) such as "1/day", if times are in seconds'
+        description=(
+            "requested alarm rate: a share of the observations, or a number per second, minute, hour, day, week or "
+            'month (30.44 days) such as "1/day". A number per time requires times in seconds'
+        )
     )
-    direction: Direction = Field(default="both", description="report values above the forecast, below it, or both")
+    direction: Direction = Field(
+        default="both", description="whether to report values above the forecast, below it, or both"
+    )
     min_deviation: float = Field(
-        default=0.0, ge=0, le=LARGEST_OBSERVATION, description="minimum deviation of an alarm from the forecast"
+        default=0.0,
+        ge=0,
+        le=LARGEST_OBSERVATION,
+        description="minimum distance between the observed value and the forecast for an alarm",
     )
     range: Annotated[list[Limit | None], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
-        description="lowest and highest ordinary value (null for no limit); any value outside is an alarm. Not with "
-        "`input`",
+        description=(
+            "lowest and highest ordinary value; null means no limit. Every value outside the range raises an alarm. "
+            "Not supported with `input`"
+        ),
     )
     quiet: int = Field(
         default=0,
         ge=0,
         le=MOST_QUIET,
-        description="number of observations after an alarm during which a further alarm must be much rarer: the "
-        "logarithm of its tail probability is more than 1.1 times that of the last alarm",
+        description=(
+            "number of observations after an alarm during which another alarm must be much rarer: the logarithm of "
+            "its tail probability must be more than 1.1 times that of the last alarm"
+        ),
     )
 
     rules: list[Rule] = Field(
         default=["value", "stretch", "standstill", "gap"],
         min_length=1,
         max_length=4,
-        description="rules that may raise an alarm, each with a share of the rate. `value` reports an unusual value, "
-        "`stretch` a level or spread that has changed for some time, `standstill` a value that no longer "
-        "changes, and `gap` a time without values, at the row that ends it. `standstill` and `gap` require "
-        "that `direction` and `min_deviation` are not set",
+        description=(
+            "rules that may raise an alarm. They share the requested rate. `value` reports an unusual value, "
+            "`stretch` a level or spread that has changed for some time, `standstill` a value that no longer "
+            "changes, and `gap` a time without values, at the observation that ends it. `standstill` and `gap` "
+            "cannot be combined with `direction` or `min_deviation`"
+        ),
     )
     mute: list[str | Annotated[list[Moment], Field(min_length=2, max_length=2)]] = Field(
         default=[],
         max_length=MOST_WINDOWS,
-        description="maintenance windows in the time zone `tz` of the request; rows inside count as missing. "
-        "Examples: `sat 22:00-23:30`, `mon-fri 02:00-03:00`, `daily 03:00-03:10`, "
-        "`2026-03-01T22:00/2026-03-02T01:00`, or a pair of times",
+        description=(
+            "maintenance windows in the time zone `tz` of the request. Observations inside them count as missing. "
+            "Examples: `sat 22:00-23:30`, `mon-fri 02:00-03:00`, `daily 03:00-03:10`, "
+            "`2026-03-01T22:00/2026-03-02T01:00`, or a pair of times"
+        ),
     )
 
     @model_validator(mode="after")
@@ -84,8 +99,8 @@ class AlarmRequest(Request):
         return self
 
     def options(self, tz: str) -> Alarm:
-        """Return the alarm options as the filter takes them."""
+        """Return the alarm options in the form that the filter uses."""
         return alarm_of(self.model_dump(), tz)
 
 
-Alarms = Annotated[AlarmRequest | None, Field(description="mark observations as alarms; null disables alarms")]
+Alarms = Annotated[AlarmRequest | None, Field(description="options for alarms; null disables alarms")]

@@ -9,7 +9,7 @@ from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 
 def takes_arrays(largest: float, *, may_miss: bool) -> WrapValidator:
-    """Return an annotation that lets a list of numbers also be a float64 array of any length.
+    """Return an annotation with which a list of numbers may also be a float64 array of any length.
 
     Args:
         largest: largest absolute value.

@@ -11,7 +11,7 @@ MAX_UNKNOWN = 16
 
 
 class FieldError(ValueError):
-    """Raised when fields contradict each other. Names the field that the client should change."""
+    """Raised if fields contradict each other. It names the field that the client should change."""
 
     def __init__(self, param: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_most_unknown_fields(cls, document: Any) -> Any:
-        """Keep only the first `MAX_UNKNOWN` unknown fields, because each of them becomes an error."""
+        """Remove all but the first `MAX_UNKNOWN` unknown fields, because each of them becomes an error."""
         if type(document) is not dict or len(document) <= MAX_UNKNOWN:
             return document
         dropped = set([name for name in document if name not in cls.model_fields][MAX_UNKNOWN:])
@@ -65,5 +65,5 @@ class Reply:
 
 
 def says(description: str, **bounds: Any) -> Any:
-    """Return an annotation that describes a field of a reply."""
+    """Return an annotation with the description of a reply field."""
     return Field(description=description, **bounds)

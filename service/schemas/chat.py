@@ -32,16 +32,16 @@ Text = Annotated[str, Field(max_length=2_000_000)]
 
 
 class TextPart(Request):
-    """A part of a message."""
+    """Part of a message with text."""
 
     type: Literal["text"] = Field(description="constant")
-    text: Text = Field(description="text of the part")
+    text: Text = Field(description="text of this part of the message")
 
 
 class ChatMessage(Request):
-    """A message of the dialogue."""
+    """Message of a dialogue."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(description="author of the message")
+    role: Literal["system", "developer", "user", "assistant"] = Field(description="role of the message's author")
     content: Annotated[
         Text | Annotated[list[TextPart], Field(max_length=64, fail_fast=True)],
         OneOf("a string or a list of text parts"),
@@ -55,7 +55,7 @@ class ChatMessage(Request):
 
 
 class ChatRequest(SamplingFields):
-    """A dialogue. The reply is the assistant's next message."""
+    """Dialogue whose next message, by the assistant, is generated."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -64,7 +64,7 @@ class ChatRequest(SamplingFields):
     )
 
     messages: list[ChatMessage] = Field(
-        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the dialogue, oldest first"
+        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the conversation, oldest first"
     )
     model: str | None = Field(
         default=None,
@@ -78,33 +78,37 @@ class ChatRequest(SamplingFields):
         default=None,
         ge=1,
         le=1_000_000,
-        description="maximum number of generated tokens; the default is max_tokens, or 128 without it",
+        description=(
+            "maximum number of generated tokens. The default is the value of max_tokens, or 128 if both are null"
+        ),
     )
     temperature: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, ge=0, le=100, description="sampling temperature; 0 is greedy"
+        default=1.0, ge=0, le=100, description="sampling temperature; 0 always selects the most probable token"
     )
     top_p: Annotated[float, NullIs(1.0)] = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="sample from the smallest set of tokens whose probabilities sum to at least this",
+        description="sample only from the smallest set of tokens whose probabilities sum to at least this value",
     )
     top_k: int | None = Field(
         default=None,
         ge=-1,
         le=1_000_000,
-        description="sample from the k most probable tokens; null, 0 and -1 disable the filter",
+        description="sample only from the k most probable tokens; null, 0 and -1 mean no limit",
     )
     n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices")
     stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
-        default=None, description="strings that end the text; it also ends where the user's next turn begins"
+        default=None, description="strings that end the text; it also ends before the next message of the user"
     )
     seed: Seed | None = Field(default=None, description="random seed; null chooses one at random")
     logprobs: Annotated[bool, NullIs(False)] = Field(default=False, description="return the tokens")
     top_logprobs: int | None = Field(
-        default=None, ge=0, le=5, description="number of alternatives to return for each token; requires logprobs"
+        default=None, ge=0, le=5, description="number of alternatives to return for each token; requires `logprobs`"
     )
-    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the text as it is generated")
+    stream: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="whether to send each part of the text as soon as it is generated"
+    )
     stream_options: StreamOptions | None = Field(default=None, description="options of the stream; requires `stream`")
     user: str | None = Field(default=None, max_length=512, description="ignored")
     tools: Annotated[Any, Only(None, [])] = Field(default=None, description=NEUTRAL)
@@ -112,20 +116,23 @@ class ChatRequest(SamplingFields):
     store: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     decode: Mode | None = Field(default=None, description=DECODE)
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description='milliseconds after which the texts end with ended_by "deadline"'
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"',
     )
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Reject fields that exclude each other."""
+        """Reject combinations of fields that are not supported."""
         if self.top_logprobs and not self.logprobs:
-            raise FieldError("top_logprobs", "top_logprobs requires logprobs: true", "needs_logprobs")
+            raise FieldError("top_logprobs", "top_logprobs requires logprobs to be true", "needs_logprobs")
         if self.stream_options is not None and not self.stream:
-            raise FieldError("stream_options", "stream_options requires stream: true", "needs_stream")
+            raise FieldError("stream_options", "stream_options requires stream to be true", "needs_stream")
         return self
 
     def completion(self) -> CompletionRequest:
-        """Return the equivalent completion request."""
+        """Return the equivalent request for /v1/completions."""
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         shared = SamplingFields.model_fields.keys() | {
             "model", "temperature", "top_p", "top_k", "n", "seed", "stream", "stream_options", "decode", "deadline_ms",
@@ -141,7 +148,7 @@ class ChatRequest(SamplingFields):
 
 @dataclass
 class ChatTopToken(Reply):
-    """A token at a position."""
+    """One of the most probable tokens at a position."""
 
     token: Annotated[str, says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     logprob: Annotated[float, says(LOGPROB)]
@@ -150,7 +157,7 @@ class ChatTopToken(Reply):
 
 @dataclass
 class ChatToken(ChatTopToken):
-    """A generated token."""
+    """A generated token with its log probability."""
 
     confidence: Annotated[float, says(CONFIDENCE)]
     top_logprobs: Annotated[list[ChatTopToken], says("most probable tokens at this position")]
@@ -158,9 +165,9 @@ class ChatToken(ChatTopToken):
 
 @dataclass
 class ChatLogprobs(Reply):
-    """Tokens of a message or chunk."""
+    """Log probabilities of the tokens of a message or chunk."""
 
-    content: Annotated[Many[ChatToken], says("one entry per token")]
+    content: Annotated[Many[ChatToken], says("log probabilities, with one entry per token")]
 
 
 @dataclass
@@ -173,9 +180,9 @@ class AssistantMessage(Reply):
 
 @dataclass
 class AssistantDelta(Reply):
-    """The next part of the message."""
+    """Next part of the generated message."""
 
-    role: Annotated[Literal["assistant"] | None, says("role of the author, only in the first chunk")]
+    role: Annotated[Literal["assistant"] | None, says("role of the author; sent only in the first chunk")]
     content: Annotated[str, says("next part of the text")]
 
 
@@ -185,46 +192,53 @@ Logprobs = Annotated[ChatLogprobs | None, says("log probabilities of the tokens;
 
 @dataclass
 class ChatChoice(Reply):
-    """One of the `n` messages."""
+    """One of the `n` generated messages."""
 
     index: Index
     message: Annotated[AssistantMessage, says("generated message")]
     logprobs: Logprobs
-    finish_reason: Annotated[Literal["stop", "length"], says("reason for the end, in OpenAI's terms")]
-    ended_by: Annotated[FinishReason, says("reason for the end")]
+    finish_reason: Annotated[
+        Literal["stop", "length"], says("why the text ended, as one of the values defined by OpenAI")
+    ]
+    ended_by: Annotated[FinishReason, says("why the text ended, with more detail than finish_reason")]
     seed: ChoiceSeed
 
 
 @dataclass
 class ChatChunkChoice(Reply):
-    """The next part of one message."""
+    """Next part of one of the generated messages."""
 
     index: Index
     delta: Annotated[AssistantDelta, says("next part of the message")]
     logprobs: Logprobs
     finish_reason: Annotated[
-        Literal["stop", "length"] | None, says("reason for the end in OpenAI's terms, only in the last chunk")
+        Literal["stop", "length"] | None,
+        says("why the text ended, as one of the values defined by OpenAI; set only in the last chunk"),
     ]
-    ended_by: Annotated[FinishReason | None, says("reason for the end, only in the last chunk")]
+    ended_by: Annotated[
+        FinishReason | None, says("why the text ended, with more detail than finish_reason; set only in the last chunk")
+    ]
     seed: ChoiceSeed
 
 
 @dataclass
 class ChatHead(Reply):
-    """Fields of every reply and chunk."""
+    """Fields that every reply and chunk contains."""
 
     id: Annotated[str, says("id of the request")]
-    object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("kind of the reply")]
-    created: Annotated[int, says("time of the reply in seconds since 1970")]
-    model: Annotated[str, says("the model that answered")]
-    system_fingerprint: Annotated[str, says("version of the server and the bundle; results may change with it")]
+    object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("type of the object")]
+    created: Annotated[int, says("time when the reply was created, in seconds since 1970")]
+    model: Annotated[str, says("name of the model that generated the reply")]
+    system_fingerprint: Annotated[
+        str, says("version of the server and the bundle; the same request may give other results with another version")
+    ]
 
 
 @dataclass
 class ChatCompletion(ChatHead):
-    """All choices of a dialogue."""
+    """Reply with all choices for a dialogue."""
 
-    choices: Annotated[list[ChatChoice], says("all choices, by index")]
+    choices: Annotated[list[ChatChoice], says("list of all choices, ordered by index")]
     usage: Annotated[CompletionUsage, says("numbers of tokens")]
 
 
@@ -232,5 +246,5 @@ class ChatCompletion(ChatHead):
 class ChatChunk(ChatHead):
     """One chunk of the stream."""
 
-    choices: Annotated[list[ChatChunkChoice], says("one choice; none in the chunk with the usage")]
-    usage: Annotated[CompletionUsage | None, says("null unless requested by `stream_options`")]
+    choices: Annotated[list[ChatChunkChoice], says("list with one choice; empty in the chunk that contains the usage")]
+    usage: Annotated[CompletionUsage | None, says("token counts; null unless requested by `stream_options`")]

@@ -1,4 +1,4 @@
-"""The prompt that a base model reads for a dialogue."""
+"""Template that converts a dialogue to the prompt that a base model reads."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ CHAT_TEMPLATE: Final = (
 
 
 def dialogue(messages: Iterable[tuple[str, str]]) -> str:
-    """Return the messages, labelled by role, as one prompt that the assistant continues."""
+    """Return the messages, labelled by their roles, as one prompt that the assistant continues."""
     return "".join(f"{ROLES[role]}: {content}\n" for role, content in messages) + "Assistant:"

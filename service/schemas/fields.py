@@ -12,17 +12,22 @@ from rfa.service.neutral import OneOf
 MAX_ITEMS = 1_000_000
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-SEED = "random seed; null chooses one at random, which the reply reports"
+SEED = "random seed; null chooses one at random. The reply contains the seed"
 
 LONGEST_REFERENCE = 2_000_000
 StateReference = Annotated[str, Field(min_length=1, max_length=LONGEST_REFERENCE)]
 InitialState = Annotated[
     StateReference | None,
-    Field(description="state to continue from: the `state` of a reply, or `session:NAME`, which is then updated"),
+    Field(
+        description=(
+            "state to continue from: the `state` of an earlier reply, or `session:NAME` for a stored session, which is "
+            "then updated"
+        )
+    ),
 ]
 NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^session:[A-Za-z0-9_-]{1,64}$")]
 ReturnState = Annotated[
     bool | NewSession,
     OneOf("true, false, or `session:NAME` with a NAME of 1 to 64 letters, digits, _ and -"),
-    Field(description="true returns the state; `session:NAME` stores it on the server under a new name"),
+    Field(description="true returns the state in the reply; `session:NAME` stores it on the server under a new name"),
 ]

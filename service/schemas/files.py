@@ -15,17 +15,23 @@ CellText = Annotated[str, Field(min_length=1, max_length=256)]
 class ReadRequest(Request):
     """Options for reading a file. They match the options of `rfa filter`."""
 
-    time: CellText | None = Field(default=None, description="time column; null finds it by its name or content")
+    time: CellText | None = Field(
+        default=None, description="name of the time column; null detects it by its name or content"
+    )
     columns: list[CellText] = Field(
-        default_factory=list, max_length=64, description="value columns; an empty list selects all numeric columns"
+        default_factory=list,
+        max_length=64,
+        description="names of the columns with values; an empty list selects all numeric columns",
     )
     by: list[CellText] = Field(
         default_factory=list,
         max_length=8,
-        description="columns that label series; an empty list finds them automatically",
+        description="names of the columns that identify the series; an empty list detects them",
     )
-    sheet: CellText | None = Field(default=None, description="sheet of a workbook; null selects the first")
-    zone: CellText = Field(default="UTC", description="time zone of times that do not state one")
+    sheet: CellText | None = Field(
+        default=None, description="name of the sheet in a workbook; null selects the first sheet"
+    )
+    zone: CellText = Field(default="UTC", description="time zone of times without a time zone")
     time_format: CellText | None = Field(default=None, description="strptime format of the times; null detects it")
     missing: list[CellText] = Field(
         default_factory=list,
@@ -33,7 +39,7 @@ class ReadRequest(Request):
         description='words and numbers that mark missing values; "none" disables the search for such numbers',
     )
     every: CellText | None = Field(
-        default=None, description="regular step, such as 5min, to which the rows are resampled by their mean"
+        default=None, description="time step such as 5min. Rows are resampled to it by their mean"
     )
 
 
@@ -41,15 +47,15 @@ class ReadRequest(Request):
 class ReadSeries(Reply):
     """One series of a file."""
 
-    clock: Annotated[str | None, says("time column; null if the rows are numbered")]
-    is_dated: Annotated[bool, says("whether times are seconds since 1970")]
+    clock: Annotated[str | None, says("name of the time column; null if the rows are numbered")]
+    is_dated: Annotated[bool, says("whether the times are seconds since 1970")]
     times: Annotated[list[float], says("times of the rows, in increasing order")]
-    values: Annotated[dict[str, list[float | None]], says("columns by name; null marks a missing value")]
-    notes: Annotated[list[str], says("what was decided or omitted while reading")]
+    values: Annotated[dict[str, list[float | None]], says("values of each column, by name; null marks a missing value")]
+    notes: Annotated[list[str], says("notes about how the file was read, such as skipped rows")]
 
 
 @dataclass
 class ReadReply(Reply):
-    """The series of a file by name. The name of a single series is empty."""
+    """The series of a file, by name. If there is only one series, its name is empty."""
 
-    series: Annotated[dict[str, ReadSeries], says("series in the order of their first rows")]
+    series: Annotated[dict[str, ReadSeries], says("series of the file, in the order of their first rows")]

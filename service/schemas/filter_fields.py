@@ -1,4 +1,4 @@
-"""Fields of the requests of /filter: their types, limits and descriptions."""
+"""Fields of requests to /filter: their types, limits and descriptions."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ SeriesName = Annotated[str, Field(max_length=256)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Input = Annotated[list[Component], Field(min_length=1, max_length=MOST_COMPONENTS)]
 INPUT = (
-    "control input per unit of time since the previous observation, one number per state component. Only linear "
-    "filters of up to 16 components support it. Forecasts use the last input"
+    "control input since the previous observation, one number per state component and unit of time. Requires a "
+    "linear filter with up to 16 components. Forecasts assume that the last input continues"
 )
 COVARIATES = (
-    "columns whose future values are known, such as a price, a promotion or a holiday (0 or 1); null is "
-    "unknown. Only `default` and `series` use them, and only where they have improved the forecasts"
+    "values of columns that are known in advance, such as a price, a promotion or a holiday (0 or 1); null means "
+    "unknown. Only `default` and `series` use them, and only if they have improved the forecasts so far"
 )
-BIAS = "offset of the measurement, one number per component, which is subtracted first"
+BIAS = "offset of the measurement, one number per component. It is subtracted from the observation before filtering"
 # Fields that have a value for each row.
 ROW_FIELDS = {
     "times": Time, "observations": Observation | None, "noise": NoiseScale | None, "input": Input | None,
@@ -61,7 +61,9 @@ Level = Annotated[float, Field(gt=0, lt=1)]
 Levels = Annotated[
     list[Level] | None,
     Field(
-        max_length=MOST_LEVELS, fail_fast=True, description="levels of the intervals; null uses the calibrated levels"
+        max_length=MOST_LEVELS,
+        fail_fast=True,
+        description="levels of the intervals, such as 0.9; null uses the levels for which the bundle is calibrated",
     ),
 ]
 Horizons = Annotated[
@@ -69,7 +71,7 @@ Horizons = Annotated[
     Field(
         max_length=MOST_HORIZONS,
         fail_fast=True,
-        description="horizons of the forecasts from each observation, in units of the times",
+        description="horizons of the forecasts made at each observation, in units of the times",
     ),
 ]
 StepField = Literal[
@@ -81,26 +83,38 @@ StepFields = Annotated[
     Field(
         min_length=1,
         max_length=14,
-        description="fields of each step in addition to index and t; null selects all except `weights`. Fewer "
-        "fields are faster",
+        description=(
+            "fields to return for each step in addition to index and t; null selects all except `weights`. Requests "
+            "with fewer fields are faster"
+        ),
     ),
 ]
 FilterModel = Annotated[
     ModelName | None,
     Field(
-        description="name of the model; null selects `default`, a mixture of `series` and simple forecasts, or `auto` "
-        "if `series` is not served. `auto-joint` uses the correlation of the columns"
+        description=(
+            "name of the model. null selects `default`, which combines `series` with simple forecasts, or `auto` if "
+            "`series` is not served. `auto-joint` uses the correlation between the columns"
+        )
     ),
 ]
 ValueRange = Annotated[
     Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None,
     Field(
-        description="lowest and highest possible value (null for no limit). Estimates, forecasts, bounds and "
-        "samples never lie outside. To report values outside a range as alarms, use `alarm.range`"
+        description=(
+            "lowest and highest possible value; null means no limit. Estimates, forecasts, bounds and samples never "
+            "lie outside. To get alarms for values outside a range, use `alarm.range`"
+        )
     ),
 ]
 System = Annotated[
-    SystemRequest | None, Field(description="system to filter with instead of a `model`; a state needs the same system")
+    SystemRequest | None,
+    Field(
+        description=(
+            "linear system to filter with, instead of a `model`. A stored state can only be continued with the same "
+            "system"
+        )
+    ),
 ]
 Samples = Annotated[int, Field(ge=0, le=MOST_SAMPLES, description="number of samples from the posterior of each step")]
 PassesChoice = Annotated[
@@ -108,8 +122,10 @@ PassesChoice = Annotated[
     Field(
         ge=1,
         le=64,
-        description="number K of passes that compute the robust weight, at most the model's own; null uses the "
-        "model's number",
+        description=(
+            "number K of reweighting passes, which compute the robust weight; at most the model's own number, which "
+            "null selects"
+        ),
     ),
 ]
 
@@ -124,14 +140,17 @@ Zone = Annotated[
     AfterValidator(_checked_zone),
     Field(
         max_length=64,
-        description="time zone, such as Europe/Berlin. `default` follows its days and weeks through clock changes; "
-        "times must be seconds since 1970. A continued stream must state it again",
+        description=(
+            "time zone, such as Europe/Berlin. `default` uses it to follow days and weeks through changes of "
+            "daylight saving time. Times must be seconds since 1970. A request that continues a stream must contain "
+            "it too"
+        ),
     ),
 ]
 
 
 def _named(values: Any) -> Any:
-    """Return a list of numbers as one named column."""
+    """Convert a list of numbers to one named column."""
     return {ONLY_COLUMN: values} if isinstance(values, list) else values
 
 

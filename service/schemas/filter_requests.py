@@ -68,44 +68,56 @@ class FilterSeries(Request):
     """One series, and the state to continue from."""
 
     times: Times | None = Field(
-        default=None, description="non-decreasing times in the unit of the model; null uses 0, 1, 2, …"
+        default=None,
+        description=(
+            "times of the observations, which must not decrease, in the time unit of the model; null means 0, 1, 2, …"
+        ),
     )
     observations: list[Observation | None] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="rows, up to `max_observations` of /info. A null row only predicts; a null component is "
-        "missing. Give either these or `values`",
+        description=(
+            "observations, one list of numbers per row, up to `max_observations` of /info. A null row is a missing "
+            "observation, and a null number is a missing component. Set either this field or `values`"
+        ),
     )
     values: NamedColumns | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COMPONENTS,
-        description="columns by name, in the order of the model's components; null marks a missing value. A list is "
-        f"one column named {ONLY_COLUMN}. The reply also has columns",
+        description=(
+            "observations as columns by name, in the order of the model's components; null marks a missing value. A "
+            f"list is one column named {ONLY_COLUMN}. The reply then also contains columns"
+        ),
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="scale of the measurement noise, one per observation; null means 1",
+        description="scale of the measurement noise, one number per observation; null means 1",
     )
     input: list[Input | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"one per observation, or null for none: {INPUT}",
+        description=f"one entry per observation, or null for none: {INPUT}",
     )
     bias: list[Input | None] | None = Field(
-        default=None, max_length=MAX_ITEMS, fail_fast=True, description=f"one per observation, or null for none: {BIAS}"
+        default=None,
+        max_length=MAX_ITEMS,
+        fail_fast=True,
+        description=f"one entry per observation, or null for none: {BIAS}",
     )
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
-        description=f"{COVARIATES}. Each has one value per observation, followed by one for each row of `ahead`, or "
-        f"by up to {MAX_AHEAD} values at the usual time step",
+        description=(
+            f"{COVARIATES}. Each column has one value per observation, followed by one for each row of `ahead`, or by "
+            f"up to {MAX_AHEAD} values at the usual time step"
+        ),
     )
     system: System = None
     state: InitialState = None
@@ -113,7 +125,7 @@ class FilterSeries(Request):
 
 
 class FilterRequest(FilterSeries):
-    """Observations of a noisy system."""
+    """Request to filter observations of a noisy system."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -139,9 +151,11 @@ class FilterRequest(FilterSeries):
     series: dict[SeriesName, SkipValidation[FilterSeries]] | None = Field(
         default=None,
         min_length=1,
-        description="several series by name, up to `max_series` of /info, with `max_series_observations` in total. "
-        "The other fields of the request apply to each series. Each series gets the same reply as in a "
-        "request of its own, or its own error",
+        description=(
+            "several series by name, up to `max_series` of /info, with at most `max_series_observations` "
+            "observations in total. The other fields of the request apply to each series. The result of each series "
+            "is the same as for a request with this series alone; if it fails, it is an error"
+        ),
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -149,10 +163,12 @@ class FilterRequest(FilterSeries):
         default=None,
         ge=0,
         le=MAX_AHEAD,
-        description="number of rows to forecast after the last observation, at the usual time step; a reply to "
-        "`values` has them in `ahead`. Intervals of a continued series equal those of a single request "
-        f"if each request has the same `ahead`. null means {USUAL_AHEAD} if `values` is a list without "
-        "`times` and `horizon`, otherwise 0",
+        description=(
+            "number of rows to forecast after the last observation, at the usual time step. If the request contains "
+            "`values`, the reply contains these forecasts in `ahead`. A series that is continued gets the same "
+            "intervals as in a single request only if each of its requests has the same `ahead`. null means "
+            f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, and 0 otherwise"
+        ),
     )
     samples: Samples = 0
     alarm: Alarms = None
@@ -163,21 +179,29 @@ class FilterRequest(FilterSeries):
     seed: Seed | None = Field(default=None, description=SEED)
     mode: Mode = Field(
         default="recurrent",
-        description="`attention` computes each step from all earlier observations of the request; `recurrent` "
-        "updates a state",
+        description=(
+            "`attention` computes each step from all earlier observations of the request; `recurrent` updates a "
+            "state of constant size"
+        ),
     )
-    smooth: bool = Field(default=False, description="also return the states given all observations")
+    smooth: bool = Field(
+        default=False, description="whether to also return smoothed states, which use all observations"
+    )
     deadline_ms: int | None = Field(
         default=None,
         ge=1,
         le=3_600_000,
-        description="milliseconds after which the reply ends with the observations processed so far and "
-        'finish_reason "deadline"',
+        description=(
+            "time limit in milliseconds. A reply that is not complete by then contains the observations processed so "
+            'far and finish_reason "deadline"'
+        ),
     )
     stream: bool = Field(
         default=False,
-        description="send each step as soon as it is final. A late or malformed row gets an error, and the stream "
-        "continues",
+        description=(
+            "whether to send each step as soon as it is final. An observation that is late or malformed gets an "
+            "error, and the stream continues"
+        ),
     )
     late: Late = None
     _refused: dict[int, InvalidInput] = PrivateAttr(default_factory=dict)
@@ -198,12 +222,13 @@ class FilterRequest(FilterSeries):
 
     @property
     def refused(self) -> dict[int, InvalidInput]:
-        """Errors of malformed rows, by position. These rows are null, and an invalid time is replaced by 0."""
+        """Errors of malformed rows, by position. In the request, these rows are null, and an invalid time is replaced
+        by 0."""
         return self._refused
 
     @property
     def is_forgiving(self) -> bool:
-        """Whether the other rows are filtered if one is rejected."""
+        """Whether the remaining rows are filtered if one is rejected."""
         return self.stream and not self.smooth and self.mode == "recurrent"
 
     @property
@@ -220,7 +245,7 @@ class FilterRequest(FilterSeries):
         if self.ahead and self.values is None and self.series is None:
             raise FieldError("ahead", "ahead requires `values`; with observations, use `horizon`", "no_values")
         if self.ahead and self.mode != "recurrent":
-            raise FieldError("mode", 'mode must be "recurrent" to forecast with ahead', "no_state")
+            raise FieldError("mode", 'mode must be "recurrent" if ahead is set', "no_state")
         return self
 
     @model_validator(mode="after")
@@ -228,12 +253,13 @@ class FilterRequest(FilterSeries):
         """Check that `late` is used with a stream of observations."""
         if self.late is not None and (self.series is not None or not self.is_forgiving):
             raise FieldError(
-                "late", "late requires `stream` with observations, and does not support smooth", "needs_stream"
+                "late", "late requires `stream` with observations, and does not support `smooth`", "needs_stream"
             )
         if self.late is not None and self.known is not None:
             raise FieldError(
                 "late",
-                "late does not support `known` here; use /filter/stream, where each row has its own `known` values",
+                "late does not support `known` in this request; use /filter/stream, where each row has its own "
+                "`known` values",
                 "no_late",
             )
         return self
@@ -243,12 +269,12 @@ class FilterRequest(FilterSeries):
         """Check that states and systems are used in recurrent mode."""
         check_system(self.system, self.model, self.mode)
         if self.mode != "recurrent" and (self.state is not None or self.return_state is not False):
-            raise FieldError("mode", 'mode must be "recurrent" to use a state', "no_state")
+            raise FieldError("mode", 'mode must be "recurrent" to continue or return a state', "no_state")
         return self
 
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
-        """Check that all lists have one value per observation and that times do not decrease."""
+        """Check that all lists contain one value per observation, and that times do not decrease."""
         if self.series is not None:
             return self.check_series()
         count = self.check_form()
@@ -264,11 +290,11 @@ class FilterRequest(FilterSeries):
         times = [] if self.times is None or self.is_forgiving else self.times
         for index in np.flatnonzero(np.diff(times) < 0)[:1].tolist():
             name = f"times[{index + 1}]"
-            raise FieldError(name, f"{name} must not be smaller than the time before it", "time_not_monotonic")
+            raise FieldError(name, f"{name} must not be smaller than the previous time", "time_not_monotonic")
         return self
 
     def check_covariates(self, count: int) -> None:
-        """Check that each column of `known` has a value for every row and every row of `ahead`.
+        """Check that each column of `known` contains a value for every observation and every row of `ahead`.
 
         Args:
             count: number of observations.
@@ -277,13 +303,15 @@ class FilterRequest(FilterSeries):
             return
         if self.input is not None or self.system is not None or self.mode != "recurrent":
             raise FieldError(
-                "known", "known is not supported together with `input` or `system`, or in attention mode", "no_known"
+                "known",
+                "known cannot be combined with `input` or `system`, and does not support the attention mode",
+                "no_known",
             )
         lengths = {name: len(column) for name, column in self.known.items()}
         for name, length in lengths.items():
             field = f"known.{name}"
             if name in (self.values or ()):
-                raise FieldError(field, f"{field} is also a column of values; remove it from one of them", "duplicate")
+                raise FieldError(field, f"{field} is also a column of values; remove one of them", "duplicate")
             if not count + self.rows_ahead <= length <= count + MAX_AHEAD:
                 needed = f"at least {count + self.rows_ahead} values, one for each observation and each row of `ahead`,"
                 raise FieldError(
@@ -293,19 +321,21 @@ class FilterRequest(FilterSeries):
             raise FieldError("known", "all columns of known must have the same number of values", "length_mismatch")
 
     def check_series(self) -> Self:
-        """Check that with `series` no field of a single series is at the top level."""
+        """Check that no field of a single series is at the top level if `series` is set."""
         for name in FilterSeries.model_fields:
             if name not in SHARED_FIELDS and getattr(self, name) is not None:
                 raise FieldError(name, f"{name} belongs in each item of series", "of_each_series")
         if isinstance(self.return_state, str):
-            message = "return_state names a session, which holds one series; set it in each item of series"
+            message = (
+                "return_state names one session, but a session stores only one series; set it in each item of series"
+            )
             raise FieldError("return_state", message, "of_each_series")
         return self
 
     def check_form(self) -> int:
-        """Check that there are either rows or columns of equal length, and return the number of observations."""
+        """Check that the request contains either rows or columns of equal length. Return the number of observations."""
         if (self.observations is None) == (self.values is None):
-            message = "give one of observations, values and series"
+            message = "set exactly one of observations, values and series"
             raise FieldError("observations", message, "rows_or_columns")
         if self.values is None:
             return len(self.observations or ())
@@ -314,16 +344,18 @@ class FilterRequest(FilterSeries):
         for name, length in counts.items():
             if length != count or not length:
                 field = f"values.{name}"
-                expected = "at least one value" if not length else f"as many values as the other columns ({count})"
+                expected = (
+                    "at least one value" if not length else f"as many values as each of the other columns ({count})"
+                )
                 raise FieldError(field, f"{field} must have {expected}", "length_mismatch")
         if self.stream or self.samples:
             field = "stream" if self.stream else "samples"
-            raise FieldError(field, f"{field} requires observations instead of values", "rows_only")
+            raise FieldError(field, f"{field} requires `observations` instead of `values`", "rows_only")
         return count
 
 
 def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:
-    """Check that a request with a system names no model and does not use attention mode.
+    """Check that a request with a system does not name a model or use the attention mode.
 
     Raises:
         FieldError
@@ -331,7 +363,7 @@ def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "
     if system is None:
         return
     if model is not None:
-        raise FieldError("system", "system replaces the model; remove system or model", "model_and_system")
+        raise FieldError("system", "system replaces the model; remove one of them", "model_and_system")
     if mode != "recurrent":
-        message = 'mode must be "recurrent" with a system, because attention needs a bundle'
+        message = 'mode must be "recurrent" if a system is set, because the attention mode needs a bundle'
         raise FieldError("mode", message, "no_such_mode")

@@ -12,22 +12,24 @@ from rfa.service.schemas.base import FieldError, Request
 
 
 class LateRequest(Request):
-    """Options for late rows. From a late row on, the results equal those of the rows in the order of time."""
+    """Options for late rows. After a late row, the results are the same as if all rows had arrived in order."""
 
     window: Annotated[float, Field(gt=0, le=LARGEST_HORIZON)] | Annotated[str, Field(max_length=32)] = Field(
-        description="how much earlier than the newest time a row may be, in units of the times, or as a duration "
-        'such as "5min" for times in seconds; at most 512 rows are kept'
+        description=(
+            "how much earlier than the newest time an observation may be, in units of the times, or as a duration "
+            'such as "5min" if the times are seconds. At most 512 observations are kept'
+        )
     )
 
     @model_validator(mode="after")
     def check_window(self) -> Self:
-        """Check that the window is a duration."""
+        """Check that the window is a valid duration."""
         _ = self.length
         return self
 
     @property
     def length(self) -> float:
-        """The window in units of the times."""
+        """Length of the window in units of the times."""
         try:
             return window_of(self.window)
         except InvalidInput as error:
@@ -37,7 +39,10 @@ class LateRequest(Request):
 Late = Annotated[
     LateRequest | None,
     Field(
-        description="accept late rows of a stream; their steps have `late` and `recomputed`. An exact repeat of a "
-        "row in the window is rejected. A state includes the window. null rejects late rows"
+        description=(
+            "options for observations that arrive late in a stream. Their steps contain `late` and `recomputed`. A "
+            "repeated observation inside the window is rejected. The state includes the window. null rejects late "
+            "observations"
+        )
     ),
 ]

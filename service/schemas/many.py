@@ -1,4 +1,4 @@
-"""Replies to `series` of /filter. Each series has the same reply as in a request of its own."""
+"""Replies to `series` of /filter. The reply for each series is the same as for a request with this series alone."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Name = Annotated[str, says("name of the series in the request")]
 
 @dataclass
 class ManySummary(Reply):
-    """Results for all series."""
+    """Results for all series together."""
 
-    model: Annotated[str, says("the model that answered")]
+    model: Annotated[str, says("name of the model that computed the results")]
     count: Annotated[int, says("number of series")]
-    failed: Annotated[int, says("number of series with an error")]
-    observations: Annotated[int, says("number of processed observations of all series")]
-    timings: Annotated[FilterTimings, says("durations of the whole request")]
+    failed: Annotated[int, says("number of series that failed with an error")]
+    observations: Annotated[int, says("number of processed observations in all series")]
+    timings: Annotated[FilterTimings, says("durations of the whole request in milliseconds")]
 
 
 @dataclass
 class FilterManyReply(ManySummary):
-    """Reply to `series`, with the reply or the error of each."""
+    """Reply to `series`, which contains the reply or the error of each series."""
 
     series: Annotated[
         dict[str, FilterReply | FilterColumns | ErrorReply],
-        says("steps, columns or an error by name of the series, in the order of completion"),
+        says("results by name of the series: steps, columns or an error. They are listed in the order of completion"),
     ]
 
 
@@ -49,10 +49,10 @@ class SeriesColumns(FilterColumns):
 
 @dataclass
 class SeriesError(Reply):
-    """A line of a stream of several series, for a series with an error. The other series continue."""
+    """A line of a stream of several series, for a series that failed. The other series continue."""
 
     series: Name
-    error: Annotated[ErrorBody, says("error, with the field that caused it")]
+    error: Annotated[ErrorBody, says("description of the error, with the field that caused it")]
 
 
 @dataclass

@@ -16,7 +16,7 @@ MAX_MERGED = 8
 
 
 class MergeRequest(Request):
-    """States of several streams that observe the same system with the same filter."""
+    """States to merge, from several streams that observe the same system with the same filter."""
 
     model: ModelName | None = Field(
         default=None, description="name of the model; null selects the server's first filter bundle"
@@ -26,16 +26,23 @@ class MergeRequest(Request):
         min_length=2,
         max_length=MAX_MERGED,
         fail_fast=True,
-        description="states to merge: the `state` of a reply, `session:NAME` or `session:NAME@STEP`. They do not "
-        "change",
+        description=(
+            "states to merge: the `state` of a reply, `session:NAME` or `session:NAME@STEP`. The stored states are "
+            "not changed"
+        ),
     )
     method: MergeMethod = Field(
         default="covariance_intersection",
-        description="`precision` is for states that are independent given `prior`. `covariance_intersection` is "
-        "never overconfident, whatever the states have in common",
+        description=(
+            "method to merge the states. Use `precision` for states that are independent given `prior`. "
+            "`covariance_intersection` is never overconfident, even if the states share information"
+        ),
     )
     prior: StateReference | None = Field(
-        default=None, description="with `precision`, the common earlier state, which is then counted once"
+        default=None,
+        description=(
+            "earlier state that all states continue from. The method `precision` then counts its information only once"
+        ),
     )
     t: Time | None = Field(
         default=None, description="time of the merged state; null uses the latest time of the states"
@@ -46,8 +53,8 @@ class MergeRequest(Request):
 
     @model_validator(mode="after")
     def check_prior(self) -> Self:
-        """Check that a prior is only given with the precision method."""
+        """Check that a prior is given only with the method "precision"."""
         check_system(self.system, self.model)
         if self.prior is not None and self.method != "precision":
-            raise FieldError("prior", 'prior requires method "precision"', "needs_precision")
+            raise FieldError("prior", 'prior requires the method "precision"', "needs_precision")
         return self

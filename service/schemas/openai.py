@@ -37,13 +37,13 @@ Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True
 
 
 class StreamOptions(Request):
-    """Options for additional parts of a stream."""
+    """Options for a stream."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="send a last chunk with the usage and without choices"
+        default=False, description="whether to send the usage in a last chunk without choices"
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="with include_usage, also send the usage so far in every chunk"
+        default=False, description="whether to also send the usage so far in every chunk; requires include_usage"
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
@@ -66,82 +66,108 @@ class CompletionRequest(SamplingFields):
         description="name of the model; null selects the server's first language model",
     )
     prompt: Annotated[Prompts | None, ONE_OF_PROMPTS] = Field(
-        description="texts or lists of token ids; null is the empty text"
+        description="texts or lists of token ids; null means the empty text"
     )
     max_tokens: Annotated[int, NullIs(16)] = Field(
         default=16,
         ge=0,
         le=1_000_000,
-        description="maximum number of generated tokens; with 0 the prompt is read and nothing is generated",
+        description="maximum number of generated tokens; 0 processes the prompt without generating text",
     )
     temperature: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, ge=0, le=100, description="sampling temperature; 0 is greedy"
+        default=1.0, ge=0, le=100, description="sampling temperature; 0 always selects the most probable token"
     )
     top_p: Annotated[float, NullIs(1.0)] = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="sample from the smallest set of tokens whose probabilities sum to at least this",
+        description="sample only from the smallest set of tokens whose probabilities sum to at least this value",
     )
-    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices per prompt")
-    best_of: int | None = Field(default=None, ge=1, le=16, description="must equal n, because all choices are returned")
+    n: Annotated[int, NullIs(1)] = Field(
+        default=1, ge=1, le=16, description="number of choices to generate for each prompt"
+    )
+    best_of: int | None = Field(
+        default=None,
+        ge=1,
+        le=16,
+        description="for compatibility; must be null or equal to n, because all choices are returned",
+    )
     stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
         default=None, description="strings that end the text"
     )
     seed: Seed | None = Field(
-        default=None, description="random seed of every prompt; null chooses one at random for each choice"
+        default=None, description="random seed, used for every prompt; null chooses one at random for each choice"
     )
     logprobs: int | None = Field(
-        default=None, ge=0, le=5, description="return each token with this number of alternatives"
+        default=None,
+        ge=0,
+        le=5,
+        description="number of alternatives to return for each token, in addition to the token itself",
     )
     return_tokens_as_token_ids: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="write tokens as `token_id:ID` in logprobs"
+        default=False, description="whether to write tokens as `token_id:ID` in logprobs"
     )
     echo: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="prepend the prompt to the text, and its tokens to logprobs"
+        default=False, description="whether to prepend the prompt to the text, and its tokens to logprobs"
     )
     prompt_logprobs: int | None = Field(
         default=None,
         ge=0,
         le=20,
-        description="return each token of the prompt with this number of alternatives; not with stream",
+        description=(
+            "number of alternatives to return for each token of the prompt, in addition to the token itself; not "
+            "supported with `stream`"
+        ),
     )
-    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the text as it is generated")
+    stream: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="whether to send each part of the text as soon as it is generated"
+    )
     stream_options: StreamOptions | None = Field(default=None, description="options of the stream; requires `stream`")
     user: str | None = Field(default=None, max_length=512, description="ignored")
-    suffix: Annotated[Any, Only(None, "", reason="the models read from left to right and cannot insert text")] = Field(
-        default=None, description=NEUTRAL
-    )
+    suffix: Annotated[
+        Any,
+        Only(
+            None,
+            "",
+            reason="the models generate text only from left to right and cannot insert text; leave this field out",
+        ),
+    ] = Field(default=None, description=NEUTRAL)
 
     top_k: int | None = Field(
         default=None,
         ge=-1,
         le=1_000_000,
-        description="sample from the k most probable tokens; null, 0 and -1 disable the filter",
+        description="sample only from the k most probable tokens; null, 0 and -1 mean no limit",
     )
     truncate_prompt_tokens: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="keep only this number of tokens at the end of each prompt"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="number of tokens to keep at the end of each prompt; earlier tokens are dropped",
     )
     decode: Mode | None = Field(default=None, description=DECODE)
     latent_noise: LatentNoise = 0.0
     return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=3_600_000, description='milliseconds after which the texts end with ended_by "deadline"'
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"',
     )
     state: InitialState = None
     return_state: Annotated[ReturnState, NullIs(False)] = False
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Reject unsupported values and fields that exclude each other."""
+        """Reject values and combinations of fields that are not supported."""
         if self.best_of is not None and self.best_of != self.n:
             raise FieldError(
                 "best_of", "best_of must be null or equal to n, because every choice is returned", "not_supported"
             )
         if self.stream_options is not None and not self.stream:
-            raise FieldError("stream_options", "stream_options requires stream: true", "needs_stream")
+            raise FieldError("stream_options", "stream_options requires stream to be true", "needs_stream")
         if self.prompt_logprobs is not None and self.stream:
-            raise FieldError("prompt_logprobs", "prompt_logprobs requires stream: false", "not_supported")
+            raise FieldError("prompt_logprobs", "prompt_logprobs requires stream to be false", "not_supported")
         check_state_use(self, "", [] if is_one_prompt(self.prompt) else ["prompt"])
         return self
 
@@ -153,13 +179,13 @@ def is_one_prompt(prompts: Any) -> bool:
 
 @dataclass
 class CompletionLogprobs(Reply):
-    """Tokens of a choice or chunk. Every list has one entry per token."""
+    """Log probabilities of the tokens of a choice or chunk. Every list has one entry per token."""
 
     tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None],
-        says("the most probable tokens and this token; null where token_logprobs is null"),
+        says("log probabilities of this token and of the most probable tokens; null where token_logprobs is null"),
     ]
     text_offset: Annotated[Many[int], says("index of the token's first character in the text")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
@@ -168,16 +194,16 @@ class CompletionLogprobs(Reply):
 
 @dataclass
 class PromptLogprob(Reply):
-    """A token at a position of the prompt."""
+    """A token at a position of the prompt, with its log probability."""
 
     logprob: Annotated[float, says(LOGPROB)]
-    rank: Annotated[int, says("rank of the token; 1 is the most probable")]
-    decoded_token: Annotated[str, says("characters of the token alone")]
+    rank: Annotated[int, says("rank of the token by probability; 1 is the most probable")]
+    decoded_token: Annotated[str, says("text of this token alone")]
 
 
-Index = Annotated[int, says("index of the choice, i * n + j for choice j of prompt i")]
+Index = Annotated[int, says("index of the choice; choice j of prompt i has the index i * n + j")]
 Logprobs = Annotated[CompletionLogprobs | None, says("log probabilities of the tokens; null unless requested")]
-ChoiceSeed = Annotated[int, says("seed of this choice; the same request with it returns the same text")]
+ChoiceSeed = Annotated[int, says("random seed of this choice. The same request with this seed returns the same text")]
 
 
 @dataclass
@@ -187,15 +213,17 @@ class CompletionChoice(Reply):
     index: Index
     text: Annotated[str, says("generated text")]
     logprobs: Logprobs
-    finish_reason: Annotated[Literal["stop", "length"], says("reason for the end, in OpenAI's terms")]
-    ended_by: Annotated[FinishReason, says("reason for the end")]
+    finish_reason: Annotated[
+        Literal["stop", "length"], says("why the text ended, as one of the values defined by OpenAI")
+    ]
+    ended_by: Annotated[FinishReason, says("why the text ended, with more detail than finish_reason")]
     seed: ChoiceSeed
     latents: Latents
     prompt_logprobs: Annotated[
         Many[dict[str, PromptLogprob] | None] | None,
         says(
-            "for each token of the prompt, that token and its alternatives by id; null for the first token, "
-            "and unless requested"
+            "for each token of the prompt, the log probabilities of this token and its alternatives, by token id. "
+            "null for the first token, and if not requested"
         ),
     ]
     state: State
@@ -203,15 +231,18 @@ class CompletionChoice(Reply):
 
 @dataclass
 class CompletionChunkChoice(Reply):
-    """The next part of one continuation."""
+    """Next part of one continuation."""
 
     index: Index
     text: Annotated[str, says("next part of the text")]
     logprobs: Logprobs
     finish_reason: Annotated[
-        Literal["stop", "length"] | None, says("reason for the end in OpenAI's terms, only in the last chunk")
+        Literal["stop", "length"] | None,
+        says("why the text ended, as one of the values defined by OpenAI; set only in the last chunk"),
     ]
-    ended_by: Annotated[FinishReason | None, says("reason for the end, only in the last chunk")]
+    ended_by: Annotated[
+        FinishReason | None, says("why the text ended, with more detail than finish_reason; set only in the last chunk")
+    ]
     seed: ChoiceSeed
     latents: Latents
     state: State
@@ -219,29 +250,31 @@ class CompletionChunkChoice(Reply):
 
 @dataclass
 class CompletionUsage(Reply):
-    """Token counts. A prompt counts once for all its choices."""
+    """Token counts. The tokens of a prompt are counted once for all its choices."""
 
     prompt_tokens: Annotated[int, says("number of prompt tokens")]
-    completion_tokens: Annotated[int, says("number of generated tokens of all choices")]
+    completion_tokens: Annotated[int, says("number of generated tokens in all choices")]
     total_tokens: Annotated[int, says("sum of both")]
 
 
 @dataclass
 class CompletionHead(Reply):
-    """Fields of every reply and chunk."""
+    """Fields that every reply and chunk contains."""
 
     id: Annotated[str, says("id of the request")]
     object: Annotated[Literal["text_completion"], says("constant")]
-    created: Annotated[int, says("time of the reply in seconds since 1970")]
-    model: Annotated[str, says("the model that answered")]
-    system_fingerprint: Annotated[str, says("version of the server and the bundle; results may change with it")]
+    created: Annotated[int, says("time when the reply was created, in seconds since 1970")]
+    model: Annotated[str, says("name of the model that generated the reply")]
+    system_fingerprint: Annotated[
+        str, says("version of the server and the bundle; the same request may give other results with another version")
+    ]
 
 
 @dataclass
 class Completion(CompletionHead):
-    """All choices of all prompts."""
+    """Reply with all choices for all prompts."""
 
-    choices: Annotated[list[CompletionChoice], says("all choices, by index")]
+    choices: Annotated[list[CompletionChoice], says("list of all choices, ordered by index")]
     usage: Annotated[CompletionUsage, says("numbers of tokens")]
 
 
@@ -249,8 +282,10 @@ class Completion(CompletionHead):
 class CompletionChunk(CompletionHead):
     """One chunk of the stream."""
 
-    choices: Annotated[list[CompletionChunkChoice], says("one choice; none in the chunk with the usage")]
-    usage: Annotated[CompletionUsage | None, says("null unless requested by `stream_options`")]
+    choices: Annotated[
+        list[CompletionChunkChoice], says("list with one choice; empty in the chunk that contains the usage")
+    ]
+    usage: Annotated[CompletionUsage | None, says("token counts; null unless requested by `stream_options`")]
 
 
 @dataclass
@@ -260,9 +295,9 @@ class ModelCard(Reply):
     id: Annotated[str, says("name of the model in requests")]
     object: Annotated[Literal["model"], says("constant")]
     created: Annotated[int, says("always 0")]
-    owned_by: Annotated[str, says("name of this software")]
+    owned_by: Annotated[str, says("name of the server software")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
-    modes: Annotated[tuple[Mode, ...], says("supported values of `decode`, the default last")]
+    modes: Annotated[tuple[Mode, ...], says("supported values of `decode`; the last one is the default")]
 
 
 @dataclass
@@ -270,4 +305,4 @@ class ModelList(Reply):
     """The language models of this server. /info also lists the filters."""
 
     object: Annotated[Literal["list"], says("constant")]
-    data: Annotated[list[ModelCard], says("models in the order of /info")]
+    data: Annotated[list[ModelCard], says("list of models, in the same order as in /info")]

@@ -1,4 +1,4 @@
-"""Types of fields that several replies share."""
+"""Types of reply fields that several replies share."""
 
 from __future__ import annotations
 
@@ -31,4 +31,7 @@ Item = TypeVar("Item")
 Many = Annotated[Sequence[Item] | Blocks, Json()]
 Rows = Annotated[np.ndarray, Json(list[list[float]])]
 Probability = Annotated[float, Field(ge=0, le=1)]
-State = Annotated[str | None, Field(description="state after the last step: a sealed token or `session:NAME@STEP`")]
+State = Annotated[
+    str | None,
+    Field(description="state after the last step: a state token, or `session:NAME@STEP` for a stored session"),
+]

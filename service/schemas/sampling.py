@@ -1,4 +1,4 @@
-"""Sampling options that /generate and /v1/completions share, and neutral fields that clients of other servers send."""
+"""Sampling options that /generate and /v1/completions share, and fields of other servers that have no effect here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field
 from rfa.service.neutral import NullIs, Only
 from rfa.service.schemas.base import Request
 
-NEUTRAL = "for compatibility; only values without an effect are accepted"
-NO_EFFECT = "ignored, because generated text has no special tokens"
+NEUTRAL = "accepted for compatibility; only values without an effect are allowed"
+NO_EFFECT = "ignored, because generated text contains no special tokens"
 MAX_STOP_TOKENS = 256
 MAX_BIASED = 1_024
 
@@ -20,57 +20,71 @@ Neutral = Annotated[Any, Only(None, False)]
 
 
 class SamplingFields(Request):
-    """Options for choosing tokens, with vLLM's names and meanings."""
+    """Options for sampling tokens, with the names and meanings of vLLM."""
 
     repetition_penalty: Annotated[float, NullIs(1.0)] = Field(
         default=1.0,
         ge=0.01,
         le=100,
-        description="divides positive logits and multiplies negative logits of tokens in the prompt or the new "
-        "text; 1 has no effect",
+        description=(
+            "repetition penalty for tokens that occur in the prompt or the generated text. Positive logits are "
+            "divided by it and negative ones multiplied; 1 has no effect"
+        ),
     )
     presence_penalty: Annotated[float, NullIs(0.0)] = Field(
-        default=0.0, ge=-2, le=2, description="number to subtract from the logits of tokens that occur in the new text"
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="presence penalty: subtracted from the logit of each token that occurs in the generated text",
     )
     frequency_penalty: Annotated[float, NullIs(0.0)] = Field(
         default=0.0,
         ge=-2,
         le=2,
-        description="number to subtract from a token's logit for each occurrence in the new text",
+        description=(
+            "frequency penalty: subtracted from the logit of a token once for each of its occurrences in the "
+            "generated text"
+        ),
     )
     logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, max_length=MAX_BIASED, description="numbers to add to logits, by token id as a string"
+        default=None, max_length=MAX_BIASED, description="numbers to add to the logits, by token id as a string"
     )
     min_p: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="drop tokens with less than this share of the largest probability; null and 0 disable the filter",
+        description=(
+            "sample only from tokens with at least this fraction of the largest probability; null and 0 mean no limit"
+        ),
     )
     typical_p: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="sample from the smallest set of tokens with this probability whose information content is "
-        "nearest to the entropy; null and 1 disable the filter",
+        description=(
+            "typical sampling: sample only from the tokens whose information content is nearest to the entropy, up "
+            "to this total probability; null and 1 mean no limit"
+        ),
     )
     min_tokens: Annotated[int, NullIs(0)] = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="number of tokens to generate before an end-of-text or stop token is allowed",
+        description="minimum number of tokens to generate before an end-of-text or stop token may end the text",
     )
     stop_token_ids: list[TokenId] | None = Field(
         default=None, max_length=MAX_STOP_TOKENS, description="ids of tokens that end the text"
     )
     ignore_eos: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="continue after the end-of-text token"
+        default=False, description="whether to continue after the end-of-text token"
     )
 
     # Fields of vLLM that its clients and benchmarks send.
     skip_special_tokens: bool | None = Field(default=None, description=NO_EFFECT)
     spaces_between_special_tokens: bool | None = Field(default=None, description=NO_EFFECT)
-    add_special_tokens: bool | None = Field(default=None, description="ignored, because prompts get no special tokens")
+    add_special_tokens: bool | None = Field(
+        default=None, description="ignored, because prompts contain no special tokens"
+    )
     use_beam_search: Neutral = Field(default=None, description=NEUTRAL)
     early_stopping: Neutral = Field(default=None, description=NEUTRAL)
     include_stop_str_in_output: Neutral = Field(default=None, description=NEUTRAL)

@@ -24,11 +24,13 @@ UNSCORED = "; null for the first token of a text without `state`"
 class TokenAlarmRequest(Request):
     """Alarm options for tokens. A token is an alarm if its tail probability is at most the rate."""
 
-    rate: float = Field(gt=0, le=LARGEST_RATE, description="share of the tokens of ordinary texts that are alarms")
+    rate: float = Field(
+        gt=0, le=LARGEST_RATE, description="share of the tokens of ordinary texts that may raise an alarm"
+    )
 
 
 class ScoreRequest(Request):
-    """Texts to score. Nothing is generated."""
+    """Texts for which scores are computed. No text is generated."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -41,17 +43,19 @@ class ScoreRequest(Request):
         default=None, description="name of the model; null selects the server's first language model"
     )
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
-        default=0, ge=0, le=20, description="return the n most probable tokens at each position"
+        default=0, ge=0, le=20, description="number of the most probable tokens to return at each position"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
-    alarm: TokenAlarmRequest | None = Field(default=None, description="mark tokens as alarms; null disables alarms")
-    stream: Annotated[bool, NullIs(False)] = Field(default=False, description="send the scores as they are computed")
+    alarm: TokenAlarmRequest | None = Field(default=None, description="options for alarms; null disables alarms")
+    stream: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="whether to send the scores as they are computed"
+    )
     state: InitialState = None
     return_state: ReturnState = False
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
-        """Check that a state is used with one text in recurrent mode."""
+        """Check that a state is used only with one text, in recurrent mode."""
         check_state_use(self, "", [] if is_one_prompt(self.inputs) else ["inputs"])
         return self
 
@@ -60,8 +64,8 @@ class ScoreRequest(Request):
 class ScoredTokens(Reply):
     """Tokens of a text. Every list has one entry per token."""
 
-    index: Annotated[int, says("position of the text in `inputs`")]
-    first: Annotated[int, says("position of the first of these tokens in the text")]
+    index: Annotated[int, says("index of the text in `inputs`")]
+    first: Annotated[int, says("index in the text of the first of these tokens")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
     tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     logprobs: Annotated[Many[float | None], says(LOGPROB + UNSCORED)]
@@ -75,7 +79,7 @@ class ScoredTokens(Reply):
             "table, it is the share of such tokens in the held-out texts" + UNSCORED
         ),
     ]
-    alarms: Annotated[Many[bool | None] | None, says("whether a token is an alarm; null unless requested")]
+    alarms: Annotated[Many[bool | None] | None, says("whether each token is an alarm; null unless requested")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None] | None, says("the most probable tokens; null unless requested")
     ]
@@ -83,23 +87,23 @@ class ScoredTokens(Reply):
 
 @dataclass
 class ScoreSum(Reply):
-    """The sum over a text."""
+    """Sums over one text."""
 
-    index: Annotated[int, says("position of the text in `inputs`")]
-    log_likelihood: Annotated[float, says("sum of the log probabilities")]
-    scored_tokens: Annotated[int, says("number of tokens with a score")]
-    scored_bytes: Annotated[int, says("number of bytes in the tokens with a score")]
+    index: Annotated[int, says("index of the text in `inputs`")]
+    log_likelihood: Annotated[float, says("sum of the log probabilities of all scored tokens")]
+    scored_tokens: Annotated[int, says("number of scored tokens")]
+    scored_bytes: Annotated[int, says("number of bytes in the scored tokens")]
     alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
     state: State
 
 
 @dataclass
 class ScoredText(ScoredTokens):
-    """A whole text."""
+    """Scores of a whole text."""
 
-    log_likelihood: Annotated[float, says("sum of the log probabilities")]
-    scored_tokens: Annotated[int, says("number of tokens with a score")]
-    scored_bytes: Annotated[int, says("number of bytes in the tokens with a score")]
+    log_likelihood: Annotated[float, says("sum of the log probabilities of all scored tokens")]
+    scored_tokens: Annotated[int, says("number of scored tokens")]
+    scored_bytes: Annotated[int, says("number of bytes in the scored tokens")]
     alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
     state: State
 
@@ -114,7 +118,7 @@ class ScoreReply(Reply):
 
 @dataclass
 class ScoredPiece(ScoredTokens):
-    """The next tokens of a text, as a line of the stream."""
+    """Scores of the next tokens of a text, sent as a line of the stream."""
 
 
 @dataclass

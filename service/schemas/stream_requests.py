@@ -35,7 +35,7 @@ from rfa.service.schemas.late import Late
 
 
 class FilterStreamRequest(Request):
-    """The first frame of a live stream. It selects what to return for each observation."""
+    """First frame of a live stream. It selects what is returned for each observation."""
 
     model: FilterModel = None
     system: System = None
@@ -43,7 +43,7 @@ class FilterStreamRequest(Request):
         default=1,
         ge=1,
         le=MOST_COMPONENTS,
-        description="columns of an observation, for models that accept any number of columns",
+        description="columns of each observation, for models that accept any number of columns",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -56,23 +56,25 @@ class FilterStreamRequest(Request):
     tz: Zone = "UTC"
     seed: Seed | None = Field(
         default=None,
-        description="random seed; null uses the seed of the state, or chooses one at random; the reply reports it",
+        description=(
+            "random seed. null uses the seed of the state, or chooses one at random. The reply contains the seed"
+        ),
     )
     known: list[ColumnName] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
-        description=f"names of {COVARIATES}; later frames then have `known`",
+        description=f"names of {COVARIATES}. Later frames then contain `known`",
     )
     state: InitialState = None
     return_state: ReturnState = False
     state_every: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="return the state after every n-th step"
+        default=None, ge=1, le=1_000_000, description="number of steps after which the state is returned again"
     )
 
     @model_validator(mode="after")
     def check_model(self) -> Self:
-        """Check that `system` and `model` are not both given, and that the names in `known` are unique."""
+        """Check that not both `system` and `model` are given, and that the names in `known` are unique."""
         check_system(self.system, self.model)
         if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
             raise FieldError(
@@ -86,18 +88,24 @@ class StreamObservation(Request):
 
     t: Time | None = Field(
         default=None,
-        description="time of the observation, not before the previous time or inside the window of `late`; null "
-        "uses the index of the step",
+        description=(
+            "time of the observation. It must not be before the previous time, or before the window of `late`; null "
+            "uses the index of the step"
+        ),
     )
-    y: Observation | None = Field(description="observation; null only predicts, and a null component is missing")
+    y: Observation | None = Field(
+        description="observation; null makes a prediction without an observation, and a null component is missing"
+    )
     noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null means 1")
     input: Input | None = Field(default=None, description=INPUT)
     bias: Input | None = Field(default=None, description=BIAS)
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         max_length=MOST_COVARIATES,
-        description="value of each column of the first frame's `known`, at this time and at each `horizon`; values "
-        "that are null or left out are unknown",
+        description=(
+            "value of each column named in `known` of the first frame, at this time and at each `horizon`. A value "
+            "that is null or left out is unknown"
+        ),
     )
 
 

@@ -26,7 +26,7 @@ def refuse_rows(document: Any, kinds: Mapping[str, Any]) -> tuple[Any, dict[int,
     document is not a stream of rows.
 
     Args:
-        kinds: types of the fields that have a value for each row.
+        kinds: types of the fields that contain a value for each row.
     """
     if type(document) is not dict or document.get("stream") is not True:
         return document, {}

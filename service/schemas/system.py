@@ -1,4 +1,4 @@
-"""A system in a request. `rfa.runtime.filters.system` builds it and rejects systems that cannot be filtered."""
+"""Linear system in a request. `rfa.runtime.filters.system` builds it, and rejects systems that cannot be filtered."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ Square = Annotated[Number | Matrix, OneOf("a number (times the identity matrix),
 
 
 class CalendarRequest(Request):
-    """Offset of the measurements by time of the week, interpolated linearly between the nodes of a day. Times are
-    seconds since 1970.
-    """
+    """Offset of the measurements that depends on the time of the week. It is interpolated linearly between the nodes of
+    a day. Times must be seconds since 1970."""
 
     zone: str = Field(max_length=64, description="time zone that defines the days, such as Europe/Berlin")
-    slots: int = Field(ge=1, le=MOST_SLOTS, description="number of evenly spaced nodes of a day, starting at midnight")
+    slots: int = Field(ge=1, le=MOST_SLOTS, description="number of equally spaced nodes in a day, starting at midnight")
     holidays: list[Annotated[str, Field(max_length=10)]] = Field(
-        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 that use the eighth pattern"
+        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 on which the eighth pattern applies"
     )
     pattern: list[
         Annotated[
@@ -36,7 +35,7 @@ class CalendarRequest(Request):
     ] = Field(
         min_length=1,
         max_length=MOST_COLUMNS,
-        description="values [P, days, slots]; the days are Monday to Sunday, optionally followed by one for holidays",
+        description="values [P, days, slots], where the days are Monday to Sunday, optionally followed by holidays",
     )
 
 
@@ -59,7 +58,9 @@ class SystemRequest(Request):
         default=None, description="drift matrix [n, n] per unit of time; must be stable or undamped"
     )
     F: Matrix | None = Field(default=None, description="transition matrix [n, n] over `dt`, as an alternative to A")
-    dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(default=None, description="time step of F and Q")
+    dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
+        default=None, description="time step that F and Q refer to"
+    )
     Q: Square | None = Field(
         default=None, description="covariance of the process noise [n, n], per unit of time with A and over `dt` with F"
     )
@@ -69,70 +70,81 @@ class SystemRequest(Request):
     preset: Literal["level", "trend", "constant_velocity", "constant_acceleration", "oscillator", "seasonal"] | None = (
         Field(
             default=None,
-            description="preset instead of matrices. `level` is a random walk; `trend` is a level with a slope; "
-            "`constant_velocity` and `constant_acceleration` have noise in their highest derivative; "
-            "`oscillator` has a `period`; `seasonal` is a level plus harmonics of a `period`",
+            description=(
+                "preset to use instead of matrices. `level` is a random walk; `trend` is a level with a slope; "
+                "`constant_velocity` and `constant_acceleration` have noise in their highest derivative; "
+                "`oscillator` has a `period`; `seasonal` is a level plus harmonics of a `period`"
+            ),
         )
     )
     dimensions: int = Field(
         default=1,
         ge=1,
         le=MOST_COMPONENTS,
-        description="number of independent copies of a preset, each of them observed",
+        description="number of independent copies of a preset, each of which is observed",
     )
     process_noise: NotNegative | None = Field(
         default=None,
-        description="variance per unit of time of a preset's process noise; for motion models, of the highest "
-        "derivative",
+        description=(
+            "variance of the process noise of a preset, per unit of time. For motion models, it applies to the "
+            "highest derivative"
+        ),
     )
     measurement_noise: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="variance of a preset's measurement noise"
+        default=None, description="variance of the measurement noise of a preset"
     )
     slope_noise: NotNegative | None = Field(
-        default=None, description="for `trend`, variance per unit of time of the slope's noise"
+        default=None, description="for `trend`: variance of the noise of the slope, per unit of time"
     )
     season_noise: NotNegative | None = Field(
-        default=None, description="for `seasonal`, process noise of each phase; null means 0, a constant season"
+        default=None,
+        description="for `seasonal`: process noise of each phase; null means 0, which gives a constant season",
     )
     period: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="for `oscillator` and `seasonal`, the period in units of time"
+        default=None, description="for `oscillator` and `seasonal`: period in units of time"
     )
     harmonics: Annotated[int, Field(ge=1, le=MOST_STATES // 2)] | None = Field(
-        default=None, description="for `seasonal`, number of harmonics; null means 3"
+        default=None, description="for `seasonal`: number of harmonics; null means 3"
     )
     damping: NotNegative | None = Field(
         default=None,
-        description="for `oscillator` and the slope of `trend`, decay rate per unit of time; null means 0",
+        description="for `oscillator` and the slope of `trend`: decay rate per unit of time; null means 0",
     )
-    x0: Row | None = Field(default=None, description="mean of the state at the first observation [n]; null means 0")
+    x0: Row | None = Field(default=None, description="mean of the state [n] at the first observation; null means 0")
     P0: Square | None = Field(
         default=None,
-        description="covariance of x0 [n, n], or a number times the identity. The default is the stationary "
-        "covariance, which a system of matrices must then have; a preset without a stationary "
-        "covariance starts diffuse",
+        description=(
+            "covariance of x0 [n, n], or a number times the identity. The default is the stationary covariance. A "
+            "system defined by matrices must have one; a preset without one starts with a diffuse prior"
+        ),
     )
     offset: Row | None = Field(default=None, description="offset of the measurements [P]; null means 0")
     bias: Row | None = Field(default=None, description="alternative name of offset")
     nu: Annotated[float, Field(gt=2, le=LARGEST)] | None = Field(
-        default=7.0, description="degrees of freedom of the robust weights; null selects the Kalman filter"
+        default=7.0,
+        description="degrees of freedom of the robust weights; null means infinity, which is the Kalman filter",
     )
     passes: int = Field(
         default=3, ge=1, le=MOST_PASSES, description="number K of reweighting passes for each observation"
     )
     contamination: float = Field(
-        default=0.0, ge=0, lt=1, description="share of outliers that the log likelihood assumes"
+        default=0.0, ge=0, lt=1, description="share of outliers that is assumed in the log likelihood"
     )
-    outlier_scale: float = Field(default=10.0, gt=1, le=1e6, description="scale of the outliers")
+    outlier_scale: float = Field(
+        default=10.0, gt=1, le=1e6, description="scale of the outliers, relative to the measurement noise"
+    )
     reacquire: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=6,
-        description="number of consecutive rejected but mutually consistent observations after which the state "
-        "jumps to them; null disables this",
+        description=(
+            "number of consecutive observations that are rejected but agree with each other, after which the state "
+            "jumps to them; null disables jumps"
+        ),
     )
 
     calendar: CalendarRequest | None = Field(
-        default=None, description="offset of the measurements by time of the week; null means none"
+        default=None, description="offset of the measurements that depends on the time of the week; null means none"
     )
 
     def document(self) -> dict[str, Any]:
-        """Return the given fields for `rfa.runtime.filters.system`."""
+        """Return the given fields as a document for `rfa.runtime.filters.system`."""
         return self.model_dump(exclude_unset=True)

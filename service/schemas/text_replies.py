@@ -16,19 +16,20 @@ Latents = Annotated[
 ]
 
 CONFIDENCE = "calibrated probability that this is the correct next token"
-TOKEN_ID = "id in the vocabulary of the model"
-LOGPROB = "log probability under the model, before temperature and filters"
+TOKEN_ID = "id of the token in the vocabulary of the model"
+LOGPROB = "log probability under the model, before the temperature and sampling filters are applied"
 SPECIAL = "whether this is a special token without text"
-DETAILS = "details; null unless requested"
+DETAILS = "details of the text; null unless requested"
 
 
 @dataclass(frozen=True, slots=True)
 class Token(Reply):
-    """A generated token. The texts of all tokens, joined, are `generated_text`."""
+    """A generated token. The concatenated texts of all tokens are `generated_text`."""
 
     id: Annotated[int, says(TOKEN_ID)]
     text: Annotated[
-        str, says("text that this token completes; empty if a character or a possible stop string is incomplete")
+        str,
+        says("text that this token completes. It is empty while a character or a possible stop string is incomplete"),
     ]
     logprob: Annotated[float, says(LOGPROB)]
     special: Annotated[bool, says(SPECIAL)]
@@ -40,7 +41,7 @@ class TopToken(Reply):
     """One of the most probable tokens at a position."""
 
     id: Annotated[int, says(TOKEN_ID)]
-    text: Annotated[str, says("characters of the token alone")]
+    text: Annotated[str, says("text of this token alone")]
     logprob: Annotated[float, says(LOGPROB)]
     special: Annotated[bool, says(SPECIAL)]
 
@@ -50,7 +51,7 @@ class PromptToken(Reply):
     """A token of the prompt."""
 
     id: Annotated[int, says(TOKEN_ID)]
-    text: Annotated[str, says("characters of the token alone")]
+    text: Annotated[str, says("text of this token alone")]
     logprob: Annotated[float | None, says(LOGPROB + "; null for the first token, which has no context")]
     special: Annotated[bool, says(SPECIAL)]
 
@@ -60,9 +61,9 @@ class GenerateTimings(Reply):
     """Durations in milliseconds."""
 
     queue_ms: Annotated[float, says("time in the queue")]
-    prefill_ms: Annotated[float, says("time to read the prompt")]
+    prefill_ms: Annotated[float, says("time to process the prompt")]
     decode_ms: Annotated[float, says("time from the first token to the last")]
-    tokens_per_second: Annotated[float, says("generated tokens per second while decoding")]
+    tokens_per_second: Annotated[float, says("generated tokens per second, not counting the time for the prompt")]
 
 
 @dataclass
@@ -72,7 +73,7 @@ class StreamDetails(Reply):
     finish_reason: Annotated[FinishReason, says("why the text ended")]
     generated_tokens: Annotated[int, says("number of generated tokens")]
     input_length: Annotated[int, says("number of prompt tokens")]
-    seed: Annotated[int, says("random seed; the same request with it returns the same text")]
+    seed: Annotated[int, says("random seed. The same request with this seed returns the same text")]
     timings: Annotated[GenerateTimings, says("durations")]
 
 
@@ -98,7 +99,7 @@ class Continuation(Reply):
 
 @dataclass
 class GenerateReply(Continuation):
-    """A continuation of the prompt."""
+    """Generated text that continues the prompt."""
 
     continuations: Annotated[list[Continuation] | None, says("all continuations if n > 1, starting with this one")]
     state: State
@@ -109,21 +110,21 @@ class StreamContinuation(Reply):
     """One of the `n` streamed continuations."""
 
     generated_text: Annotated[str, says("complete generated text")]
-    details: Annotated[StreamDetails, says("details without the tokens")]
+    details: Annotated[StreamDetails, says("details of the text, without the tokens")]
 
 
 @dataclass
 class GenerateEvent(Reply):
-    """One event of the stream. Only the last event has `generated_text` and `details`."""
+    """Event of a stream. Only the last event contains `generated_text` and `details`."""
 
     index: Annotated[int, says("position of the token in its continuation, from 1")]
     sample: Annotated[int, says("index of the continuation, from 0")]
     token: Annotated[Token | None, says("generated token; null only if the deadline passed before the first token")]
     top_tokens: Annotated[Many[TopToken] | None, says("most probable tokens; null unless requested")]
     latent: Annotated[Rows | None, says("latent of the token, [heads, 2 D]; null unless requested")]
-    generated_text: Annotated[str | None, says("complete generated text, only in the last event")]
-    details: Annotated[StreamDetails | None, says("details, only in the last event")]
+    generated_text: Annotated[str | None, says("complete generated text; null except in the last event")]
+    details: Annotated[StreamDetails | None, says("details of the text; null except in the last event")]
     continuations: Annotated[
-        list[StreamContinuation] | None, says("all continuations if n > 1, only in the last event")
+        list[StreamContinuation] | None, says("all continuations if n > 1; null except in the last event")
     ]
     state: State

@@ -27,9 +27,11 @@ class TokenizeRequest(Request):
 
     prompt: PromptText = Field(description="text to tokenise")
     model: Model = None
-    add_special_tokens: bool | None = Field(default=None, description="ignored, because prompts get no special tokens")
+    add_special_tokens: bool | None = Field(
+        default=None, description="ignored, because prompts contain no special tokens"
+    )
     return_token_strs: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="return the text of each token"
+        default=False, description="whether to return the text of each token"
     )
 
 
@@ -57,20 +59,24 @@ class TokenizeReply(Reply):
 class DetokenizeReply(Reply):
     """The text of the given tokens."""
 
-    prompt: Annotated[str, says("text without special tokens; invalid bytes are replaced")]
+    prompt: Annotated[str, says("decoded text without special tokens; invalid bytes are replaced")]
 
 
 @dataclass
 class TokenizerInfo(Reply):
     """The tokenizer of a model."""
 
-    tokenizer_class: Annotated[str, says("transformers class that reads the tokenizer.json of the bundle")]
+    tokenizer_class: Annotated[
+        str, says("name of the transformers class that can load the tokenizer.json of the bundle")
+    ]
     model: Annotated[str, says("name of the model")]
     vocab_size: Annotated[int, says("number of tokens in the vocabulary")]
     eos_token: Annotated[str | None, says("token that ends a text")]
-    bos_token: Annotated[str | None, says("same as eos_token, which separates texts")]
+    bos_token: Annotated[str | None, says("same as eos_token, which also separates texts")]
     pad_token: Annotated[str | None, says("same as eos_token; prompts are never padded")]
     eos_token_id: Annotated[int | None, says(TOKEN_ID)]
-    add_bos_token: Annotated[bool, says("always false, because prompts get no special tokens")]
-    chat_template: Annotated[str | None, says("plain chat template; a base model is not trained on dialogues")]
+    add_bos_token: Annotated[bool, says("always false, because prompts contain no special tokens")]
+    chat_template: Annotated[
+        str | None, says("chat template with plain text; a base model was not trained on dialogues")
+    ]
     model_max_length: Annotated[int, says("maximum number of prompt tokens on this server")]

@@ -1,4 +1,4 @@
-"""Loads and stores the states of requests, as `app.state.keeper`."""
+"""Loading and storing of the states of requests. The object is `app.state.keeper`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ logger = logging.getLogger("rfa.state")
 
 
 class StateKeeper:
-    """Opens the `state` of a request, and stores the state of its reply.
+    """Opens the `state` in a request, and stores the state for its reply.
 
     Args:
-        tokens: seals and opens state tokens.
-        sessions: stores named sessions. None rejects them.
+        tokens: object that seals and opens state tokens.
+        sessions: storage for named sessions. None rejects requests with sessions.
     """
 
     def __init__(self, tokens: Tokens, sessions: SessionStore | None = None) -> None:
@@ -31,12 +31,12 @@ class StateKeeper:
         self._sessions = sessions
 
     async def load(self, reference: str, scope: StateScope, max_bytes: int) -> Opened:
-        """Return the state behind the `state` field of a request.
+        """Return the state to which the `state` field of a request refers.
 
         Args:
             reference: a sealed token, `session:NAME` or `session:NAME@STEP`. It may be any text from the client.
             scope: tenant and bundle.
-            max_bytes: largest payload of a state of this bundle.
+            max_bytes: maximum size of the state of this bundle in bytes.
 
         Raises:
             InvalidRequest: If the token is invalid or expired (`state_invalid`, always with the same message), the
@@ -44,7 +44,7 @@ class StateKeeper:
             NotFound: If the session does not exist or has expired (`session_not_found`).
             Conflict: If the session is at another step (`session_moved`), or its record cannot be opened
                 (`session_unreadable`).
-            NotReady: If the session store does not answer.
+            NotReady: If the session store does not respond.
         """
         if not SessionReference.is_one(reference):
             return self._tokens.open(reference, scope, max_bytes)
@@ -55,7 +55,7 @@ class StateKeeper:
         return opened
 
     async def check_new(self, session: SessionName, scope: StateScope) -> None:
-        """Fail early if a request cannot create `session`. `save` checks it again.
+        """Raise an error early if a request cannot create `session`. `save` checks this again.
 
         Raises:
             InvalidRequest, Conflict, Overloaded, NotReady: Under the same conditions as `save`.
@@ -65,11 +65,11 @@ class StateKeeper:
     async def save(
         self, scope: StateScope, payload: bytes, step: int, *, session: SessionName | None, expected: int | None
     ) -> str:
-        """Store a state and return its reference, the `state` of the reply.
+        """Store a state, and return the reference to it that is sent as `state` in the reply.
 
         Args:
-            session: where to store the state. None returns a token.
-            expected: step at which the session was loaded. None creates the session.
+            session: name of the session in which the state is stored. None returns a state token.
+            expected: step at which the session was loaded. None creates a new session.
 
         Raises:
             Conflict: If another request changed the session first (`session_moved`), or it already exists
@@ -77,7 +77,7 @@ class StateKeeper:
             NotFound: If the session expired in the meantime (`session_not_found`).
             InvalidRequest: If sessions are off (`sessions_off`).
             Overloaded: If the session store is full (`sessions_full`).
-            NotReady: If the session store does not answer.
+            NotReady: If the session store does not respond.
         """
         state = Opened(payload, step)
         if session is None:
@@ -108,16 +108,19 @@ class StateKeeper:
 
 
 def make_keeper(settings: Settings) -> StateKeeper:
-    """Return the keeper for these settings.
+    """Create the keeper for these settings.
 
-    Without configured keys, the process uses a random key, and its tokens become invalid when it ends.
+    If no keys are configured, the process uses a random key, and its state tokens become invalid when it exits.
 
     Raises:
         ValueError: If a key is weak, repeated or of the wrong size, or if processes would not share sessions.
     """
     keys = configured_keys(settings)
     if not keys:
-        logger.info("no state keys are set, so state tokens become invalid when this process ends")
+        logger.info(
+            "no state keys are set, so state tokens become invalid when this process exits; set RFA_STATE_KEYS to "
+            "keep them valid"
+        )
     sealer = Sealer(StateKeys(keys or [secrets.token_bytes(KEY_BYTES)]), settings.state.state_audience)
     return StateKeeper(Tokens(sealer, settings.state.state_seconds), _open_store(settings, sealer))
 
@@ -128,12 +131,17 @@ def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
         return None
     if state.sessions == "memory":
         if settings.models.processes > 1:
-            raise ValueError("processes do not share sessions=memory; set processes to 1, or sessions to a Redis URL")
+            raise ValueError(
+                "sessions=memory cannot be shared between processes; set processes to 1, or sessions to the URL of a "
+                "Redis server"
+            )
         return MemorySessions(state.session_seconds, state.max_sessions, state.max_session_bytes)
     try:
         from rfa.service.state.redis_sessions import RedisSessions
     except ModuleNotFoundError:
-        raise ValueError("sessions in Redis need its client; pip install 'rfa-server[redis]'") from None
+        raise ValueError(
+            "storing sessions in Redis needs a package; install it with pip install 'rfa-server[redis]'"
+        ) from None
     password = _read_password(state.sessions_password_file)
     return RedisSessions(state.sessions, sealer, state.state_audience, state.session_seconds, password=password)
 
@@ -145,7 +153,7 @@ def _read_password(path: Path | None) -> str | None:
         password = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ValueError(f"sessions_password_file {str(path)!r} cannot be read: {reason}") from None
+        raise ValueError(f"the file {str(path)!r} in sessions_password_file cannot be read: {reason}") from None
     if not password:
-        raise ValueError(f"sessions_password_file {str(path)!r} contains no password")
+        raise ValueError(f"the file {str(path)!r} in sessions_password_file contains no password")
     return password

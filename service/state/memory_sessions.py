@@ -31,7 +31,7 @@ class _Entry:
 
 
 class MemorySessions:
-    """A table of sessions, ordered by last use. If it is full, new sessions are rejected.
+    """Table of sessions, ordered by last use. If it is full, new sessions are rejected.
 
     With API keys, a tenant may use only as much memory as is still free (Choudhury and Hahne's dynamic threshold). That
     is half of the table if it is the only tenant, and a third if another tenant uses as much. One tenant therefore
@@ -41,7 +41,7 @@ class MemorySessions:
         seconds: lifetime of an unused session.
         max_sessions: maximum number of sessions.
         max_bytes: maximum memory for `ENTRY_BYTES` and the payload of each session.
-        clock: returns monotonic seconds.
+        clock: function that returns the monotonic time in seconds.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class MemorySessions:
 
     @property
     def bytes_held(self) -> int:
-        """Computed memory of the sessions in bytes."""
+        """Computed memory of the sessions, in bytes."""
         return self._bytes
 
     # No method awaits between check and change, so each method is atomic on the event loop.
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the session's state. `max_bytes` is ignored, because this memory is trusted."""
+        """Return the state of the session. `max_bytes` is ignored, because this memory is trusted."""
         entry = self._live(_key(address))
         return Opened(entry.payload, entry.step)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise the errors that `create` raises for an empty payload."""
+        """Raise the errors that `create` would raise for an empty payload."""
         self._check_new(address, ENTRY_BYTES)
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
@@ -83,7 +83,7 @@ class MemorySessions:
         self._put(_key(address), entry)
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
-        """Overwrite the session if it is at step `expected`."""
+        """Replace the state of a session if it is at step `expected`."""
         key = _key(address)
         entry = self._live(key)
         if entry.step != expected:

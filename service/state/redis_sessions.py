@@ -43,12 +43,12 @@ class RedisSessions:
 
     Args:
         url: `redis://` or `rediss://`.
-        sealer: seals the records.
-        audience: part of every key.
+        sealer: object that seals the records.
+        audience: audience, which is part of every key.
         seconds: lifetime of an unused session.
         connections: pool size.
         timeout_seconds: maximum time to wait for a connection and for each answer.
-        password: password of Redis, if the URL has none.
+        password: password of Redis, if the URL contains none.
 
     Raises:
         ValueError: If the URL is malformed.
@@ -82,11 +82,11 @@ class RedisSessions:
         self._milliseconds = 1000 * seconds
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the session's state."""
+        """Return the state of the session."""
         async with _reporting_outages():
             record = await self._redis.get(self._key(address))
         if record is not None and len(record) > OVERHEAD_BYTES + _STEP.size + max_bytes:
-            logger.error("a session record is larger than any state of its model")
+            logger.error("the session record is larger than any state of its model")
             raise unreadable()
         return self._open(record, address)
 
@@ -107,7 +107,7 @@ class RedisSessions:
                 raise exists()
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
-        """Overwrite the session if it is at step `expected`."""
+        """Replace the state of a session if it is at step `expected`."""
         key, record = self._key(address), self._seal(state, address)
         async with _reporting_outages():
             for _ in range(_ATTEMPTS):
@@ -124,7 +124,8 @@ class RedisSessions:
         await self._redis.aclose()
 
     async def _compare_and_set(self, key: str, record: bytes, address: SessionAddress, expected: int) -> bool:
-        """Return whether the record was written. It is not if the transaction was rejected."""
+        """Write a record if its step is the expected one. Return whether it was written. It is not if the transaction
+        was rejected."""
         async with self._redis.pipeline(transaction=True) as transaction:
             await transaction.watch(key)
             found = self._open(await transaction.get(key), address)
@@ -148,11 +149,11 @@ class RedisSessions:
         if record is None:
             raise not_found()
         if isinstance(record, str):
-            raise TypeError("the Redis URL must not set decode_responses, because sealed records are bytes")
+            raise TypeError("the Redis URL must not set decode_responses, because session records are encrypted bytes")
         try:
             plaintext = self._sealer.open(record, address.scope, _purpose(address))
         except SealBroken as reason:
-            logger.error("a session record cannot be opened: %s", reason)
+            logger.error("a session record could not be decrypted: %s", reason)
             raise unreadable() from None
         return Opened(plaintext[_STEP.size :], _STEP.unpack_from(plaintext)[0])
 
@@ -163,12 +164,12 @@ def _purpose(address: SessionAddress) -> str:
 
 @asynccontextmanager
 async def _reporting_outages() -> AsyncIterator[None]:
-    """Raise failures of Redis as errors of the service."""
+    """Convert failures of Redis to errors of the service."""
     try:
         yield
     except OutOfMemoryError:
-        logger.error("Redis is out of memory; no session can be stored")
+        logger.error("Redis has no free memory, so no session can be stored")
         raise store_full(_FULL_RETRY_SECONDS) from None
     except (RedisError, OSError, TimeoutError) as error:
-        logger.warning("Redis does not answer: %s", type(error).__name__)
+        logger.warning("Redis does not respond: %s", type(error).__name__)
         raise unavailable() from None

@@ -1,7 +1,7 @@
-"""Named sessions: states that the server stores and updates by compare-and-set on their step.
+"""Named sessions: states that the server stores, and updates by compare-and-set on their step.
 
-A store never drops a live session for a new one, and never replaces a lost one with a fresh state. If several writers
-continue from the same step, it accepts exactly one of them.
+A store never deletes a session that has not expired to make space for a new one, and never replaces a lost one with an
+initial state. If several writers continue from the same step, it accepts exactly one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rfa.service.errors import Conflict, NotFound, NotReady, Overloaded
 
 @dataclass(frozen=True)
 class SessionAddress:
-    """Identifies a session by tenant, bundle, kind and name."""
+    """Address of a session: tenant, bundle, kind and name."""
 
     scope: StateScope
     name: SessionName
@@ -29,14 +29,14 @@ class SessionAddress:
 
 
 class SessionStore(Protocol):
-    """Storage of named sessions. Every method may raise `NotReady` if the storage does not answer."""
+    """Interface of a storage for named sessions. Every method may raise `NotReady` if the storage does not respond."""
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the session's state.
+        """Return the state of the session.
 
         Raises:
             NotFound: If there is no such session.
-            Conflict: If its record cannot be opened.
+            Conflict: If its record cannot be decrypted.
         """
         ...
 
@@ -54,7 +54,7 @@ class SessionStore(Protocol):
         ...
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
-        """Overwrite the session if it is at step `expected`.
+        """Replace the state of a session if it is at step `expected`.
 
         Raises:
             NotFound, Conflict, Overloaded
@@ -74,7 +74,7 @@ def not_found() -> NotFound:
 def exists() -> Conflict:
     """Return the error for a session that already exists."""
     return Conflict(
-        "return_state: this session already exists; continue it with state, or choose another name.",
+        "return_state: a session with this name already exists; continue it with state, or choose another name.",
         param="return_state",
         code="session_exists",
     )
@@ -83,26 +83,30 @@ def exists() -> Conflict:
 def moved(expected: int, found: int) -> Conflict:
     """Return the error for a session at another step."""
     return Conflict(
-        f"state: this request continues from step {expected}, but the session is at step {found}.",
+        f"state: this request expects the session to be at step {expected}, but it is at step {found}.",
         param="state",
         code="session_moved",
     )
 
 
 def unreadable() -> Conflict:
-    """Return the error for a session that was altered or sealed with a retired key."""
+    """Return the error for a session that was altered, or sealed with a key that was removed."""
     return Conflict(
-        "state: the stored session cannot be opened, because its key was retired or its record altered.",
+        "state: the stored session cannot be decrypted, because its key was removed or the record was altered.",
         param="state",
         code="session_unreadable",
     )
 
 
 def store_full(retry_after_seconds: int) -> Overloaded:
-    """Return the error for a full store."""
-    return Overloaded("The session store is full.", retry_after_seconds=retry_after_seconds, code="sessions_full")
+    """Return the error for a store that is full."""
+    return Overloaded(
+        "The session store is full; try again later, or use state tokens.",
+        retry_after_seconds=retry_after_seconds,
+        code="sessions_full",
+    )
 
 
 def unavailable() -> NotReady:
-    """Return the error for a store that does not answer. It is then unknown whether a write succeeded."""
-    return NotReady("The session store does not answer.", code="sessions_unavailable")
+    """Return the error for a store that does not respond. It is then unknown whether a write succeeded."""
+    return NotReady("The session store does not respond; try again later.", code="sessions_unavailable")

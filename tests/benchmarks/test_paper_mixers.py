@@ -341,7 +341,7 @@ def test_a_horizon_predicts_the_trajectory_with_less_precision():
     assert bool((result.precision < now.precision).all())
     with pytest.raises(ValueError, match="horizon"):
         robust_filter_attention(z, z, z, dynamics, horizon=-1.0)
-    with pytest.raises(ValueError, match=r"impl='triton' cannot run this: .*horizon"):
+    with pytest.raises(ValueError, match=r"impl='triton' cannot be used here: .*horizon"):
         robust_filter_attention(z, z, z, dynamics, horizon=1.0, impl="triton")
 
 
@@ -351,7 +351,7 @@ def test_a_horizon_predicts_the_trajectory_with_less_precision():
         ("tensor", {"noise": "pink"}, "noise must be one of"),
         ("tensor", {"noise": "structured", "precision": "separable"}, "of white noise"),
         ("polar", {"algorithm": "newton"}, "algorithm must be one of"),
-        ("polar", {"steps": 3}, "PolarOptions does not have"),
+        ("polar", {"steps": 3}, "PolarOptions has no key"),
         ("unrolled-K1", {"passes": 0}, "passes must be >= 1"),
         ("stack-K1", {"passes": 0}, "passes must be >= 1"),
         ("AFA", {"passes": 2}, "afa has no options"),

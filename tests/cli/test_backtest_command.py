@@ -46,7 +46,7 @@ def test_a_report_and_a_picture_of_each_series(source: Path) -> None:
     [
         (("--rate", "often"), "--rate must"),
         (("--out", "report.csv"), "--out must end in .json"),
-        (("--windows", "rooms.csv"), "windows require the columns from and to"),
+        (("--windows", "rooms.csv"), "the columns from and to are required"),
         (("--figures", "rooms.csv"), "--figures: 'rooms.csv' is a file"),
     ],
 )

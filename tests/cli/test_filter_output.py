@@ -171,7 +171,7 @@ def test_what_cannot_be_written_is_said_before_the_file_is_read(tmp_path: Path) 
         (tmp_path / "locked").mkdir(mode=0o500)
         assert "no permission to write" in rfa("filter", path, "--out", tmp_path / "locked" / "x.csv")[2]
     own = readings(tmp_path / "room.csv")
-    assert "is the file to filter" in rfa("filter", own, "--out", own)[2]
+    assert "is the input file" in rfa("filter", own, "--out", own)[2]
     (tmp_path / "loop.csv").symlink_to("loop.csv")
     code, _, err = rfa("filter", own, "--out", tmp_path / "loop.csv")
     assert code and "loop.csv" in err and "unexpected" not in err
@@ -265,7 +265,7 @@ def test_what_cannot_be_drawn_is_said_before_the_file_is_filtered(
     count = MAX_PANELS // 2 + 1
     path.write_text("t,host,a,b\n" + "".join(f"{k},h{host},1,2\n" for host in range(count) for k in range(3)))
     code, _, err = rfa("filter", path, "--by", "host", "--plot", picture, "--bundle", "oscillator")
-    assert code == 1 and f"a picture shows up to {MAX_PANELS} columns, but there are {2 * count}" in err
+    assert code == 1 and f"a figure shows up to {MAX_PANELS} columns, but there are {2 * count}" in err
     assert not picture.exists() and "failed" not in err
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "rfa.cli.plot"))]:
         monkeypatch.delitem(sys.modules, name)

@@ -57,13 +57,13 @@ def test_models_of_many_series_are_fitted_stopped_gone_on_with_and_used(tmp_path
 
     table = tmp_path / "told.csv"
     code, _, err = rfa("filter", data, *read, "--system", out, "--horizon", "24", "--out", table)
-    assert code == 1 and "has systems of 'a', 'b', not of 'short'" in err
+    assert code == 1 and "contains systems of 'a', 'b', but none of 'short'" in err
     # Forty days from the first of January on, then a day more.
     assert sum(line.startswith("2024-02-10") or ",2024-02-10" in line for line in table.read_text().splitlines()) == 48
     (tmp_path / "index.csv").write_text("value\n" + "\n".join("12345") + "\n")
     (tmp_path / "one.json").write_text(json.dumps(document["series"]["a"]))
     code, _, err = rfa("filter", tmp_path / "index.csv", "--system", tmp_path / "one.json")
-    assert code == 1 and "has a calendar, but the times of the file are not dates" in err
+    assert code == 1 and "uses a calendar, but the times in the file are not dates" in err
 
 
 @pytest.mark.parametrize(

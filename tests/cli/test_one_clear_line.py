@@ -107,16 +107,16 @@ def test_training_that_is_stopped(
     finally:
         signal.signal(signal.SIGINT, before)
     assert found == code
-    assert line == f"rfa: {number.name}: stopped and saved at step 3 of 4; the same command continues"
+    assert line == f"rfa: received {number.name}: stopped and saved at step 3 of 4; run the same command to continue"
     _, line = failure("export", text / "run", "--out", text / "bundle")
-    assert "is not finished" in line and "to continue it" in line
+    assert "has not finished" in line and "to continue it" in line
 
 
 def test_steps_are_of_what_is_trained(tmp_path: Path) -> None:
     _, line = failure(
         "train", "filter", "--data", "simulate:oscillator", "--config", "linear", "--steps", 9, "--out", tmp_path
     )
-    assert line == "rfa: --steps applies only to deep filters, but the family is linear; remove it"
+    assert line == "rfa: --steps requires a deep filter, but the config has the family linear; remove --steps"
 
 
 def test_ctrl_c_in_any_command_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
     ("family", "gpu", "reported"),
     [
         ("language", "sm_9a", "--gpu accepts the architectures sm_80, sm_86, sm_89, sm_90, each at most once"),
-        ("linear", "sm_80", "--gpu is only for language models"),
+        ("linear", "sm_80", "--gpu supports only language models"),
     ],
 )
 def test_kernels_that_nobody_can_compile(tmp_path: Path, family: str, gpu: str, reported: str) -> None:

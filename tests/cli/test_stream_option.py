@@ -44,7 +44,7 @@ def test_rows_out_of_order_are_counted(source: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(filter_stream, "PART_ROWS", 300)
     out = source.with_name("out.parquet")
     code, _, err = rfa("filter", source, *OPTIONS, "--out", out)
-    assert code == 0 and "305 rows, 5 rows without estimates, because they are out of order or a cell is missing" in err
+    assert code == 0 and "305 rows, 5 rows have no estimates, because they are out of order or a cell is missing" in err
     assert parquet.read_table(out)["x_mean"].null_count == 5
 
 
@@ -65,7 +65,7 @@ def test_a_file_without_rows(source: Path) -> None:
         ((*OPTIONS, "--out", "o.csv"), "--out must end in .parquet"),
         ((*OPTIONS, "--out", "o.parquet", "--smooth"), "--stream does not support --smooth"),
         ((*OPTIONS, "--out", "o.parquet", "--every", "1h"), "--stream does not support --known, --from"),
-        ((*OPTIONS, "--out", "o.parquet", "--column", "y"), "no column is called 'y'"),
+        ((*OPTIONS, "--out", "o.parquet", "--column", "y"), "there is no column 'y'"),
     ],
 )
 def test_one_line_says_what_is_wrong(

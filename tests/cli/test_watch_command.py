@@ -65,7 +65,7 @@ def test_a_process_is_killed_and_goes_on(tmp_path: Path) -> None:
             wait_until(lambda: len(lines(out)) >= before + 6)
             path.write_text("step = 1")
             process.send_signal(signal.SIGHUP)
-            wait_until(lambda: "the configuration was not changed" in log.read_text())
+            wait_until(lambda: "the configuration was not reloaded" in log.read_text())
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
     assert "rfa_score{" in text and 'rfa_watch_series{query="q"} 3' in text
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path) -> None:
         fake.is_down = True
         assert error(str(path), "--dry-run").startswith(f"rfa: query 'q': {fake.url}: status 503")
         path.write_text(path.read_text().replace(str(tmp_path / "state"), str(tmp_path / "none" / "state")))
-        assert error(str(path), "--dry-run").startswith("rfa: state.file: the folder of ")
+        assert error(str(path), "--dry-run").startswith("rfa: state.file: the directory of ")
     path.write_bytes(b"\xff")
     assert error(str(path)) == f"rfa: {path} is not UTF-8 text\n"
     assert error("init", "server").startswith("rfa: url: must be a URL such as")

@@ -87,7 +87,7 @@ def all_is_worse(document: Any) -> None:
 
 @pytest.mark.parametrize(("change", "found"), [(no_row_is_right, "give 0.3"), (all_is_worse, "stated as 0.2")])
 def test_an_error_that_the_rows_do_not_have_is_refused(change: Callable[[Any], object], found: str) -> None:
-    reason = rf"^calibration\.json: modes\.recurrent: .*ece of top .*{found}.*outside the range allowed by chance"
+    reason = rf"^calibration\.json: modes\.recurrent: .*ece of top .*{found}.*outside the range that chance allows"
     with pytest.raises(BundleError, match=reason):
         read_document(LanguageCalibration, changed(change), FILE)
 
@@ -122,7 +122,7 @@ def another_text(document: Any) -> None:
     ("change", "reason"),
     [
         (one_row("confidence", lambda value: value + 0.01), "attention.rows: row 3: the stated confidence is"),
-        (one_row("right", lambda bit: "10"[int(bit)]), "attention.rows: row 3: the most likely token is"),
+        (one_row("right", lambda bit: "10"[int(bit)]), "attention.rows: row 3: the most probable token is"),
         (a_colder_model, "attention.rows: row 0: the stated confidence"),
         (another_text, "recurrent.rows: row 0: the stated confidence"),
         (lambda document: document["data"]["rows"]["tokens"][0].__setitem__(5, 4096), "outside the vocabulary of 4096"),

@@ -27,7 +27,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language_config import load_variants
 from tests.small_language import SIZE, write_run
 
-ATTENTION = "attention over a cache against torch's parallel pass"
+ATTENTION = "attention over a cache, compared with the parallel pass of torch"
 VARIANTS = load_variants()
 
 
@@ -70,7 +70,7 @@ def test_what_experiments_compare_with_is_no_bundle(name: str) -> None:
 
 # The table of docs/guides/bundles.md.
 
-HEAD = "| variants | `decode` | slots run on | why not more |\n| --- | --- | --- | --- |\n"
+HEAD = "| variants | `decode` | runtimes for memory slots | why not others |\n| --- | --- | --- | --- |\n"
 
 
 def row(name: str) -> tuple[str, str, str]:
@@ -92,15 +92,15 @@ def row(name: str) -> tuple[str, str, str]:
     else:
         assert family.gpu_refusal is None
     if config.mixer == "softmax":
-        reasons.append("it has no evidence: `log_precision` is 0, and a latent sample has variance 1")
+        reasons.append("it computes no evidence: `log_precision` is 0, and the variance of a latent sample is 1")
     if "recurrent" not in family.modes:
-        return "`attention`", "", "; ".join(["it has no slots", *reasons])
+        return "`attention`", "", "; ".join(["it has no memory slots", *reasons])
     if compiled is None:
         runtimes.insert(0, "compiled code")
     else:
         reasons.append(f"compiled code: {compiled}")
     if VARIANTS[name].get("training", {}).get("modes") == ["recurrent"]:
-        reasons.append("attention computes, and was not trained")
+        reasons.append("attention is available, but was not trained")
     return "`recurrent`, `attention`", ", ".join(runtimes), "; ".join(reasons)
 
 
@@ -164,4 +164,4 @@ def test_commands_take_a_model_of_the_papers(tmp_path: Path) -> None:
     text = "generate", "It was the", "--bundle", path, "--seed", "3", "--max-new-tokens", "8"
     assert rfa_json(*text)["generated_text"] == rfa_json(*text, "--decode", "attention")["generated_text"]
     refused = rfa(*text, "--decode", "recurrent", is_refused=True)
-    assert "'m2' only decodes in \"attention\"" in refused
+    assert "'m2' supports only \"attention\"" in refused

@@ -115,8 +115,8 @@ def test_models_go_to_a_file_and_back(fitted, tmp_path):
     assert dict(again) == dict(models) and again.fits == models.fits
     for text, message in (
         ("[", "not a JSON document"),
-        ("{}", "does not contain models"),
-        ('{"series": {}}', "does not contain models"),
+        ("{}", "does not contain fitted models"),
+        ('{"series": {}}', "does not contain fitted models"),
         ('{"series": {"a": {"A": 1}}}', r"bad\.json, series 'a': system\.A"),
     ):
         (tmp_path / "bad.json").write_text(text)
@@ -142,7 +142,7 @@ def test_what_is_asked_wrongly_is_said():
     ):
         with pytest.raises(ValueError, match=message):
             fit_series({(): series}, config=FAST, **wrong)
-    with pytest.raises(ValueError, match="requires a series with dates"):
+    with pytest.raises(ValueError, match="the series must have dates as times"):
         fit_series({(): replace(series, is_dated=False)}, config=FAST, country="US")
     with pytest.raises(ValueError, match="has 7 values"):
         fit_series({(): part_of(series, slice(0, 10))}, config=FAST)
@@ -160,7 +160,7 @@ def test_holidays_of_a_country_reach_beyond_the_data():
     ("values", "message"),
     [
         (np.full(60, 5.0), "'y' is constant"),
-        (1e13 + np.arange(60.0), r"values of column 'y' exceed 1e\+12 in magnitude"),
+        (1e13 + np.arange(60.0), r"column 'y' contains values larger than 1e\+12 in magnitude"),
         (1e-300 * np.arange(60.0), "'y' varies by less than 1e-60"),
         (np.array([1.0, np.nan]), "'y' has 1 value in the training part"),
     ],

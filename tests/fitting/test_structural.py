@@ -403,7 +403,7 @@ def test_a_fit_that_was_stopped_goes_on_with_the_columns_that_are_left(tmp_path)
         train, validation, config, report=lambda line, share: lines.append((line, share)), saved=kept()
     )
     assert again.config == whole.config
-    assert [line for line, _ in lines if line.startswith("a")] == ["a: restored from an earlier fit"]
+    assert [line for line, _ in lines if line.startswith("a")] == ["a: loaded from an earlier fit"]
     assert sum(share for _, share in lines) == pytest.approx(2)
     assert len(kept()) == 2 and len(kept("other")) == 0
 
@@ -475,9 +475,9 @@ def test_a_run_is_exported_and_served(tmp_path):
     ("cells", "message"),
     [
         (lambda i: ("1.5" if i < 190 else f"{i % 3}", f"{i % 7}"), "column 'a' is constant in the training part"),
-        (lambda i: (f"{i % 3}" if i > 190 else "", f"{i % 7}"), "column 'a' has no value in the training part"),
+        (lambda i: (f"{i % 3}" if i > 190 else "", f"{i % 7}"), "column 'a' has no values in the training part"),
         (lambda i: (f"{i % 7}" if i % 10 == 0 else "", f"{i % 7}"), "column 'a' has 12 values .* needs 40"),
-        (lambda i: (f"{i % 5}" if i < 120 else "", f"{i % 7}"), "column 'a' has no value in the validation part"),
+        (lambda i: (f"{i % 5}" if i < 120 else "", f"{i % 7}"), "column 'a' has no values in the validation part"),
     ],
 )
 def test_columns_that_cannot_be_fitted_are_refused(tmp_path, cells, message):
@@ -503,7 +503,7 @@ def test_too_few_rows_and_bad_configs_are_refused(tmp_path):
             StructuralConfig.from_dict({key: value})
     with pytest.raises(ValueError, match="harmonies"):
         StructuralConfig.from_dict({"harmonies": 1})
-    with pytest.raises(ValueError, match="longer than two steps"):
+    with pytest.raises(ValueError, match="longer than two time steps"):
         fit_structural(*split(two_columns(0.0))[:2], StructuralConfig(seasons=(1.5,)))
 
 

@@ -116,7 +116,7 @@ def test_windows_without_rows_are_counted() -> None:
     assert found.scores is not None
     assert (found.scores.windows, found.scores.empty) == (0, len(found.series))
     assert found.scores.precision is None and found.scores.recall is None and found.nab is None
-    assert f"{len(found.series)} windows without a row that is scored" in str(found)
+    assert f"{len(found.series)} windows contain no scored row" in str(found)
 
 
 def test_windows_of_no_series_are_named(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_windows_of_no_series_are_named(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("hall", "hal") + f",{minute(10)},{minute(20)}\n")
     found = rfa.backtest(rooms(), 0.0005, windows=path, **OPTIONS)
     assert found.unmatched == ("window 1, room hal", "window 2, room hal")
-    assert "no series for window 1, room hal and 1 more" in str(found)
+    assert "no series matches window 1, room hal and 1 more" in str(found)
     assert found.document()["unmatched"] == list(found.unmatched)
     by_room = {one.name: one.scores for one in found.series}
     assert by_room["hall"] is not None and by_room["hall"].empty == 1  # that without a room is of both
     path.write_text("room,from,to\nhal,2026-03-01,2026-03-02\n")
-    with pytest.raises(ValueError, match="no window belongs to one of the series; the first window is"):
+    with pytest.raises(ValueError, match="no window belongs to any of the series; the first window names"):
         rfa.backtest(rooms(), windows=path, **OPTIONS)
 
 
@@ -145,8 +145,8 @@ def test_windows_that_overlap_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("from,until\n1,2\n", "windows require the columns from and to"),
-        ("from,to\n5,2\n6,7\n", "window 1 ends before it begins"),
+        ("from,until\n1,2\n", "the columns from and to are required"),
+        ("from,to\n5,2\n6,7\n", "window 1 ends before it starts"),
         ("from,to\nx,2026-03-01\n", "from"),
     ],
 )

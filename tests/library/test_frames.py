@@ -323,7 +323,7 @@ def test_what_is_rare_is_found_and_counted(server: TestClient) -> None:
     low, high = found.rows["temp_expected_low90"], found.rows["temp_expected_high90"]
     assert ((low < found.rows["temp_expected"]) & (found.rows["temp_expected"] < high)).all()
     assert (found.rows["temp"] > high).all()
-    assert str(found) == f"296 observations, {found.raised} of them alarms, {found.expected:.3g} expected"
+    assert str(found) == f"296 observations, {found.raised} alarms, {found.expected:.3g} expected"
     assert repr(found) == f"{found}\n{found.incidents!r}"
 
 
@@ -466,13 +466,13 @@ def test_what_is_no_measurement_is_left_alone() -> None:
     [
         (lambda: pd.DataFrame({"x": ["a", "b"]}), {}, "no value column"),
         (lambda: pd.DataFrame({"x": []}), {}, "no rows"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "no column is called 'z'; there are 'x'"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "no column is called 'z'"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "no column is called 'z'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "there is no column 'z'; the columns are 'x'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "there is no column 'z'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "there is no column 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": [1.0]}, "time must be the name of a column"),
         (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which the result would add; rename it"),
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
-        (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) it"),
+        (lambda: pl.DataFrame({"x": [1.0]}).lazy(), {}, "collect\\(\\) on it"),
         (lambda: pd.DataFrame({"time": [None, 1], "x": [1.0, 2]}), {}, "row 1, column 'time': the time is missing"),
         (
             lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}),
@@ -481,20 +481,20 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         ),
         (lambda: pd.DataFrame({"time": ["2024-01-01"], "x": [1.0]}), {"tz": "Mars"}, "unknown time zone 'Mars'"),
         (lambda: np.zeros((2, 2, 2)), {}, "3 dimensions"),
-        (lambda: np.array(["a", "b"]), {}, "pass numbers, or a frame"),
-        (lambda: [1.0, "b"], {}, "pass numbers, or a frame"),
+        (lambda: np.array(["a", "b"]), {}, "pass an array of numbers, or a frame"),
+        (lambda: [1.0, "b"], {}, "pass an array of numbers, or a frame"),
         (lambda: np.zeros(3), {"time": [1.0]}, "time has 1 values, but data has 3 rows"),
         (lambda: 3.0, {}, "0 dimensions"),
         (lambda: "file.csv", {}, "file 'file.csv' does not exist"),
         (lambda: None, {}, "0 dimensions"),
         (lambda: np.zeros((3, 65)), {}, "up to 64 columns"),
-        (lambda: np.zeros((3, 3)), {"model": "linear"}, "takes 2 columns, not 3"),
+        (lambda: np.zeros((3, 3)), {"model": "linear"}, "expects 2 columns, got 3"),
         (lambda: np.zeros(3), {"levels": (0.0,)}, "levels\\[0\\]"),
         (lambda: np.zeros(3), {"alarm": "1/day"}, "no time column"),
         (lambda: np.zeros(3), {"alarm": 0.9}, "alarm.rate"),
         (lambda: np.array([1.0, 1e13]), {}, "row 2, column 'y': values must be at most 1e\\+12"),
         (lambda: np.zeros(2), {"time": [0.0, 1e300]}, "row 2: times must be at most 1e\\+15"),
-        (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' has complex numbers"),
+        (lambda: pd.DataFrame({"x": [1.0], "z": [1j]}), {}, "column 'z' contains complex numbers"),
         (
             lambda: np.zeros(3),
             {"levels": 0.9},
@@ -545,13 +545,13 @@ def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], reported: str
     ids=["forecast", "Stream"],
 )
 def test_weights_of_a_model_that_mixes_none_are_refused(call: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="weights is only supported for a mixture, such as default"):
+    with pytest.raises(ValueError, match="weights requires a mixture such as default"):
         call()
 
 
 def test_an_alarm_at_more_than_half_of_the_rows_is_refused() -> None:
     """By whichever function: of rows every 30 minutes half are 24 a day."""
-    reported = "exceeds half of the rows, which are 1,800 s apart"
+    reported = "requests an alarm for more than half of the rows, which are 1,800 s apart"
     with pytest.raises(ValueError, match=reported):
         rfa.detect(readings(), "25/day", model="auto")
     with pytest.raises(ValueError, match=reported):
@@ -604,5 +604,5 @@ def test_a_frame_goes_through_a_system(server: TestClient) -> None:
         found["y_mean"],
         [step["mean"][0] for step in asked(server, system=system, observations=[[v] for v in values])["steps"]],
     )
-    with pytest.raises(ValueError, match="takes 1 columns, not 2"):
+    with pytest.raises(ValueError, match="expects 1 columns, got 2"):
         rfa.filter(np.ones((3, 2)), system=system)

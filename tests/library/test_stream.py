@@ -214,9 +214,10 @@ def test_missing_is_none_or_nan_in_any_dress() -> None:
     ("t", "y", "reported"),
     [
         (6.0, math.inf, "y\\[0\\] must be finite"), (6.0, [-math.inf], "y\\[0\\] must be finite"),
-        (6.0, 1e13, "at most 1e\\+12"), (6.0, [1.0, 2.0], "2 values, but the stream has 1"), (6.0, [], "0 values"),
+        (6.0, 1e13, "at most 1e\\+12"), (6.0, [1.0, 2.0], "2 values, but each observation of the stream has 1"),
+        (6.0, [], "0 values"),
         (6.0, "1", "must be a number"), (6.0, {1: 2}.items(), "must be a number"), (6.0, [[1.0]], "must be a number"),
-        (4.0, 1.0, "before it: 4.0 comes after 5.0"), (math.nan, 1.0, "t must be finite"), (math.inf, 1.0, "t must be"),
+        (4.0, 1.0, "4.0 comes after 5.0"), (math.nan, 1.0, "t must be finite"), (math.inf, 1.0, "t must be"),
         (1e16, 1.0, "at most 1e\\+15"), ("noon", 1.0, "t must be a number or a date"), ([1], 1.0, "t must be a number"),
         (6.0, pd.NA, "must be a number"), (6.0, [object()], "must be a number"),
     ],
@@ -266,7 +267,7 @@ def test_bytes_that_are_no_state_are_refused() -> None:
                   state.replace(b'"columns": 1', b'"columns": 2'), state + b"0"):  # fmt: skip
         with pytest.raises((ValueError, FileNotFoundError)):
             rfa.Stream.resume(wrong)
-    with pytest.raises(ValueError, match="not a state"):
+    with pytest.raises(ValueError, match="not the state"):
         rfa.Stream.resume("text")  # type: ignore[arg-type]
     digest = state.index(b'"digest": "') + len(b'"digest": "')
     with pytest.raises(ValueError, match="another version"):
@@ -286,7 +287,7 @@ def test_a_stream_has_a_system_of_its_own_and_keeps_it(server: TestClient) -> No
         "/filter", json={"system": MOTION, "times": [0, 1, 2, 3, 4, 5], "observations": [[v] for v in values]}
     ).json()
     assert [step.mean for step in steps] == [step["mean"] for step in reply["steps"]]
-    with pytest.raises(ValueError, match="system replaces model"):
+    with pytest.raises(ValueError, match="system and model cannot be combined"):
         rfa.Stream(model="linear", system=MOTION)
     with pytest.raises(ValueError, match=r"system\.measurement_noise is required"):
         rfa.Stream(system={"preset": "level", "process_noise": 1})

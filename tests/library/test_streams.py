@@ -157,7 +157,7 @@ def test_the_number_of_series_is_limited_and_removed_series_begin_anew() -> None
     streams = Streams(model="auto", limit=2)
     handles = streams.handles(["a", "b"])
     first = streams.step(handles, [0.0, 0.0], [1.0, 2.0])
-    with pytest.raises(StreamsFull, match="there are already 2 series; remove some"):
+    with pytest.raises(StreamsFull, match="there are already 2 series, which is the limit; remove some"):
         streams.step(["a", "c"], [60.0, 60.0], [1.0, 2.0])
     assert streams.count("a") == 1
     streams.remove(["b"])
@@ -182,6 +182,6 @@ def test_bad_arguments_name_themselves() -> None:
         streams.restore("a", rfa.Stream(1, model="auto").state)
     with pytest.raises(ValueError, match="late rows"):
         Streams(model="auto").restore("a", rfa.Stream(model="auto", late=60.0).state)
-    with pytest.raises(ValueError, match="not a state of a Stream"):
+    with pytest.raises(ValueError, match="not the state of a Stream"):
         streams.restore("a", b"x")
     assert len(streams) == 1  # of the refused shapes

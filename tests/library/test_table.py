@@ -171,13 +171,13 @@ def test_frames_and_empty_tables() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"key": "floor"}, "no column is called 'floor'"),
+        ({"key": "floor"}, "there is no column 'floor'"),
         ({"time": "room"}, "time: column 'room' has type string"),
         ({"values": "note"}, "values: column 'note' has type string"),
-        ({"fields": ["middle"]}, "fields has 'middle'"),
+        ({"fields": ["middle"]}, "fields contains 'middle'"),
         ({"key": ()}, "key must name at least one column"),
-        ({"key": ("room", "celsius", "percent")}, "no column has numbers to filter"),
-        ({"state": "note"}, "not a state of a Stream"),
+        ({"key": ("room", "celsius", "percent")}, "no column contains numbers to filter"),
+        ({"state": "note"}, "not the state of a Stream"),
     ],
 )
 def test_bad_arguments_name_themselves(change: dict[str, Any], message: str) -> None:

@@ -216,7 +216,7 @@ def test_half_precision_is_computed_in_float32():
         ({"k": lambda x: x[:, :-1]}, r"k must have the shape of q, \[2, 5, 2, 4\], got \[2, 4, 2, 4\]"),
         ({"v": lambda x: x.float()}, "v must have the dtype of q"),
         ({"q": lambda x: x[0], "k": lambda x: x[0], "v": lambda x: x[0]}, r"q must have shape \[B, N, H, 2D\]"),
-        ({name: lambda x: x[:, :, :1] for name in "qkv"}, "dynamics have 2 heads of 4 reals, q has"),
+        ({name: lambda x: x[:, :, :1] for name in "qkv"}, "dynamics have 2 heads of 4 real dimensions, but q has"),
         ({name: lambda x: x[:, :0] for name in "qkv"}, "at least one token"),
         ({name: lambda x: x.long() for name in "qkv"}, "q must be floating point, got torch.int64"),
         ({"k": lambda x: x.to("meta")}, "k must be on the device of q, cpu, got meta"),

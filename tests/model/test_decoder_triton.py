@@ -319,7 +319,11 @@ def test_a_row_is_finite_where_all_of_its_layers_are() -> None:
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [((33, 64, 1), "up to 32 slots, got 33"), ((16, 130, 1), "up to 128 reals, got 130"), ((16, 64, 4), "got inner=4")],
+    [
+        ((33, 64, 1), "up to 32 slots, got 33"),
+        ((16, 130, 1), "up to 128 real dimensions, got 130"),
+        ((16, 64, 4), "got inner=4"),
+    ],
 )
 def test_what_the_kernels_refuse(given: tuple[int, int, int], reason: str) -> None:
     assert reason in (size_refusal(*given) or "") and size_refusal(32, 128, 3) is None

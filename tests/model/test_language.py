@@ -99,7 +99,7 @@ def test_latent_noise_has_the_stated_spread(model, tokens):
 
 
 def test_config_refuses_what_it_does_not_know():
-    with pytest.raises(ValueError, match="does not have \\['widht'\\]"):
+    with pytest.raises(ValueError, match="has no key \\['widht'\\]"):
         LanguageModelConfig.from_dict({**SMALL, "widht": 3})
     with pytest.raises(ValueError, match="vocab_size"):
         LanguageModelConfig.from_dict({})

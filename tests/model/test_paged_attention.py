@@ -127,7 +127,7 @@ def assert_pages_are_read_where_they_lie(dtype: torch.dtype, kernel: Kernel, *, 
 @pytest.mark.usefixtures("on_the_gpu")
 def test_a_block_longer_than_a_page_is_refused() -> None:
     q, keys, values, dynamics, pieces, _ = paged(torch.float32)
-    with pytest.raises(ValueError, match="block_n must divide 64, the keys of a page, got 128"):
+    with pytest.raises(ValueError, match="block_n must divide 64, the number of keys in a page, got 128"):
         forward(paged_call(q, keys, values, dynamics, pieces), pages=pieces.pages, blocks=Launch(128, 128, 4, 1))
 
 

@@ -110,7 +110,7 @@ def extended(ragged: RaggedDecoder, pools: Pools, streams: Sequence[int] = (0, 1
 @pytest.mark.parametrize("given", [ATTENTION[0], *map(slow, ATTENTION[1:])], ids=str)
 def test_attention_by_the_kernels_is_that_of_one_by_one(given: dict[str, Any], by_kernels: Any, by_torch: Any) -> None:
     one_by_one = by_torch(decoder_of(given))
-    assert one_by_one.attention_refusal == "it runs on a GPU"
+    assert one_by_one.attention_refusal == "it requires a GPU"
     pools = Pools.of(one_by_one)
     expected = extended(one_by_one, pools)
     fused = by_kernels(decoder_of(given))
@@ -178,7 +178,7 @@ def read(ragged: RaggedDecoder, streams: Sequence[int] = (0, 1, 2)) -> tuple[lis
 @pytest.mark.parametrize("given", [slow(RECURRENT[0]), RECURRENT[1]], ids=str)
 def test_prompts_by_the_kernels_are_those_of_one_by_one(given: dict[str, Any], by_kernels: Any, by_torch: Any) -> None:
     one_by_one = by_torch(decoder_of(given))
-    assert one_by_one.scan_refusal == "it runs on a GPU"
+    assert one_by_one.scan_refusal == "it requires a GPU"
     expected, state = read(one_by_one)
     fused = by_kernels(decoder_of(given))
     assert fused.scan_refusal is None
@@ -229,8 +229,8 @@ def test_a_layer_of_a_piece_is_few_launches(mode: str, by_kernels: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "dtype", "reason"),
     [
-        ({"n_slots": 0, "prior": "additive"}, torch.float32, "it runs prior 'lyapunov', got 'additive'"),
-        ({"head_dim": 6}, torch.float32, "it supports heads of 16 to 256 reals, got 12"),
+        ({"n_slots": 0, "prior": "additive"}, torch.float32, "it requires prior 'lyapunov', got 'additive'"),
+        ({"head_dim": 6}, torch.float32, "it supports heads with 16 to 256 real dimensions, got 12"),
     ],
 )
 def test_what_the_kernels_do_not_run_is_said(

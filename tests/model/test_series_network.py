@@ -116,5 +116,5 @@ def test_a_configuration_says_what_is_wrong():
         SeriesConfig(head_width=0)
     with pytest.raises(ValueError, match="head_dim must be even"):
         SeriesConfig(head_dim=3)
-    with pytest.raises(ValueError, match="does not have"):
+    with pytest.raises(ValueError, match="has no key"):
         SeriesConfig.from_dict({"width": 3})

@@ -177,11 +177,11 @@ def test_a_gpu_without_its_kernel_says_so(monkeypatch: pytest.MonkeyPatch, inner
     tokens, state = torch.randint(11, (1, 5)), model.init_state(1)
     expected, after = model.prefill(tokens, state, impl="reference")
     monkeypatch.setattr(slots, "is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(slots, "_numba_refusal", lambda tokens: "it runs on cpu")
-    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, one token at a time"):
+    monkeypatch.setattr(slots, "_numba_refusal", lambda tokens: "it requires tensors on the CPU")
+    with pytest.warns(RuntimeWarning, match="the slots are computed without a kernel on the GPU, one token at a time"):
         found, reached = model.prefill(tokens, state)
     assert torch.equal(found.logits, expected.logits) and torch.equal(reached.means, after.means)
-    with pytest.raises(ValueError, match="impl='triton' cannot run this"):
+    with pytest.raises(ValueError, match="impl='triton' cannot be used here"):
         model.prefill(tokens, state, impl="triton")
 
 
@@ -201,7 +201,10 @@ def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, giv
         pools.append(decoder.SlotPool(*(part.transpose(0, 1).clone() for part in state[:2])))
     expected = decoding.step(token, state.position, noise, pools[0], state.position)
     monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
-    with pytest.warns(RuntimeWarning, match="the slots run eagerly on the GPU, one token at a time: it "):
+    with pytest.warns(
+        RuntimeWarning,
+        match="the slots are computed without a kernel on the GPU, one token at a time, which is slow: it ",
+    ):
         found = decoding.step(token, state.position, noise, pools[1], state.position)
     for part, target in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
         assert torch.equal(part, target)

@@ -164,9 +164,9 @@ def test_slots_are_read_across_the_window() -> None:
 def test_refusals() -> None:
     model, plain = model_of(window=4), model_of()
     tokens = tokens_of()
-    with pytest.raises(ValueError, match="the model has a window of 4, but the state has a ring of 0"):
+    with pytest.raises(ValueError, match="the model has a window of 4 tokens, but the ring in the state has 0"):
         model.step(tokens[:, 0], SlotState(*model.init_state(2)[:3]))
-    with pytest.raises(ValueError, match="the model has a window of 0, but the state has a ring of 4"):
+    with pytest.raises(ValueError, match="the model has a window of 0 tokens, but the ring in the state has 4"):
         plain.step(tokens[:, 0], model.init_state(2))
     with pytest.raises(ValueError, match="window must be an integer >= 0, got -1"):
         model_of(window=-1)

@@ -359,7 +359,7 @@ def test_refusals_name_the_reason(monkeypatch):
             slot_scan(*arguments, impl="triton", **options)
 
     refuses(
-        "impl='triton' cannot run this: it supports inner=1 to 3, got inner=4",
+        "impl='triton' cannot be used here: it supports inner=1 to 3, got inner=4",
         tokens,
         means,
         precisions,
@@ -367,18 +367,18 @@ def test_refusals_name_the_reason(monkeypatch):
         inner=4,
     )
     lag = SlotLag(parameters.decay, 1 - parameters.decay)
-    refuses("it requires lag 0, without a window", tokens, means, precisions, parameters, lag=lag)
-    refuses("it supports float32 states, got torch.float64", tokens, means.double(), precisions, parameters)
+    refuses("it requires lag 0 and no window", tokens, means, precisions, parameters, lag=lag)
+    refuses("it requires float32 states, got torch.float64", tokens, means.double(), precisions, parameters)
     refuses(
         "it supports float32, bfloat16 and float16, got .*float64",
         tokens._replace(process=tokens.process.double()), means, precisions, parameters,
     )  # fmt: skip
     learned = parameters._replace(nu=parameters.nu.clone().requires_grad_())
     lengths = torch.tensor([1], device=DEVICE)
-    refuses("it does not support gradients with lengths", tokens, means, precisions, learned, lengths=lengths)
-    refuses("it supports gradients for inner=1 only, got inner=2", tokens, means, precisions, learned, inner=2)
+    refuses("it does not support gradients if lengths are set", tokens, means, precisions, learned, lengths=lengths)
+    refuses("it supports gradients only for inner=1, got inner=2", tokens, means, precisions, learned, inner=2)
     refuses(
-        "supports gradients for innovation 'key' only, got 'value'",
+        "supports gradients only for innovation 'key', got 'value'",
         tokens,
         means,
         precisions,
@@ -386,12 +386,12 @@ def test_refusals_name_the_reason(monkeypatch):
         innovation="value",
     )
     for options in ({"lengths": lengths}, {"inner": 2}, {"innovation": "value"}):
-        with pytest.raises(ValueError, match=r"slot_scan_triton cannot run this: .* gradients"):
+        with pytest.raises(ValueError, match=r"slot_scan_triton cannot be used here: .* gradients"):
             slot_scan_triton(tokens, means, precisions, learned, SlotOptions(**options))
     refuses("up to 32 slots, got 33", *inputs(1, 2, 1, 33, 2))
-    refuses("up to 128 reals, got 130", *inputs(1, 2, 1, 2, 65))
+    refuses("up to 128 real dimensions, got 130", *inputs(1, 2, 1, 2, 65))
     monkeypatch.setattr("rfa.model.recurrence.triton.IS_INTERPRETED", False)
     on_cpu = [type(x)(*(y.cpu() for y in x)) if isinstance(x, tuple) else x.cpu() for x in inputs(1, 2, 1, 2, 2)]
-    refuses("it runs on cuda, got cpu", *on_cpu)
+    refuses("it requires tensors on a CUDA device, got cpu", *on_cpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refuses("triton is not installed", tokens, means, precisions, parameters)

@@ -130,9 +130,9 @@ def test_packed_sequences_equal_each_alone(impl, dtype, irregular):
         (torch.tensor([0, 9]), "cu_seqlens must be int32, got torch.int64"),
         (torch.tensor([[0, 9]], dtype=torch.int32), r"shape \[S \+ 1\] with S >= 1, got \[1, 2\]"),
         (torch.tensor([9], dtype=torch.int32), r"shape \[S \+ 1\] with S >= 1, got \[1\]"),
-        (torch.tensor([1, 9], dtype=torch.int32), "from 0 to N = 9, got 1 to 9"),
-        (torch.tensor([0, 8], dtype=torch.int32), "from 0 to N = 9, got 0 to 8"),
-        (torch.tensor([0, 4, 4, 9], dtype=torch.int32), r"no sequence is empty\), got \[0, 4, 4, 9\]"),
+        (torch.tensor([1, 9], dtype=torch.int32), "start at 0 and end at N = 9, got 1 and 9"),
+        (torch.tensor([0, 8], dtype=torch.int32), "start at 0 and end at N = 9, got 0 and 8"),
+        (torch.tensor([0, 4, 4, 9], dtype=torch.int32), r"no sequence may be empty, got \[0, 4, 4, 9\]"),
         (torch.tensor([0, 9], dtype=torch.int32, device="meta"), "cu_seqlens must be on the device of q"),
     ],
 )
@@ -143,7 +143,7 @@ def test_bad_sequences_are_refused(starts, message, impl):
 
 
 def test_packed_sequences_are_one_batch():
-    with pytest.raises(ValueError, match="a batch of one, got a batch of 2"):
+    with pytest.raises(ValueError, match="a batch size of one, got 2"):
         fused(*small(batch=2)[:4], cu_seqlens=starts_of((4, 5)))
 
 
@@ -187,18 +187,18 @@ def test_auto_is_the_reference_on_a_cpu(irregular):
     ("inputs", "message"),
     [
         ({"dtype": torch.float64}, "torch.bfloat16, got torch.float64"),
-        ({"complex_dims": 7}, "heads of 16 to 256 reals, got 14"),
-        ({"complex_dims": 129}, "heads of 16 to 256 reals, got 258"),
+        ({"complex_dims": 7}, "heads with 16 to 256 real dimensions, got 14"),
+        ({"complex_dims": 129}, "heads with 16 to 256 real dimensions, got 258"),
     ],
 )
 def test_an_explicit_choice_says_why_it_cannot_run(inputs, message):
-    with pytest.raises(ValueError, match=f"impl='triton' cannot run this: .*{message}"):
+    with pytest.raises(ValueError, match=f"impl='triton' cannot be used here: .*{message}"):
         fused(*small(**inputs)[:4])
 
 
 def test_an_explicit_choice_needs_triton(monkeypatch):
     monkeypatch.setattr(validation, "HAS_TRITON", False)
-    with pytest.raises(ValueError, match="cannot run this: triton is not installed"):
+    with pytest.raises(ValueError, match="cannot be used here: triton is not installed"):
         fused(*small()[:4])
 
 
@@ -210,14 +210,14 @@ def test_an_explicit_choice_needs_a_gpu_or_the_interpreter(monkeypatch):
 
 def test_an_explicit_choice_refuses_times_that_want_a_gradient():
     inputs = small(irregular=True)
-    with pytest.raises(ValueError, match="does not support gradients of times"):
+    with pytest.raises(ValueError, match="does not support gradients with respect to times"):
         fused(*inputs[:4], times=inputs.times.requires_grad_())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_an_explicit_choice_refuses_a_tail_that_16_bits_cannot_tell_from_a_gaussian_one(dtype):
     q, k, v, dynamics, _ = small(dtype=dtype)
-    limit = "cannot run this: in 16 bits it supports nu, and nu tau, up to 100000, got"
+    limit = "cannot be used here: in 16 bits it supports nu and nu · tau up to 100000, got"
 
     def heads(nu, tau):
         return replace(dynamics, nu=torch.full_like(dynamics.nu, nu), tau=torch.full_like(dynamics.tau, tau))

@@ -104,7 +104,7 @@ def test_the_models_of_the_papers_run_as_attention_alone(name):
     assert made.config.modes == ("attention",) and made.mode == "attention"
     with pytest.raises(ValueError, match=r"model supports the modes .*got 'recurrent'"):
         made.mode = "recurrent"
-    with pytest.raises(ValueError, match="does not support recurrent mode"):
+    with pytest.raises(ValueError, match="does not support the recurrent mode"):
         made.init_state(1)
 
 

@@ -202,5 +202,5 @@ def test_no_request_waits_for_a_stopped_process(tmp_path: Path) -> None:
             statuses = [httpx.get(f"{url}/health", timeout=PATIENCE).status_code for _ in range(40)]
         finally:
             os.kill(stopped, signal.SIGCONT)
-        assert "health on port" not in server.log  # without the setting
+        assert "serving health checks on port" not in server.log  # without the setting
     assert statuses == [200] * 40

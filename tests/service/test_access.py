@@ -322,7 +322,7 @@ class TestKeySettings:
     @pytest.mark.parametrize(
         ("keys", "reason"),
         [
-            ("hunter2-hunter2", "15 characters but needs at least 16"),
+            ("hunter2-hunter2", "15 characters, but it must have at least 16"),
             (f"{KEY},hunter2", "key 2 has 7 characters"),
             (f"{KEY},{KEY}", "key 2 is a duplicate"),
             ("hunter2 with some spaces", "printable ASCII"),

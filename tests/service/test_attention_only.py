@@ -67,7 +67,7 @@ def test_outputs_are_as_good_as_those_of_the_model(
 
 def test_there_is_no_recurrent_context(runtime: Language) -> None:
     assert (runtime.modes, runtime.default_mode, runtime.context_bytes) == (("attention",), "attention", 0)
-    with pytest.raises(ValueError, match=r"decodes in \('attention',\), not in 'recurrent'"):
+    with pytest.raises(ValueError, match=r"supports the modes \('attention',\), got 'recurrent'"):
         runtime.start("recurrent")
     assert runtime.pool.in_use == 0 and not runtime.pool.arrays
 
@@ -78,11 +78,11 @@ def test_golden_outputs_are_those_of_the_gpus_runtime(bundle: Bundle) -> None:
 
 
 def test_compiled_code_is_refused_by_name_and_replaced_aloud(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(UnsupportedError, match=r"RFA_TEXT_RUNTIME=compiled: .* it has no slots"):
+    with pytest.raises(UnsupportedError, match=r"RFA_TEXT_RUNTIME=compiled .* it has no memory slots"):
         load_on_cpu(bundle, "compiled", 2, 1)
     with caplog.at_level(logging.INFO, logger="rfa.engine"):
         assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
-    assert "runs on ONNX Runtime, not in compiled code: it has no slots" in caplog.text
+    assert "uses ONNX Runtime instead of the compiled runtime: it has no memory slots" in caplog.text
 
 
 # What the server says of it.

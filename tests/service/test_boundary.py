@@ -191,7 +191,7 @@ class TestTheLog:
             metrics = client.app.state.metrics.render().decode()
         log, text = written()
         assert "hunter2" not in text and "hunter2" not in orjson.dumps(log).decode() and "hunter2" not in metrics
-        failure = [line["exception"] for line in log if line["message"] == "unexpected failure of a request"][-1]
+        failure = [line["exception"] for line in log if line["message"] == "a request failed unexpectedly"][-1]
         assert failure.index("KeyError") < failure.index("led to") < failure.index("ValueError")
         assert "in quote" in failure and failure in text
 
@@ -349,7 +349,7 @@ class TestFormats:
         log = [orjson.loads(line) for line in b"".join(chunks).splitlines()]
         assert log[0]["a"] == "\\udfff"
         assert (log[1]["set"], log[1]["nan"]) == ("{1}", None)
-        assert "cannot be formatted" in log[2]["message"]
+        assert "could not be formatted" in log[2]["message"]
         assert "KeyError" in log[3]["exception"] and "OSError" in log[3]["exception"]
         assert SECRET not in log[3]["exception"]
 
@@ -382,7 +382,9 @@ class TestTheHandler:
         handler.close()
         messages = [orjson.loads(line)["message"] for line in b"".join(chunks).splitlines()]
         assert messages[:51] == ["first", *(str(index) for index in range(50))]
-        assert messages[51:] == ["30 log records were dropped, because the log was not read"]
+        assert messages[51:] == [
+            "30 log records were dropped, because they were produced faster than they could be written"
+        ]
 
     def test_closing_does_not_wait_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "CLOSE_SECONDS", 0.05)

@@ -140,8 +140,8 @@ def test_a_bundle_without_constants_runs_as_before_unless_compiled_code_is_asked
     bundle = open_bundle(old_bundle)
     with caplog.at_level(logging.INFO, logger="rfa.engine"):
         assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
-    assert "bundle 'books' runs on ONNX Runtime" in caplog.text and CONSTANTS_FILE in caplog.text
-    with pytest.raises(UnsupportedError, match=r"RFA_TEXT_RUNTIME=compiled: bundle 'books' .*decoder\.safetensors"):
+    assert "bundle 'books' uses ONNX Runtime" in caplog.text and CONSTANTS_FILE in caplog.text
+    with pytest.raises(UnsupportedError, match=r"compiled does not support bundle 'books'.*decoder\.safetensors"):
         load_on_cpu(bundle, "compiled", 2, 1)
 
 
@@ -189,5 +189,5 @@ def test_compiled_code_takes_no_bundle_that_it_would_compute_wrongly(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
 ) -> None:
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update=given))
-    with pytest.raises(ValueError, match=f"cannot run in compiled code: .*{reason}"):
+    with pytest.raises(ValueError, match=f"cannot be run by the compiled runtime: .*{reason}"):
         CompiledLanguageRuntime(bundle, streams=1)

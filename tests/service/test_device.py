@@ -92,7 +92,7 @@ def test_memory_that_is_gone_while_loading_is_a_refusal(books_bundle: Path, monk
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr("rfa.runtime.gpu.language.DevicePool", full)
-    with pytest.raises(UnsupportedError, match="was exhausted while bundle 'books' was loaded"):
+    with pytest.raises(UnsupportedError, match="ran out of memory while bundle 'books' was loaded"):
         TorchLanguageRuntime(open_bundle(books_bundle), device="cpu")
 
 

@@ -149,7 +149,7 @@ async def test_a_model_that_breaks_down_is_counted_nowhere(connect: Any, caplog:
     model.by_mode["attention"].poison = "say"
     async with connect(fake_models(model), drift_every=1) as client:
         await generate(client)
-        await until(lambda: "could not measure the drift of a text" in caplog.text)
+        await until(lambda: "could not compare the decoding modes for a text" in caplog.text)
         await until(lambda: not model.open)
         assert counted(client, "tokens") == 0
         assert (await generate(client))["generated_text"]

@@ -295,7 +295,7 @@ async def test_an_unknown_model_is_reported_which_exist(connect: Any) -> None:
         wrong_kind = await client.post("/generate", json={"inputs": "a", "model": "mean"})
     assert response.status_code == wrong_kind.status_code == 404
     assert response.json()["error"] == {
-        "message": "model must be a language model of this server: 'recite'.",
+        "message": "model must be the name of a language model on this server: 'recite'.",
         "type": "not_found",
         "param": "model",
         "code": "model_not_found",

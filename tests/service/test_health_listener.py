@@ -178,7 +178,7 @@ async def _is_over(reader: asyncio.StreamReader) -> bool:
 
 
 def health_url(server: Server) -> str:
-    found = re.search(r"health on port (\d+)", server.log)
+    found = re.search(r"serving health checks on port (\d+)", server.log)
     assert found is not None
     return f"http://127.0.0.1:{found[1]}"
 

@@ -58,7 +58,7 @@ def test_what_is_twice_is_found_and_nothing_else(value: Any, draw_ascii: bool, i
         decode_json(given_text, "The body", members)
     cleaned = {"".join(c if c.isalnum() or c in "_-" else "?" for c in name) for name in names}
     assert refused.value.code == "duplicate" and refused.value.param in cleaned
-    assert refused.value.message == f"The body has {refused.value.param} twice in one object; give it once."
+    assert refused.value.message == f"The body contains {refused.value.param} twice in one object; remove one of them."
 
 
 def count(value: Any) -> int:
@@ -69,6 +69,6 @@ def count(value: Any) -> int:
 
 def test_in_a_long_text_it_is_refused_without_its_name() -> None:
     text = b'{"a": 1, "b": "' + b"x" * SEARCHED_BYTES + b'", "a": 2}'
-    with pytest.raises(InvalidRequest, match="The body has a member twice in one object") as refused:
+    with pytest.raises(InvalidRequest, match="The body contains a member twice in one object") as refused:
         decode_json(text, "The body")
     assert refused.value.param is None

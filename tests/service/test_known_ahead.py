@@ -171,8 +171,16 @@ async def test_many_series_may_each_have_columns_of_their_own(client: httpx.Asyn
         ({"known": {"p": [1.0, 2.0]}}, "known.p", "must have at least 4 values"),
         ({"known": {"y": [1.0] * 4}}, "known.y", "is also a column of values"),
         ({"known": {"p": [1.0] * 4, "q": [1.0] * 5}}, "known", "same number of values"),
-        ({"known": {"p": [1.0] * 4}, "model": "auto"}, "known", "does not support columns that are known ahead"),
-        ({"known": {"p": [1.0] * 4}, "model": "linear"}, "known", "does not support columns that are known ahead"),
+        (
+            {"known": {"p": [1.0] * 4}, "model": "auto"},
+            "known",
+            "does not support columns whose future values are known",
+        ),
+        (
+            {"known": {"p": [1.0] * 4}, "model": "linear"},
+            "known",
+            "does not support columns whose future values are known",
+        ),
         ({"known": {f"p{k}": [1.0] * 4 for k in range(17)}}, "known", "at most 16"),
         ({"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}}, "alarm.range", "with known"),
     ],
@@ -194,15 +202,15 @@ def test_bad_arguments_name_the_column(tmp_path: Path) -> None:
         rfa.forecast(frame, 3, known="kind")
     with pytest.raises(ValueError, match="column 'y' is given with both column and known"):
         rfa.forecast(frame, 3, columns="y", known="y")
-    with pytest.raises(ValueError, match="no column is called 'promo'"):
+    with pytest.raises(ValueError, match="there is no column 'promo'"):
         rfa.forecast(frame[["y"]], 3, known="promo")
     for call in (
         lambda: rfa.detect(frame.assign(z=1.0)[["y", "z"]], range=(0, 1), known="z"),
         lambda: rfa.Stream(known=["a"], alarm={"rate": 0.01, "range": (0, 1)}),
     ):
-        with pytest.raises(ValueError, match=r"alarm\.range cannot be combined with known; omit one of them"):
+        with pytest.raises(ValueError, match=r"alarm\.range does not support known; leave out one of them"):
             call()
-    with pytest.raises(ValueError, match="known has a column 'b', but the stream was created with a"):
+    with pytest.raises(ValueError, match="known contains a column 'b', but the stream was created with a"):
         rfa.Stream(known=["a"]).update(None, 1.0, known={"b": 1.0})
-    with pytest.raises(ValueError, match=r"known\['a'\] must have up to 1 numbers"):
+    with pytest.raises(ValueError, match=r"known\['a'\] must contain up to 1 numbers"):
         rfa.Stream(known=["a"]).update(None, 1.0, known={"a": [1.0, 2.0]})

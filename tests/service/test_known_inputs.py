@@ -136,7 +136,7 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     first = runtime.filter(TIMES[:40].tolist(), values[:40].tolist(), inputs=INPUTS[:40].tolist())
     rest = runtime.filter(TIMES[40:].tolist(), values[40:].tolist(), horizon=HORIZON, levels=(0.9,), state=first.state)
     assert np.array_equal(np.concatenate([piece.outputs.mean for piece in rest.pieces]), whole["mean"][40:])
-    with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that had an input"):
+    with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that was computed with inputs"):
         runtime.check_input(alarm(0.01, range=(0.0, None)), first.state, is_given=False)
 
 

@@ -102,7 +102,7 @@ BAD: list[tuple[Any, str]] = [
     ({"gain": [0.2, 0.1]}, "gain must ascend"),
     ({"by_gain": []}, "by_gain"),
     ({"by_surprise": [0.0]}, "by_surprise"),
-    ({"surprise": [0.1, 0.2]}, "surprise must ascend and be as long as by_surprise"),
+    ({"surprise": [0.1, 0.2]}, "surprise must be in ascending order and have the same length as by_surprise"),
 ]
 
 
@@ -117,5 +117,5 @@ def test_tables_that_do_not_fit_are_refused(change: dict[str, Any], message: str
 def test_both_modes_have_precision_or_neither() -> None:
     document = copy.deepcopy(open_bundle(BUNDLE_ROOT / "oscillator").calibration)
     del document["attention"]["precision"]
-    with pytest.raises(BundleError, match="in both modes or in neither"):
+    with pytest.raises(BundleError, match="in both modes or in none"):
         read_document(FilterCalibration, document, "calibration.json")

@@ -30,8 +30,8 @@ async def test_a_reply_is_that_of_auto_and_says_so() -> None:
         many = await answer(client, {"series": {"a": {"values": {"y": VALUES}}}, "model": "metrics", "seed": 1})
     note = {
         "code": "retired_model", "horizon": None, "components": None,
-        "message": "model 'metrics' is retired; 'auto' was used. Request 'auto', because the next version rejects "
-        "'metrics'",
+        "message": "model 'metrics' was replaced by 'auto', which computed this reply; request 'auto', because the "
+        "next version rejects 'metrics'",
     }  # fmt: skip
     assert retired["warnings"] == [note, *auto["warnings"]]
     assert without(retired, "warnings") == without(auto, "warnings") and retired["model"] == "auto"
@@ -54,10 +54,10 @@ def test_a_stream_says_so_with_its_states_and_at_its_end(live: Live, bundles: Pa
 
 
 def test_python_and_the_command_say_so(tmp_path: Path) -> None:
-    with pytest.warns(FutureWarning, match="'metrics' is retired"):
+    with pytest.warns(FutureWarning, match="'metrics' was replaced"):
         retired = rfa.filter(np.array(VALUES), model="metrics")
     assert retired["y_mean"].tolist() == rfa.filter(np.array(VALUES), model="auto")["y_mean"].tolist()
     path = tmp_path / "values.csv"
     path.write_text("y\n" + "".join(f"{value}\n" for value in VALUES))
     code, out, err = run_command("filter", path, "--bundle", "metrics")
-    assert code == 0 and "'metrics' is retired" in err and out == run_command("filter", path, "--bundle", "auto")[1]
+    assert code == 0 and "'metrics' was replaced" in err and out == run_command("filter", path, "--bundle", "auto")[1]

@@ -61,12 +61,12 @@ def add_many(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
-        (lambda bundle: (bundle / "link").symlink_to("/etc/passwd"), "link: not a regular file"),
-        (lambda bundle: os.mkfifo(bundle / "pipe"), "pipe: not a regular file"),
-        (lambda bundle: (bundle / "folder").mkdir(), "folder: not a regular file"),
+        (lambda bundle: (bundle / "link").symlink_to("/etc/passwd"), "link is not a regular file"),
+        (lambda bundle: os.mkfifo(bundle / "pipe"), "pipe is not a regular file"),
+        (lambda bundle: (bundle / "folder").mkdir(), "folder is not a regular file"),
         (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json: missing"),
         (lambda bundle: (bundle / "large").write_bytes(bytes(PLENTY)), "max_bundle_bytes"),
-        (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: cannot be read as a directory"),
+        (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: the directory cannot be read"),
         (add_many, f"more than {MAX_FILES} files"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_disk_without_space_is_reported_before_anything_is_written(
     monkeypatch.setattr(
         "rfa.service.process.snapshot.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1_000})()
     )
-    with pytest.raises(OSError, match="not enough space to copy bundle 'linear'"):
+    with pytest.raises(OSError, match="not enough disk space to copy bundle 'linear'"):
         take_snapshot(bundles[1:], home, 1, 4 * PLENTY)
     assert not list(home.iterdir())
 
@@ -122,7 +122,7 @@ def test_a_private_directory_outlives_its_server_by_one_start_only(temporary: Pa
 def test_no_place_for_copies_is_reported_with_what_to_do(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
     monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary / "missing")
-    with pytest.raises(OSError, match="a tmpfs suffices"), private_directory():
+    with pytest.raises(OSError, match="a tmpfs is sufficient"), private_directory():
         pass
     monkeypatch.setattr("rfa.service.process.private_directory.SHARED_MEMORY", temporary)
     with private_directory() as directory:

@@ -283,8 +283,8 @@ async def test_a_state_of_another_version_says_so() -> None:
         scope = StateScope(app.state.engine.filter_state("linear").digest, "filter", "")
         payloads = {
             "was created by another version of the server": b"RFAC\x00" + runtime.pack(runtime.start())[5:],
-            "is not a state of this filter": runtime.pack(runtime.start())[:-1],
-            "has no observation yet": runtime.pack(runtime.start()),
+            "is not the state of this filter": runtime.pack(runtime.start())[:-1],
+            "contains no observation yet": runtime.pack(runtime.start()),
         }
         for reason, payload in payloads.items():
             token = await app.state.keeper.save(scope, payload, 1, session=None, expected=None)

@@ -108,8 +108,8 @@ def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Sig
         assert events[-1]["details"]["generated_tokens"] == 40
         assert server.process.wait(PATIENCE) == 0
         assert "Traceback" not in server.log
-        assert f"{number.name}: draining; active requests may take 60 s" in server.log
-        assert "drained; every process has ended" in server.log
+        assert f"{number.name}: finishing active requests, for up to 60 s" in server.log
+        assert "shutdown complete: every process has exited" in server.log
 
 
 def test_what_does_not_end_in_the_grace_time_is_reported_so(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
         assert seen == sorted(seen)  # nobody who asks after an answer of the new bundle gets the old one
         second = version(server)
         assert second != first
-        line = f"reload committed: all 3 processes now serve version {second} instead of version {first}"
+        line = f"reload finished: all 3 processes now serve version {second} instead of version {first}"
         assert line in server.log
         spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - recorded)
         assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
@@ -201,8 +201,8 @@ def test_a_bundle_that_one_process_does_not_load_is_served_by_none(
         server.put("b")
         (tmp_path / f"{misbehaviour}-{last}").touch()
         server.reload()
-        (line,) = (line for line in server.log.splitlines() if "every process still serves" in line)
-        assert outcome in line and reason in line and f"every process still serves version {first}" in line
+        (line,) = (line for line in server.log.splitlines() if "all processes still serve" in line)
+        assert outcome in line and reason in line and f"all processes still serve version {first}" in line
         assert len(line) < 2_000
         wait_until(lambda: len(server.engines()) == 3)
         # Also the process that was started since has what was served then, not what lies on the disk.
@@ -233,7 +233,7 @@ def test_a_process_that_is_stopped_stops_a_reload_and_comes_back_with_what_is_se
         server.put("b")
         os.kill(stopped, signal.SIGSTOP)
         server.reload()
-        assert f"(pid {stopped}) ended; every process still serves version" in server.log
+        assert f"(pid {stopped}) ended; all processes still serve version" in server.log
         wait_until(lambda: not is_alive(stopped) and server.engines() == {"0", "1"})
         assert {texts(server) for _ in range(8)} == {"aaa"}
         assert server.end() == 0

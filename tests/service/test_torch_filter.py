@@ -284,7 +284,7 @@ def test_the_least_tokens_are_the_first_whole_patches_that_pay(default_config: S
 
     assert pays(least) and pays(TOKENS) and not pays(least - 16)
     assert torch_filter.least_tokens(SeriesConfig.from_dict(bundle.config)) > TOKENS
-    assert "so small" in str(torch_filter.refusal(bundle, "cpu"))
+    assert "too small" in str(torch_filter.refusal(bundle, "cpu"))
 
 
 def test_memory_is_asked_for_before_it_is_taken(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,7 @@ def test_a_server_with_a_gpu_says_where_long_series_go(
     for name in ("small-series", "oscillator"):
         where = long_pieces[name]
         assert where is not None and (where.device, where.tokens) == ("cpu", None)
-        assert f"bundle {name!r} uses the CPU, also for long series: {where.reason}" in caplog.text
+        assert f"bundle {name!r} uses the CPU even for long series: {where.reason}" in caplog.text
 
     monkeypatch.setattr(torch_filter, "least_tokens", lambda _: LEAST)
     monkeypatch.setattr(torch_filter, "TorchSeries", Recorded)

@@ -343,11 +343,11 @@ def test_attention_has_space_by_whole_pages(bundle: Bundle) -> None:
     assert runtime.fits(3 * PAGE_KEYS + 1, 1, 0) and not runtime.fits(3 * PAGE_KEYS + 1, 2, 3 * PAGE_KEYS)
     assert runtime.fits(3 * PAGE_KEYS, 2, 2 * PAGE_KEYS) and not runtime.fits(3 * PAGE_KEYS, 2, PAGE_KEYS)
     first = runtime.start("attention", capacity=PAGE_KEYS + 1, forks=1)
-    with pytest.raises(CapacityError, match="at the moment"):
+    with pytest.raises(CapacityError, match="currently"):
         runtime.start("attention")
     twin = first.fork()
     for context in (first, twin):
         context.release()
     assert runtime.pages.in_use == 0
-    with pytest.raises(UnsupportedError, match="no GPU memory is left for attention"):
+    with pytest.raises(UnsupportedError, match="the GPU has no memory left for attention"):
         TorchLanguageRuntime(bundle, device="cpu", streams=1, max_rows=1, attention_tokens=0)

@@ -50,7 +50,7 @@ BROKEN = {**SAW, "claims": {"a claim": {"held": 9, "broken": 1, "examples": []}}
         (replace(GOOD, seen=replace(SEEN, missed=[(1.5, "TimeoutError")])), "/health answered within 1 s"),
         (replace(GOOD, opened=STREAMS - 1), "live streams open"),
         (replace(GOOD, children=({1, 2}, {1, 3})), "no process died"),
-        (replace(GOOD, errors=["TIME ERROR rfa.http: unexpected failure"]), "no error in the log"),
+        (replace(GOOD, errors=["TIME ERROR rfa.http: a request failed unexpectedly"]), "no error in the log"),
         (replace(GOOD, saw=BROKEN), "a claim"),
         (replace(GOOD, saw={**SAW, "counts": {}}), "the attack took place"),
     ],

@@ -67,7 +67,9 @@ def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
     config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
     train_language(config, data, tmp_path / "whole", corpus_dir=corpus, device="cpu")
     stop_at(8, Trainer, monkeypatch)
-    with pytest.raises(Stopped, match="SIGTERM: stopped and saved at step 8 of 12; the same command continues"):
+    with pytest.raises(
+        Stopped, match="received SIGTERM: stopped and saved at step 8 of 12; run the same command to continue"
+    ):
         train_language(config, data, tmp_path / "cut", corpus_dir=corpus, device="cpu")
     assert json.loads((tmp_path / "cut/progress.json").read_text())["step"] == 8
     assert not (tmp_path / "cut/train.json").exists()

@@ -103,11 +103,11 @@ def test_remote_write_gives_the_rows_of_a_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "not a snappy block"),
-        (b"\xff" * 20, "not a snappy block"),
+        (b"", "not a valid snappy block"),
+        (b"\xff" * 20, "not a valid snappy block"),
         (b"\xff\xff\xff\xff\x0f" + b"x" * 50, "limit is 67,108,864"),
         (cramjam.snappy.compress_raw(b"\xff\xff not protobuf"), "not a WriteRequest"),
-        (bytes(cramjam.snappy.compress_raw(b"abc"))[:-1], "not a snappy block"),
+        (bytes(cramjam.snappy.compress_raw(b"abc"))[:-1], "not a valid snappy block"),
     ],
 )
 def test_what_is_no_remote_write_is_refused(body: bytes, message: str) -> None:
@@ -244,9 +244,11 @@ def test_standard_input() -> None:
 
 
 def test_a_query_of_a_push_source_must_be_a_selector() -> None:
-    with pytest.raises(ConfigError, match="query 'q': expr must be a selector such as"):
+    with pytest.raises(ConfigError, match="query 'q': with this source, expr must be a selector such as"):
         config_of("stdin]", query='name = "q"\nexpr = "rate(load[5m])"')
-    with pytest.raises(ConfigError, match="source: name exactly one of prometheus, remote_write, otlp, kafka, stdin"):
+    with pytest.raises(
+        ConfigError, match="source: it must name exactly one of prometheus, remote_write, otlp, kafka, stdin"
+    ):
         config_of("stdin]\n[source.otlp]")
 
 
@@ -374,7 +376,7 @@ def test_history_of_pushed_series_comes_from_a_file(tmp_path: Path) -> None:
     )
     assert [row["index"] for row in rows.rows] == [600]
     again.close()
-    with pytest.raises(ConfigError, match="warmup: name a prometheus or a file"):
+    with pytest.raises(ConfigError, match="warmup: it must name either prometheus or file"):
         config_of("stdin]", "[warmup]")
     with pytest.raises(ConfigError, match=r"not supported with source.prometheus"):
         config_of('prometheus]\nurl = "http://127.0.0.1:9"', f'[warmup]\nfile = "{file}"')

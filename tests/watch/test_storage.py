@@ -65,7 +65,7 @@ def test_the_process_that_began_last_writes(fake: FakePrometheus, server: RedisP
     first.step(2)
     second = Running(config_for(fake.url), RedisStorage(server.url, "two"), KEYS)
     second.now = first.now
-    with pytest.raises(StateError, match="another process has taken over this storage"):
+    with pytest.raises(StateError, match="another process has started to use this storage"):
         first.step(1)
     second.step(1)
     assert [row["index"] for row in second.rows] == [31] * 3

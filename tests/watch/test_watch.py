@@ -298,7 +298,7 @@ def test_a_clock_that_was_set_back_counts_nothing_twice(fake: FakePrometheus, ca
     running.step(3)
     times = [row["t"] for row in running.rows if row["labels"]["host"] == "a"]
     assert np.diff(times).tolist() == [STEP] * (len(times) - 1) and len(times) == 4
-    assert "the clock was set back by 1800 s" in caplog.text
+    assert "the system clock was set back by 1800 s" in caplog.text
 
 
 @pytest.mark.parametrize(("is_victoria", "step", "delay"), [(False, "15s", 5), (True, "15s", 35), (True, "1m", 5)])

@@ -1,4 +1,4 @@
-"""Content of a bundle for each model family: configuration, arrays, state, graphs and calibration.
+"""Rules for the content of a bundle of each model family: configuration, arrays, state, graphs and calibration.
 
 `FAMILIES[manifest.family]` is the configuration class, whose instances provide the rules. Tests compare the classes
 with the model classes (`rfa.model.checkpoint.FAMILIES`), which are not imported here because they need torch.

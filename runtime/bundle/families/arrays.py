@@ -1,4 +1,4 @@
-"""Rules for named arrays, which are checked before a runtime uses the arrays."""
+"""Rules for named arrays. They are checked before a runtime uses the arrays."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ Rules = dict[str, ArrayRule]
 
 
 def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], file: str) -> None:
-    """Check names, dtypes and shapes, then values.
+    """Check the names, dtypes and shapes of arrays, then their values.
 
     Raises:
-        BundleError: An array is missing, unexpected or invalid. The message names the file, the array and the reason.
+        BundleError: If an array is missing, unexpected or invalid. The message names the file, the array and the
+            reason.
     """
     for name in sorted(rules.keys() - found.keys())[:1]:
-        raise BundleError(f"{file}: lacks {name}, which the configuration requires")
+        raise BundleError(f"{file}: {name} is missing, but the configuration requires it")
     for name in sorted(found.keys() - rules.keys())[:1]:
-        raise BundleError(f"{file}: {name[:80]} is not in the configuration")
+        raise BundleError(f"{file}: {name[:80]} is not part of the configuration")
     for name, rule in rules.items():
         if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
             stored = f"{found[name].dtype}{list(found[name].shape)}"
@@ -63,11 +64,11 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
 
 def _problem(array: AnyArray, rule: ArrayRule) -> str | None:
     if not np.isfinite(array).all():
-        return "contains a non-finite value"
+        return "contains a value that is not finite"
     if rule.least is not None and (array < rule.least).any():
         return f"contains a value below {rule.least:g}"
     if rule.above is not None and (array <= rule.above).any():
-        return f"contains a value not above {rule.above:g}"
+        return f"contains a value that is not greater than {rule.above:g}"
     if rule.most is not None and (array > rule.most).any():
         return f"contains a value above {rule.most:g}"
     if rule.is_covariance and not _is_covariance(array.astype(np.float64)):

@@ -17,7 +17,7 @@ MAX_STATE_BYTES = 64 << 20
 
 
 class GraphRule(NamedTuple):
-    """Interface of a graph, in order. The graph may lack inputs in `optional`."""
+    """Names and types of the inputs and outputs of a graph, in order. The graph may lack the inputs in `optional`."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -25,7 +25,7 @@ class GraphRule(NamedTuple):
 
 
 class FamilyConfig(Strict):
-    """Configuration of a model, from which the content of its bundle follows."""
+    """Configuration of a model, which determines the content of its bundle."""
 
     kind: ClassVar[Kind]
     calibration: ClassVar[type[BaseModel]]
@@ -44,36 +44,37 @@ class FamilyConfig(Strict):
             shapes: Shapes of the arrays. They determine sizes that the configuration leaves open.
 
         Raises:
-            ValueError: The shapes are inconsistent.
+            ValueError: If the shapes do not match each other.
         """
 
     @abstractmethod
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """Return the rules for values that follow from other values or are bounded. `weights` have the right shapes.
+        """Return the rules for values that are bounded, or determined by other values. `weights` must have the correct
+        shapes.
 
         Raises:
-            ValueError: The values are inconsistent.
+            ValueError: If the values contradict each other.
         """
 
     @abstractmethod
     def state(self) -> tuple[TensorSpec, ...]:
-        """Return the state of the recurrence."""
+        """Return the tensors of the recurrent state."""
 
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:
-        """Return the rules of the graphs by name."""
+        """Return the rules for the graphs, by name."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interfaces that golden outputs run: the bundle's graphs, or those of compiled code."""
+        """Return the interfaces that the golden outputs use: the graphs of the bundle, or those of compiled code."""
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """Return the rules for decoder.safetensors, or None if the family does not have this file."""
+        """Return the rules for decoder.safetensors, or None if the family does not use this file."""
         return None
 
 
 def spec(name: str, *shape: int | str, dtype: Dtype = "float32") -> TensorSpec:
-    """Return the specification of a tensor, float32 by default."""
+    """Return the specification of a tensor. The default dtype is float32."""
     return TensorSpec(name, dtype, shape)
 
 

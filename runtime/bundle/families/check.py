@@ -1,4 +1,4 @@
-"""Check the manifest, arrays and calibration of a bundle against the rules of its family."""
+"""Check the manifest, arrays and calibration of a bundle by the rules of its family."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ RETIRED_FAMILY = "metric"
 
 
 def read_family(manifest: Manifest) -> FamilyConfig:
-    """Return the configuration of a bundle, and check that the manifest's state and graphs follow from it.
+    """Return the configuration of a bundle, after checking that the state and graphs in the manifest match it.
 
     Raises:
-        BundleError: The manifest does not match. The message names the field and the reason.
+        BundleError: If the manifest does not match the configuration. The message names the field and the reason.
     """
     kind = FAMILIES.get(manifest.family)
     if manifest.family == RETIRED_FAMILY:
-        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is retired; use the model 'auto' instead")
+        raise BundleError(f"{MANIFEST_FILE}: the family {manifest.family!r} was removed; use the model 'auto' instead")
     if kind is None:
-        raise BundleError(f"{MANIFEST_FILE}: family {manifest.family!r} is unknown, expected one of {sorted(FAMILIES)}")
+        raise BundleError(f"{MANIFEST_FILE}: unknown family {manifest.family!r}, expected one of {sorted(FAMILIES)}")
     if kind.kind != manifest.kind:
-        raise BundleError(f"{MANIFEST_FILE}: kind {manifest.kind!r}, the family {manifest.family!r} is {kind.kind!r}")
+        raise BundleError(
+            f"{MANIFEST_FILE}: the kind is {manifest.kind!r}, but the family {manifest.family!r} has kind {kind.kind!r}"
+        )
     family = read_document(kind, manifest.config, f"{MANIFEST_FILE}: config")
     if manifest.state != family.state():
-        raise BundleError(f"{MANIFEST_FILE}: state does not match the configuration")
+        raise BundleError(f"{MANIFEST_FILE}: the state does not match the configuration")
     rules = family.graphs()
     if manifest.family == "linear" and manifest.graphs:
         raise BundleError(
             f"{MANIFEST_FILE}: linear filters no longer have graphs; export the bundle again with `rfa export RUN`"
         )
     if set(manifest.graphs) != set(rules):
-        raise BundleError(f"{MANIFEST_FILE}: graphs are {sorted(manifest.graphs)[:8]}, must be {sorted(rules)}")
+        raise BundleError(f"{MANIFEST_FILE}: the graphs are {sorted(manifest.graphs)[:8]}, but must be {sorted(rules)}")
     for name, rule in rules.items():
         graph = manifest.graphs[name]
         _check_side(graph, "inputs", graph.inputs, rule.inputs, rule.optional)
@@ -50,14 +52,14 @@ def read_family(manifest: Manifest) -> FamilyConfig:
 
 
 def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
-    """Return the manifest's entries for arrays.
+    """Return the entries of the manifest for arrays.
 
     Raises:
-        BundleError: A dtype is not supported.
+        BundleError: If a dtype is not supported.
     """
     for name, array in weights.items():
         if str(array.dtype) not in DTYPES:
-            raise BundleError(f"{WEIGHTS_FILE}: {name} is {array.dtype}, a bundle stores {DTYPES}")
+            raise BundleError(f"{WEIGHTS_FILE}: {name} has dtype {array.dtype}, but a bundle stores {DTYPES}")
     return tuple(
         TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
     )
@@ -67,13 +69,15 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
     """Check model.safetensors against the configuration and the manifest.
 
     Raises:
-        BundleError: An array does not match. The message names the array and what was expected.
+        BundleError: If an array does not match. The message names the array and what was expected.
     """
     shapes = {name: array.shape for name, array in weights.items()}
     found = tensor_specs(weights)
     if found != manifest.tensors:
         differing = sorted({spec.name for spec in set(found) ^ set(manifest.tensors)})
-        raise BundleError(f"{WEIGHTS_FILE}: names, dtypes, shapes or order differ from the manifest: {differing[:5]}")
+        raise BundleError(
+            f"{WEIGHTS_FILE}: the names, dtypes, shapes or order differ from the manifest: {differing[:5]}"
+        )
     try:
         check_arrays(weights, family.weights(shapes), WEIGHTS_FILE)
         derived = family.derived(weights)
@@ -88,26 +92,26 @@ def check_constants(constants: Mapping[str, AnyArray], family: FamilyConfig, wei
     """Check decoder.safetensors against the configuration and the weights.
 
     Raises:
-        BundleError: An array does not match, or the family does not have this file.
+        BundleError: If an array does not match, or the family does not use this file.
     """
     rules = family.constants(weights)
     if rules is None:
-        raise BundleError(f"{CONSTANTS_FILE}: not allowed in a bundle of kind {family.kind!r}")
+        raise BundleError(f"{CONSTANTS_FILE}: this file is not allowed in a bundle of kind {family.kind!r}")
     check_arrays(constants, rules, CONSTANTS_FILE)
 
 
 def check_calibration(document: Mapping[str, Any], family: FamilyConfig, manifest: Manifest) -> None:
-    """Check calibration.json, and the summary of it in the manifest.
+    """Check calibration.json, and its summary in the manifest.
 
     Raises:
-        BundleError: A field is invalid, or the modes or the summary differ. The message gives the reason.
+        BundleError: If a field is invalid, or the modes or the summary differ. The message gives the reason.
     """
     read_document(family.calibration, document, CALIBRATION_FILE)
     modes = document["modes"] if isinstance(family, LanguageConfig) else set(document) - {"summary"}
     if isinstance(family, LanguageConfig | FilterConfig) and set(modes) != set(family.modes):
-        raise BundleError(f"{CALIBRATION_FILE}: modes are {sorted(modes)}, must be {sorted(family.modes)}")
+        raise BundleError(f"{CALIBRATION_FILE}: the modes are {sorted(modes)}, but must be {sorted(family.modes)}")
     if manifest.calibration != document.get("summary", {}):
-        raise BundleError(f"{MANIFEST_FILE}: calibration is not the summary of {CALIBRATION_FILE}")
+        raise BundleError(f"{MANIFEST_FILE}: calibration does not match the summary of {CALIBRATION_FILE}")
 
 
 def _check_side(
@@ -123,4 +127,4 @@ def _check_side(
         return
     first = next((one for one, two in zip(found, expected, strict=False) if one != two), None)
     detail = f"{first.name} {first.dtype}{list(first.shape)}" if first is not None else f"{len(found)} of them"
-    raise BundleError(f"{MANIFEST_FILE}: {side} of {graph.file} do not match the configuration: {detail}")
+    raise BundleError(f"{MANIFEST_FILE}: the {side} of {graph.file} do not match the configuration: {detail}")

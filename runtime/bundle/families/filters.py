@@ -30,7 +30,7 @@ OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
 class FilterConfig(FamilyConfig):
-    """Base class of filters, with the interface of a step and the state in observation units."""
+    """Base class of filters, with the interface of a step and the state in units of the observations."""
 
     kind: ClassVar[Kind] = "filter"
     modes: ClassVar[tuple[str, ...]] = ("recurrent",)
@@ -44,15 +44,15 @@ class FilterConfig(FamilyConfig):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Sizes of observation and state, P and n."""
+        """Sizes P and n of the observation and the state."""
         raise NotImplementedError
 
     def takes_passes(self) -> bool:
-        """Return whether K is an input of each observation."""
+        """Return whether the number of passes K is an input of each observation."""
         return False
 
     def _token(self) -> tuple[TensorSpec, ...]:
-        """Return the inputs of a step other than the state."""
+        """Return the inputs of a step, without the state."""
         p, _ = self.sizes
         passes = (spec("passes", "batch"),) if self.takes_passes() else ()
         return (
@@ -109,7 +109,7 @@ class LinearConfig(FilterConfig):
             if value is not None and _shape(value) != shape:
                 raise ValueError(f"{name} must be {list(shape)}")
         if self.observation is None and p != n:
-            raise ValueError("observation is required if measurement_noise and drift differ in size")
+            raise ValueError("observation is required if measurement_noise and drift have different sizes")
         return self
 
     @property
@@ -133,11 +133,11 @@ class LinearConfig(FilterConfig):
         return self.nu is not None and self.rule == "learned"
 
     def graphs(self) -> dict[str, GraphRule]:
-        """Return an empty dict, because the step is compiled from the configuration. See `FamilyConfig`."""
+        """Return no graphs, because the step is compiled from the configuration. See `FamilyConfig`."""
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interfaces of single steps, and of forecasts from the state after them. See `FamilyConfig`."""
+        """Return the interfaces for single steps, and for forecasts from the state after them. See `FamilyConfig`."""
         state = batched(self.state(), "state.")
         return {
             "step": GraphSpec("step", (*self._token(), *state), self._step_outputs(), ()),
@@ -171,7 +171,7 @@ class LinearConfig(FilterConfig):
         if not (
             1 <= clusters <= n and top % 2 and top < 2 * MAX_TERMS and nodes == table[:1] and nodes <= (MAX_NODES,)
         ):
-            raise ValueError("member, nodes and node_weights are inconsistent")
+            raise ValueError("member, nodes and node_weights do not match each other")
         return {"rate": (clusters,), "power": ((top + 1) // 2, n, n), "noise": (top, n, n)}
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
@@ -207,7 +207,7 @@ class LinearConfig(FilterConfig):
         return rules
 
     def _check_drift(self, weights: Mapping[str, AnyArray]) -> None:
-        """Check A = V (diag(rates) + nilpotent) V⁻¹ up to rounding, and for modes also the noise V⁻¹ Q V⁻ᴴ."""
+        """Check that A = V (diag(rates) + nilpotent) V⁻¹ up to rounding, and for modes also the noise V⁻¹ Q V⁻ᴴ."""
         parts = ("basis", "dual", "rate", "noise", *(["power"] if "member" in weights else []))
         found = {
             name: weights[f"{name}_re"].astype(np.float64) + 1j * weights[f"{name}_im"].astype(np.float64)
@@ -270,7 +270,7 @@ class DeepConfig(FilterConfig):
         )  # fmt: skip
 
     def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """Return the cache row of an observation in attention mode."""
+        """Return the tensors of the cache row of an observation in attention mode."""
         shape = self.n_layers, self.n_heads, 2 * self.head_dim
         return spec("keys", *shape), spec("values", *shape)
 
@@ -340,7 +340,7 @@ def _robustness(nu: float | None, contamination: float, outlier_scale: float) ->
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists, or None if the rows differ in length."""
+    """Return the shape of nested lists, or None if their lengths differ."""
     if not isinstance(value[0], list):
         return (len(value),)
     return (len(value), len(value[0])) if len({len(row) for row in value}) == 1 else None

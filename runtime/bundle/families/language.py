@@ -1,4 +1,4 @@
-"""Language models: Robust Filter Attention with ablations and slots, and baselines (`rfa.model.language`)."""
+"""Language models: Robust Filter Attention with ablations and memory slots, and baselines (`rfa.model.language`)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class LanguageConfig(FamilyConfig):
-    """Configuration of a language model: `rfa.runtime.text.config.LanguageModelConfig` with the options that bundles
-    allow.
-    """
+    """Configuration of a language model: `rfa.runtime.text.config.LanguageModelConfig`, restricted to the options that
+    bundles support."""
 
     kind: ClassVar[Kind] = "lm"
     calibration = LanguageCalibration
@@ -69,17 +68,17 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def has_slots(self) -> bool:
-        """Whether the model has a recurrent mode."""
+        """Whether the model has memory slots and therefore a recurrent mode."""
         return self.mixer == "rfa" and self.n_slots > 0
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Decoding modes, the default last."""
+        """Decoding modes of the model. The last one is the default."""
         return ("attention", "recurrent") if self.has_slots else ("attention",)
 
     @property
     def gpu_refusal(self) -> str | None:
-        """Feature of the model that the GPU decoder does not support, or None."""
+        """Feature of the model that the GPU decoder does not support, or None if it supports the model."""
         if self.mixer != "rfa":
             return f"the mixer {self.mixer!r}"
         if self.confidence != "none" or self.bias or self.horizon:
@@ -88,9 +87,8 @@ class LanguageConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:
-        """Check that options of slots and of mixers are used only with models that have these, and slots only with
-        plain RFA.
-        """
+        """Check that options of memory slots and mixers are used only with models that have them, and memory slots only
+        with plain RFA."""
         for name, default in OPTIONS_OF_RFA.items():
             if self.mixer != "rfa" and getattr(self, name) != default:
                 raise ValueError(f"{name} requires mixer 'rfa'")
@@ -102,13 +100,13 @@ class LanguageConfig(FamilyConfig):
             raise ValueError("confidence, bias and horizon require n_slots 0")
         is_whole = self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
         if self.has_slots and not is_whole:
-            raise ValueError("slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
+            raise ValueError("memory slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm")
         if not self.has_slots and (self.window or self.own_readout):
-            raise ValueError("window and own_readout require slots")
+            raise ValueError("window and own_readout require memory slots")
         if self.window and self.kernel != "student_t":
             raise ValueError("a window requires kernel 'student_t'")
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
-            raise ValueError("inner and innovation require the robust weight")
+            raise ValueError("inner and innovation require robust weights")
         return self
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
@@ -166,7 +164,7 @@ class LanguageConfig(FamilyConfig):
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return the rule of a weight and, with own_readout, the rule of its counterpart for recurrent mode."""
+        """Return the rule for a weight and, with own_readout, the rule for its counterpart in recurrent mode."""
         own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
         return {f"{name}.weight": shape, **own}
 
@@ -190,7 +188,7 @@ class LanguageConfig(FamilyConfig):
         return rules
 
     def _own_process(self, weights: Mapping[str, AnyArray]) -> AnyArray:
-        """Return the process noise of the slots per token, `[L, H, S]`."""
+        """Return the process noise of the memory slots per token, `[L, H, S]`."""
         steady = _positive(self._stacked(weights, "dynamics.process_raw"))[..., None]
         own: AnyArray = -steady * np.expm1(-2 * np.exp(self._stacked(weights, "slot_log_mu")))
         return own
@@ -201,7 +199,7 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def has_constants(self) -> bool:
-        """Whether the compiled decoder supports the slots."""
+        """Whether the compiled decoder supports the memory slots of the model."""
         return self.has_slots and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
@@ -284,6 +282,6 @@ class LanguageConfig(FamilyConfig):
 
 
 def _positive(raw: Any) -> AnyArray:
-    """Return softplus(raw) + floor, as `rfa.model.dynamics.positive` does."""
+    """Return softplus(raw) + floor, like `rfa.model.dynamics.positive`."""
     result: AnyArray = np.logaddexp(0.0, raw) + FLOOR
     return result

@@ -67,7 +67,7 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """Return the slots, to which the runtime adds its own state. See `FamilyConfig`."""
+        """Return the tensors of the memory slots. The runtime adds its own state. See `FamilyConfig`."""
         return self._blocks().state()
 
     def graphs(self) -> dict[str, GraphRule]:

@@ -1,4 +1,4 @@
-"""The job of a filter request: a whole series."""
+"""Job of a request that filters a whole series."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A finished or interrupted sequence. Its steps were emitted before."""
+    """Result of a sequence that was completed or interrupted. Its steps were emitted before."""
 
     smoothed: list[Any] | None
     log_likelihood: float
@@ -37,7 +37,7 @@ class Filtered:
 
 
 class FilterJob(RecurrentJob):
-    """A recurrent filter request. Without streaming, an event has the columns of many observations."""
+    """Job of a recurrent filter request. Without streaming, one event contains the columns of many observations."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
         super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
@@ -115,9 +115,8 @@ class FilterJob(RecurrentJob):
         self.emit(step)
 
     def next_piece(self, most: int) -> Piece:
-        """Return the next observations, which cost at most as much as `most` plain ones. `accept_piece` advances the
-        job.
-        """
+        """Return the next observations, whose total cost is at most that of `most` plain ones. `accept_piece` advances
+        the job."""
         options, model = self.options, self.filtering.model
         most = min(most, model.piece_rows_of(options))
         series = Piece(
@@ -127,7 +126,7 @@ class FilterJob(RecurrentJob):
         return model.cut(self.filtering.pool, series.part(slice(self.position, self.position + most)), most)
 
     def accept_piece(self, steps: Steps) -> None:
-        """Record the results of the next observations."""
+        """Record the results of the observations that `next_piece` returned."""
         if len(steps):
             self.log_likelihood, self._sums = steps.add_to(self.log_likelihood, self._sums)
             rows = slice(self.position, self.position + len(steps))
@@ -150,7 +149,7 @@ class FilterJob(RecurrentJob):
             self.fail(NotReady("The server is shutting down."))
 
     def no_steps(self) -> Steps:
-        """Return outputs without observations."""
+        """Return empty outputs, for zero observations."""
         return self.filtering.model.no_steps(self.readout)
 
     def _finish_with(self, reason: FilterFinishReason) -> None:
@@ -172,5 +171,5 @@ class FilterJob(RecurrentJob):
 
 
 def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:
-    """Return the forecast of the rows ahead."""
+    """Return the forecast of the future rows."""
     return model.ahead(state, options.levels, options.ahead, options.readout, options.covariates_ahead)

@@ -1,9 +1,9 @@
-"""Requests with many series. They form one job for the scheduler, with one part per series.
+"""Requests with several series. They form one job for the scheduler, with one part per series.
 
-A part is the job that its series would be in a request of its own, but it never enters the scheduler. However many
-series it has, the request has one place in the queue and one time slice at a time. In a time slice, several threads
-filter parts. They use several cores, because the kernels release the interpreter lock. A part has a pool slot while a
-thread filters it, and its reply is sent as a whole when it has ended.
+A part is the same job as for a request with this series alone, but it is not added to the scheduler. Whatever the
+number of its series, the request has one place in the queue and one time slice at a time. In a time slice, several
+threads filter parts. They use several cores, because the kernels release the interpreter lock. A part uses a pool slot
+while a thread filters it, and its reply is sent as a whole when it is complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Part:
     """One series of a request.
 
     Attributes:
-        index: position in the request, from 0.
+        index: position in the request, counted from 0.
         model: name of its filter.
         numbers: estimated number of numbers in its reply.
         waiting_bytes: memory until the series ends.
@@ -49,13 +49,13 @@ class Part:
 
     @property
     def weight(self) -> int:
-        """Number of events that the series counts as in the reader's buffer."""
+        """Weight of the series in the buffer of the reader, in events."""
         return 1 + self.ended_bytes // EVENT_BYTES
 
 
 @dataclass(frozen=True)
 class SeriesEnd:
-    """A series that has ended. It has no outputs if it failed."""
+    """A series that is complete. If it failed, it has no outputs."""
 
     part: Part
     outputs: Sequence[Any]
@@ -63,7 +63,7 @@ class SeriesEnd:
 
 
 class SeriesWorker:
-    """The series that one thread filters, and its time slice, which ends at a processor time of the thread."""
+    """The series that one thread filters, and its time slice, which ends at a given processor time of the thread."""
 
     def __init__(self, job: ManyJob) -> None:
         self.part: Part | None = None
@@ -78,7 +78,7 @@ class SeriesWorker:
 
 
 class ManyJob(Job):
-    """A request with many series. Its events are `SeriesEnd`, in the order in which the series end.
+    """Job of a request with several series. Its events are `SeriesEnd`, in the order in which the series are completed.
 
     Args:
         parts: the series, at least one.
@@ -102,7 +102,7 @@ class ManyJob(Job):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether some series has not begun."""
+        """Whether some series has not started yet."""
         return bool(self._waiting)
 
     def run_worker(self, worker: SeriesWorker) -> None:
@@ -142,7 +142,7 @@ class ManyJob(Job):
 
     @property
     def is_over(self) -> bool:
-        """Whether every series has ended."""
+        """Whether all series are complete."""
         return not self._remaining
 
     def release(self) -> None:
@@ -153,7 +153,7 @@ class ManyJob(Job):
 
 
 class ManyStage:
-    """Advances a request with many series by one time slice, on several threads.
+    """Stage that advances a request with several series by one time slice, on several threads.
 
     Args:
         threads: number of threads in addition to the calling worker.
@@ -183,7 +183,7 @@ class ManyStage:
                 job.finish(self.observe_end(job))
 
     def observe_end(self, job: ManyJob) -> FilterTimings:
-        """Count a finished request, and return its timings."""
+        """Count a completed request, and return its timings."""
         return observe_end(job, self._metrics, job.model_name)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Merges of states, each of which takes one quantum."""
+"""Merging of states. Each merge takes one quantum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfa.service.schemas.filter_replies import FilterTimings
 
 @dataclass(frozen=True)
 class MergedState:
-    """The result of a merge."""
+    """Result of merging states."""
 
     step: FilterStep
     weights: list[float] | None
@@ -27,7 +27,7 @@ class MergedState:
 
 
 class MergeJob(Job):
-    """A request to merge states."""
+    """Job of a request that merges states."""
 
     def __init__(self, stage: MergeStage, options: MergeOptions) -> None:
         super().__init__(stage)
@@ -35,7 +35,7 @@ class MergeJob(Job):
 
 
 class MergeStage:
-    """Merges the states of one filter."""
+    """Stage that merges the states of one filter."""
 
     max_rows = 1
 

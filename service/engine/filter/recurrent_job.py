@@ -1,4 +1,4 @@
-"""The job of one stream of observations, which advances one observation at a time."""
+"""Job of one stream of observations, which advances one observation at a time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """The packed state of a stream, and its number of observations."""
+    """Packed state of a stream, and its number of observations."""
 
     payload: bytes
     count: int
 
 
 class RecurrentJob(Job):
-    """A job that feeds observations to a recurrent filter.
+    """Job that passes observations to a recurrent filter.
 
     It has a pool slot from its first observation until it leaves the scheduler.
     """
@@ -57,7 +57,7 @@ class RecurrentJob(Job):
 
     @property
     def rows(self) -> int:
-        """Cost of the next observation. It gives an expensive observation a quantum of its own."""
+        """Cost of the next observation. An expensive observation is given its own quantum."""
         if self.is_behind:
             t: float | None = self._late_window.next_row.t
         else:
@@ -71,7 +71,7 @@ class RecurrentJob(Job):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether each step is sent immediately."""
+        """Whether each step is sent as soon as it is computed."""
         raise NotImplementedError
 
     @property
@@ -90,16 +90,18 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def check_next(self) -> bool:
-        """Return whether a valid observation is next. A stream first answers the rejected observations before it."""
+        """Return whether the next observation is valid. In a stream, errors are sent for rejected observations before
+        it."""
         return self.has_next
 
     @property
     def field_name(self) -> str:
-        """The field of the request that holds the next observation."""
+        """Name of the request field that contains the next observation."""
         raise NotImplementedError
 
     def next_row(self) -> Row:
-        """Return the next observation, or one to filter again after a late one. `accept` advances the job."""
+        """Return the next observation, or one that must be filtered again after a late one. `accept` advances
+        the job."""
         if self.window is None:
             return self.observation_row()
         row = self.window.next_row
@@ -110,7 +112,7 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def accept(self, stepped: Stepped) -> None:
-        """Record the result of `next_row`, and send it if it belongs to the next observation."""
+        """Record the result of `next_row`, and send it if it is the result of the next observation."""
         if self.window is None or self.window.is_counted:
             self.log_likelihood += stepped.log_likelihood
             self._sums += stepped.tally
@@ -123,7 +125,8 @@ class RecurrentJob(Job):
             self._answer_late()
 
     def reject(self, error: InvalidInput) -> None:
-        """Leave out `next_row`, whose numbers are not finite. Only a stream continues without it."""
+        """Skip the observation that `next_row` returned, whose results are not finite. Only a stream can continue after
+        this."""
         if not self.is_streamed:
             self.fail(error)
         elif self.window is None:
@@ -137,16 +140,15 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def refuse(self, error: InvalidInput) -> None:
-        """Send an error for the next observation of a stream. Too many in a row end the stream."""
+        """Send an error for the next observation of a stream. Too many consecutive errors end the stream."""
         raise NotImplementedError
 
     # Late rows.
 
     @property
     def is_behind(self) -> bool:
-        """Whether observations are being filtered again after a late one. The state is an earlier one until this
-        ends.
-        """
+        """Whether observations are being filtered again after a late one. Until this is complete, the state is an
+        earlier one."""
         return self.window is not None and self.window.is_behind
 
     @property
@@ -197,19 +199,19 @@ class RecurrentJob(Job):
             self.answer(answer)
 
     def answer_refused(self, error: InvalidInput, t: float | None) -> bool:
-        """Send the error of the next observation. Return whether there were too many in a row."""
+        """Send the error of the next observation. Return whether there were too many consecutive errors."""
         self.emit(RowErrorReply(as_service_error(error).payload().error, self.row_index, t))
         self.refused += 1
         self._refused_in_a_row += 1
         return self._refused_in_a_row >= MOST_REFUSED
 
     def checks(self) -> ForecastChecks:
-        """Return checks of the forecasts so far."""
+        """Return the checks of the forecasts so far."""
         model, horizon = self.filtering.model, self.readout.horizon
         return summarise(self._sums, model.levels, model.observation_size, horizon, is_fresh=self._is_fresh)
 
     def finish_if_done(self) -> None:
-        """Finish the job if no more observations will come."""
+        """Complete the job if no more observations will arrive."""
         raise NotImplementedError
 
     def ensure_pool_slot(self) -> PoolSlot:
@@ -221,19 +223,20 @@ class RecurrentJob(Job):
         return self.pool_slot
 
     def pack(self) -> PackedState:
-        """Return the current state, packed, with the window of late rows. Call this on the job's worker."""
+        """Return the current state, packed, together with the window for late rows. Call this on the worker thread of
+        the job."""
         state, model = self.current_state(), self.filtering.model
         window = b"" if self.window is None else self.window.pack(model)
         return PackedState(model.pack(state) + window, state.count)
 
     def current_state(self) -> Any:
-        """Return the current state. Call this on the job's worker."""
+        """Return the current state. Call this on the worker thread of the job."""
         if self.pool_slot is None:
             return self._first_state()
         return self.filtering.model.get(self.filtering.pool, self.pool_slot, self.seed)
 
     def typical_lag(self) -> float:
-        """Return the usual time step of the stream, or 0 if it has none or no horizon needs it."""
+        """Return the typical time step of the stream. It is 0 if there is none, or if no horizon needs it."""
         return float(self.current_state().step) if self.readout.horizon else 0.0
 
     def _first_state(self) -> Any:

@@ -1,4 +1,4 @@
-"""Filter requests that need their whole sequence at once."""
+"""Filter requests that process their whole sequence at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SequenceJob(Job):
-    """A filter request that needs its whole sequence at once."""
+    """Job of a filter request that processes its whole sequence at once."""
 
     def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
         super().__init__(stage, deadline_seconds=options.deadline_seconds)
@@ -29,7 +29,7 @@ class SequenceJob(Job):
         return self.steps
 
     def no_steps(self) -> Steps:
-        """Return outputs without observations."""
+        """Return empty outputs, for zero observations."""
         requested, model = self.options, self.sequences.model
         return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.readout))
 

@@ -63,19 +63,20 @@ ANOMALY_LEVELS = (0.99, 0.999)
 
 @dataclass
 class _QuantumCounts:
-    """Observations of a quantum, their tally, and their anomaly scores."""
+    """Number of observations in a quantum, their tally, and their anomaly scores."""
 
     tally: np.ndarray
     observations: int = 0
     scores: list[np.ndarray] = field(default_factory=list)
 
     def add(self, tally: np.ndarray) -> None:
-        """Add a tally without its columns by horizon, which differ between requests."""
+        """Add a tally, without its columns by horizon, which differ between requests."""
         self.tally += tally[: len(self.tally)]
 
 
 class FilterStage:
-    """Advances the recurrent jobs of one filter: streamed jobs by one observation, others for the whole quantum."""
+    """Stage that advances the recurrent jobs of one filter: streamed jobs by one observation, others for the whole
+    quantum."""
 
     max_rows = ROWS_PER_STEP
 
@@ -122,7 +123,7 @@ class FilterStage:
         return isinstance(job, FilterJob) and not job.is_streamed and self.model.piece_rows > 1
 
     def observe_end(self, job: Job) -> FilterTimings:
-        """Count a finished request, and return its timings."""
+        """Count a completed request, and return its timings."""
         return observe_end(job, self._metrics, self.model.label)
 
     def warn(
@@ -135,13 +136,13 @@ class FilterStage:
         followed: int = 0,
         names: Sequence[str] = (),
     ) -> list[FilterWarning]:
-        """Return the warnings of a reply, and count them."""
+        """Return the warnings of a reply, and count them in the metrics."""
         return warn(
             checks, self._metrics, self.model, step=step, ahead=ahead, is_whole=is_whole, followed=followed, names=names
         )
 
     def _advance(self, jobs: Sequence[RecurrentJob], done: _QuantumCounts) -> None:
-        """Filter one observation of each job. If its numbers are not finite, only that job fails."""
+        """Filter one observation of each job. If the results of a job are not finite, only that job fails."""
         if not jobs:
             return
         for job, stepped in zip(jobs, self.model.advance(self.pool, [job.next_row() for job in jobs]), strict=True):
@@ -158,7 +159,7 @@ class FilterStage:
                 done.scores.append(np.array([stepped.step.anomaly]))
 
     def _filter_piece(self, job: FilterJob, most: int, done: _QuantumCounts) -> None:
-        """Filter the next observations of a series, up to one whose numbers are not finite."""
+        """Filter the next observations of a series, up to one whose results are not finite."""
         piece = job.next_piece(most)
         steps = self.model.follow(self.pool, piece)
         job.accept_piece(steps)
@@ -193,12 +194,12 @@ def _can_continue(job: RecurrentJob) -> bool:
 
 
 def _must_end(jobs: Sequence[RecurrentJob]) -> bool:
-    """Return whether a live stream, one of these jobs or another, waits for the end of the quantum."""
+    """Return whether a live stream is waiting for the end of the quantum."""
     return jobs[0].should_yield or any(job.is_stream and job.has_next and not job.done for job in jobs)
 
 
 class SequenceStage:
-    """Advances attention and smoothing jobs, by a piece of one sequence per quantum."""
+    """Stage that advances attention and smoothing jobs, by one part of one sequence per quantum."""
 
     max_rows = 1
 
@@ -262,7 +263,7 @@ class SequenceStage:
 
 
 class _ForecastCounters:
-    """Adds tallies to the metrics of a model."""
+    """Counters that add tallies to the metrics of a model."""
 
     def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
         name = model.label
@@ -291,7 +292,7 @@ class _ForecastCounters:
 
 
 def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
-    """Count a finished request, and return its timings. One of many series does not count as a request."""
+    """Count a completed request, and return its timings. A series of a request with several series is not counted."""
     now = time.monotonic()
     started = job.started or now
     if job.time_slice is None:
@@ -313,7 +314,7 @@ def warn(
     followed: int,
     names: Sequence[str] = (),
 ) -> list[FilterWarning]:
-    """Return the warnings of a reply, and count them."""
+    """Return the warnings of a reply, and count them in the metrics."""
     found = diagnose(model, checks, step=step, ahead=ahead, is_whole=is_whole, followed=followed, names=names)
     for code in {warning.code for warning in found}:
         metrics.filter_warnings.labels(model.name, code).inc()

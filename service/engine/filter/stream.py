@@ -29,7 +29,7 @@ class FilterStreamOptions:
         passes: number K of reweighting passes. None selects the model's default.
         range, weights: see `ReadoutOptions`.
         state: unpacked state to continue from. None starts a new stream.
-        state_every: return the state with every n-th step. 0 disables this.
+        state_every: number n of steps after which the state is returned again. 0 disables this.
         late: window for late rows. None rejects late rows.
         wants_state: whether to return the state at the end.
         utc_offsets: UTC offsets of local time, see `ReadoutOptions`.
@@ -56,7 +56,7 @@ class FilterStreamOptions:
 
 
 class Observed(NamedTuple):
-    """One validated observation. If `t` is None, its time is the number of observations before it."""
+    """A validated observation. If `t` is None, its time is the number of observations before it."""
 
     t: float | None
     y: list[float | None] | None
@@ -65,7 +65,8 @@ class Observed(NamedTuple):
 
 
 class StreamStep(NamedTuple):
-    """The reply to one observation: a step, or the reason why it was rejected. The state comes with warnings."""
+    """Reply to one observation: a step, or the reason why the observation was rejected. States are sent together with
+    warnings."""
 
     step: Any
     state: PackedState | None
@@ -74,7 +75,7 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """The last event of a stream that ends without an error. It describes the steps of this stream."""
+    """Last event of a stream that ends without an error. It describes the steps of this stream."""
 
     steps: int
     log_likelihood: float
@@ -86,7 +87,7 @@ class StreamEnd:
 
 
 class StreamJob(RecurrentJob):
-    """A live stream. Observations are answered in order.
+    """Job of a live stream. Replies are sent in the order of the observations.
 
     The event loop calls `push`, `close`, `leave` and `replies`.
 
@@ -114,22 +115,22 @@ class StreamJob(RecurrentJob):
 
     @property
     def is_full(self) -> bool:
-        """Whether the client should wait."""
+        """Whether the client should wait before it sends more observations."""
         return self.unanswered * self.event_rows >= self._limit
 
     @property
     def unanswered(self) -> int:
-        """Number of observations without a delivered reply."""
+        """Number of observations whose replies have not been delivered."""
         return len(self._pending) + self._backlog
 
     def push(self, observed: Observed | RefusedRow) -> None:
-        """Queue an observation, or a rejected one to answer in its turn."""
+        """Add an observation to the queue, or a rejected one for which an error is sent in its turn."""
         self._pending.append(observed)
         if len(self._pending) == 1:
             self._wake()
 
     def close(self, refusal: ServiceError | None = None, reason: EndReason = "close") -> None:
-        """End the stream after the queued observations, with an error if one is given."""
+        """End the stream after the observations in the queue. If an error is given, it is sent at the end."""
         self._refusal = refusal
         self._closing = reason
         self._wake()
@@ -165,14 +166,14 @@ class StreamJob(RecurrentJob):
         return end
 
     def listen(self, take: Callable[[Sequence[Any]], bool] | None) -> None:
-        """Register a callback for events that arrive while `replies` is waiting.
+        """Register a function that is called with events that arrive while `replies` is waiting.
 
         `take` must consume all of the events or none.
         """
         self._listener = take
 
     def consumed(self, count: int) -> None:
-        """Count delivered replies."""
+        """Count replies that have been delivered."""
         if self._scheduler is not None:
             self._scheduler.consumed(self, count)
 

@@ -1,4 +1,4 @@
-"""Decodes one token of each sequence per step, for all requests to a model in one mode."""
+"""Decoding of one token of each sequence per step, for all requests to a model in one mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rfa.service.schemas.text_replies import FinishReason, Token
 
 @dataclass(eq=False)
 class DecodeStage:
-    """Advances every unfinished continuation of a batch of requests by one decode step."""
+    """Stage that advances all unfinished continuations of a batch of requests by one decoding step."""
 
     model: Language
     mode: Mode
@@ -46,7 +46,7 @@ class DecodeStage:
             first += count
 
     def finish(self, job: GenerateJob, last: TokenEvent | None) -> None:
-        """Finish a request and count it."""
+        """Complete a request and count it."""
         generation = job.generation(last)
         name, timings = self.model.name, generation.timings
         for text in generation.texts:
@@ -60,19 +60,19 @@ class DecodeStage:
         self.drift.offer(job)
 
     def count_prefix(self, tokens: int, restored: int) -> None:
-        """Count the tokens of a prompt, and those that the prefix cache had."""
+        """Count the tokens of a prompt, and those that were found in the prefix cache."""
         self.metrics.prefix_cache_queries.labels(self.model.name).inc(tokens)
         self.metrics.prefix_cache_hits.labels(self.model.name).inc(restored)
 
     def non_finite_error(self) -> EngineFailure:
-        """Count a request with outputs that are not finite, and return its error."""
+        """Count a request whose outputs are not finite, and return its error."""
         self.metrics.corrupted_requests.labels(self.model.name).inc()
         return EngineFailure(
-            "The model returned a value that is not finite for this request.", code="non_finite_output"
+            "The model computed a value that is not finite for this request.", code="non_finite_output"
         )
 
     def _steps(self, rows: Sequence[_Row]) -> list[_Step]:
-        """Return a step for each row. The model computes it unless the output came with a state."""
+        """Return a decoding step for each row. The model computes it, unless the output was stored in a state."""
         read = [row for row in rows if row[1].ready is None]
         for _, stream in read:
             stream.read_deferred(self.model)
@@ -171,7 +171,7 @@ _Row = tuple[GenerateJob, TextSequence]
 
 @dataclass(frozen=True)
 class _Deferred:
-    """A continuation that advances now, but reads its pending token later."""
+    """A continuation that is advanced now, and whose pending token is read later."""
 
     stream: TextSequence
 
@@ -183,7 +183,7 @@ class _Deferred:
 
 
 class _Step(NamedTuple):
-    """One row of a step, with its context update and token."""
+    """One row of a decoding step, with its context update and token."""
 
     advance: Advance
     drawn: DrawnToken

@@ -1,4 +1,4 @@
-"""Compares the two decoding modes on texts that the server generates.
+"""Comparison of the two decoding modes on texts that the server generates.
 
 With the same weights, slots of constant size approximate attention over all tokens. One of every n texts is decoded
 again in both modes without noise. At each generated token,
@@ -41,7 +41,8 @@ CLOSE_SECONDS: Final = 10
 
 @dataclass(frozen=True)
 class DriftSample:
-    """A generated text. `prompt` lacks its last token; `tokens` begins with that token and has the input of each step.
+    """A generated text that is compared. `prompt` lacks its last token; `tokens` begins with that token and contains
+    the input of each step. The text was generated in `mode` and is compared with `other`.
 
     The text was generated in `mode` and is compared with `other`.
     """
@@ -55,7 +56,8 @@ class DriftSample:
 
 @dataclass
 class DriftTally:
-    """Number of compared tokens, sum of their KL divergences in nats, and number of tokens with the same top token."""
+    """Number of compared tokens, sum of their KL divergences in nats, and number of tokens for which the most probable
+    token is the same."""
 
     tokens: int = 0
     nats: float = 0.0
@@ -63,7 +65,7 @@ class DriftTally:
 
 
 class DriftMeter:
-    """Compares every `every`-th text. 0 disables the comparison."""
+    """Comparison of every n-th text, where n is `every`. 0 disables the comparison."""
 
     def __init__(self, every: int, metrics: Metrics) -> None:
         self._every = every
@@ -74,7 +76,7 @@ class DriftMeter:
         self._closing = threading.Event()
 
     def offer(self, job: GenerateJob) -> None:
-        """Consider a finished text. Call this on a worker."""
+        """Consider a completed text for comparison. Call this on a worker thread."""
         if not self._every:
             return
         with self._lock:
@@ -89,7 +91,7 @@ class DriftMeter:
             try:
                 thread.start()
             except RuntimeError as error:  # no thread is available; the request itself succeeds
-                logger.warning("could not measure the drift of a text: %s", error)
+                logger.warning("could not compare the decoding modes for a text: %s", error)
             else:
                 self._thread = thread
 
@@ -113,7 +115,7 @@ class DriftMeter:
             else:
                 return
         except Exception:
-            logger.warning("could not measure the drift of a text", exc_info=True)
+            logger.warning("could not compare the decoding modes for a text", exc_info=True)
             return
         finally:
             steps.close()
@@ -124,7 +126,7 @@ class DriftMeter:
 
 
 def drift_sample(job: GenerateJob) -> DriftSample | None:
-    """Return the sample of a text.
+    """Return the data for comparing a text.
 
     Returns None if the model has only one mode, nothing was generated, the prompt is too long, or the text continued a
     state.
@@ -140,7 +142,7 @@ def drift_sample(job: GenerateJob) -> DriftSample | None:
 
 
 def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
-    """Decode the text in both modes, one piece or token at a time. Closing the generator releases the contexts.
+    """Decode the text in both modes, one chunk or token at a time. Closing the generator releases the contexts.
 
     Raises:
         ValueError: If a number is not finite.

@@ -1,4 +1,4 @@
-"""Outputs of a generate request."""
+"""Outputs of a request that generates text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfa.service.schemas.text_replies import FinishReason, GenerateTimings, Toke
 
 
 class TopTokens(Blocks):
-    """The most probable tokens at a position, stored as arrays. Objects would need ten times the memory."""
+    """The most probable tokens at a position, stored as arrays. Python objects would need ten times the memory."""
 
     __slots__ = ("_ids", "_logprobs", "_vocabulary")
 
@@ -41,7 +41,7 @@ class TopTokens(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token of a continuation."""
+    """One generated token of a continuation."""
 
     index: int
     sample: int
@@ -51,13 +51,13 @@ class TokenEvent:
 
 
 def latents_of(events: Sequence[TokenEvent]) -> Blocks:
-    """Return the latents of tokens, which are encoded one by one."""
+    """Return the latents of tokens. They are encoded one by one."""
     return Long(events, attrgetter("latent"), PIECE_NUMBERS)
 
 
 @dataclass(frozen=True)
 class FinishedText:
-    """One finished continuation."""
+    """One completed continuation."""
 
     text: str
     finish_reason: FinishReason
@@ -66,7 +66,7 @@ class FinishedText:
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished request. `last` is the final token, which was not emitted."""
+    """Result of a completed request. `last` is the final token, which was not emitted."""
 
     last: TokenEvent | None
     texts: list[FinishedText]

@@ -1,4 +1,4 @@
-"""A generation request with its prompt, context and continuations."""
+"""Job of a request that generates text, with its prompt, context and continuations."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class TextSequence:
 
     @property
     def draws(self) -> int:
-        """Number of tokens sampled so far, which is the counter for the next draw."""
+        """Number of tokens sampled so far, which is the counter for the next random number."""
         return self.earlier + len(self.events)
 
     def defer(self) -> None:
-        """Note that the next token was drawn from `ready`, so that the pending token is read later."""
+        """Record that the next token was sampled from `ready`, so that the pending token is read later."""
         self.ready, self.unread = None, self.pending
 
     def read_deferred(self, model: Language) -> None:
@@ -59,18 +59,18 @@ class TextSequence:
             self.unread = None
 
     def end(self, reason: FinishReason) -> str:
-        """End the continuation and return the text that was held back."""
+        """End the continuation, and return the text that was not emitted yet because it could start a stop sequence."""
         self.finish_reason = reason
         self.tail = self.text.held
         return self.text.flush()
 
 
 class GenerateJob(Job):
-    """A generation request.
+    """Job of a request that generates text.
 
     Args:
-        reader: reader of its prompt, if reading has begun.
-        lease: memory lease for its attention contexts.
+        reader: reader of its prompt, if reading has started.
+        lease: memory lease for its contexts in attention mode.
         capacity: number of leased tokens of each context.
     """
 
@@ -102,17 +102,17 @@ class GenerateJob(Job):
 
     @property
     def rows(self) -> int:
-        """Number of sequences in this job's next quantum."""
+        """Number of sequences in the next quantum of this job."""
         return len(self.live) if self.streams else 1
 
     @property
     def runs_next(self) -> bool:
-        """Prompts are read one after another, because alternating would delay all of them."""
+        """Prompts are processed one after another, because alternating between them would delay all of them."""
         return not self.streams
 
     @property
     def token_count(self) -> int:
-        """Number of tokens read and generated so far."""
+        """Number of tokens processed and generated so far."""
         return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
 
     @property
@@ -123,39 +123,38 @@ class GenerateJob(Job):
 
     @property
     def scored_prompt(self) -> ScoredPrompt:
-        """The tokens of this request's prompt, with the scores of those that were read."""
+        """Tokens of the prompt of this request, with the scores computed so far."""
         resumed = self.options.resumed is not None
         scores = TokenScores.joined(self.score_parts) if self.score_parts else None
         return ScoredPrompt(self.prompt[resumed:], scores, self.model.vocabulary, not resumed, self._is_text)
 
     @property
     def _is_text(self) -> bool:
-        """Whether the tokens represent the text of the prompt. For an empty text, another token takes their place."""
+        """Whether the tokens represent the text of the prompt. For an empty text, another token replaces them."""
         return isinstance(self.options.prompt, str) and self.options.prompt != ""
 
     def scored_piece(self, scores: TokenScores | None, first: int) -> ScoredPrompt:
-        """Return the tokens of emitted scores, from position `first` on. Without scores, return the first token
-        alone.
-        """
+        """Return the tokens whose scores are emitted, from position `first` on. If there are no scores, return only the
+        first token."""
         own, has_first = self.prompt[self.options.resumed is not None :], first == 0 and self.options.resumed is None
         end = first + has_first + (0 if scores is None else len(scores.tokens))
         return ScoredPrompt(own[first:end], scores, self.model.vocabulary, has_first, self._is_text)
 
     @property
     def live(self) -> list[TextSequence]:
-        """The unfinished continuations."""
+        """Continuations that are not complete."""
         return [stream for stream in self.streams if stream.finish_reason is None]
 
     def shrink_capacity(self, tokens: int) -> None:
-        """Reduce the number of leased tokens of each attention context."""
+        """Reduce the number of tokens for which each context in attention mode has a lease."""
         if self._lease is not None and self._capacity > tokens:
             self._lease.shrink(cache_bytes(self.model.cache_bytes, self._capacity - tokens, self.options.samples))
             self._capacity = tokens
 
     def begin_decoding(self, stage: DecodeStage) -> None:
-        """Fork one continuation per sample, once the prompt is read except for its last token.
+        """Create one context per continuation, when the prompt has been processed except for its last token.
 
-        If a fork fails, the job still owns the context and the other forks.
+        If this fails, the job still owns the original context and the other copies.
         """
         for _ in range(1, self.options.samples):
             self._forks.append(self.context.fork())
@@ -184,13 +183,13 @@ class GenerateJob(Job):
             stage.finish(self, None)
 
     def _ready(self, resumed: LanguageState | None) -> StepOutput | None:
-        """Return the output that came with a state, if it belongs to the first step."""
+        """Return the output that was stored in a state, if it is the output for the first step."""
         if resumed is None or not resumed.output or self.options.latent_noise > 0:
             return None
         return unpack_output(resumed.output, len(self.model.vocabulary), self.model.latent_shape)
 
     def _adjusted_logits(self) -> AdjustedLogits | None:
-        """Return the changes to the logits of a continuation, or None if the request has none."""
+        """Return the changes to the logits of a continuation, or None if the request contains none."""
         vocabulary, options = self.model.vocabulary, self.options
         end = vocabulary.end_of_text
         ends = (*options.stop_tokens, *([] if end is None or options.ignores_eos else [end]))
@@ -205,13 +204,13 @@ class GenerateJob(Job):
             self.score_parts.append(scores)
 
     def release(self) -> None:
-        """Release the contexts."""
+        """Release the contexts of the job."""
         for context in (self.context, *self._forks, *(stream.context for stream in self.streams)):
             if context is not None:
                 context.release()
 
     def generation(self, last: TokenEvent | None) -> Generation:
-        """Return the result. Unfinished continuations end with "deadline" or "cancelled"."""
+        """Return the result. Continuations that are not complete end with "deadline" or "cancelled"."""
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.prompt_text if self.options.return_full_text else ""
         texts = [
@@ -228,7 +227,7 @@ class GenerateJob(Job):
         return Generation(last, texts, input_length, self._timings(), state, position)
 
     def _state(self) -> tuple[LanguageState | None, int]:
-        """Return the state of the first continuation, if it was requested or the server interrupted it."""
+        """Return the state of the first continuation, if it was requested or the server interrupted the text."""
         needs_state = self.options.returns_state or (self.interrupted and self.options.samples == 1)
         if not (needs_state and self.streams and self.mode == "recurrent"):
             return None, 0
@@ -246,7 +245,8 @@ class GenerateJob(Job):
         return state, stream.context.position
 
     def _output(self, stream: TextSequence) -> bytes:
-        """Return the packed output after the pending token for a state, or b"" on a GPU, where outputs stay."""
+        """Return the packed output after the pending token, to be stored in a state. It is b"" on a GPU, where outputs
+        are not copied."""
         if self.model.runtime == "torch":
             return b""
         output = stream.ready or self.model.peek(stream.context, stream.pending)[0]

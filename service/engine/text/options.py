@@ -16,8 +16,8 @@ LONG_PROMPT = 1_000  # in characters; longer prompts have a stage of their own, 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names of request fields for errors. `whole` names the field that determines the reply size, and `prefix` precedes
-    other fields.
+    """Names of request fields for error messages. `whole` is the field that determines the size of the reply, and
+    `prefix` precedes the names of other fields.
 
     `truncate` is empty where a prompt cannot be shortened.
     """
@@ -30,13 +30,13 @@ class FieldNames:
     prefix: str = "parameters."
 
     def of_item(self, position: int) -> FieldNames:
-        """Return the names for one of several prompts."""
+        """Return the field names for one of several prompts."""
         return replace(self, prompt=f"{self.prompt}[{position}]")
 
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """Options of a generation.
+    """Options for generating a text.
 
     Args:
         prompt: a text, or tokens of the model's vocabulary.
@@ -46,7 +46,7 @@ class GenerateOptions:
         scored_top: number of most probable tokens to return for each token of the prompt. None does not score the
             prompt.
         emits_scores: whether the scores are sent as events instead of being part of the result.
-        tenant: owner of the prompt.
+        tenant: tenant (API key) that owns the prompt.
     """
 
     prompt: str | tuple[int, ...]
@@ -80,7 +80,7 @@ class GenerateOptions:
 
     @property
     def token_ids(self) -> dict[str, Sequence[int]]:
-        """Tokens that the request names, by field."""
+        """Token ids in the request, by field."""
         prompt = () if isinstance(self.prompt, str) else self.prompt
         return {
             self.names.prompt: prompt,
@@ -91,21 +91,20 @@ class GenerateOptions:
 
 @dataclass(frozen=True)
 class PromptLimits:
-    """Maximum number of tokens of a prompt, of a prompt with its continuation in attention mode, and of numbers in a
-    reply.
-    """
+    """Maximum numbers of tokens in a prompt, of tokens in a prompt with its continuation in attention mode, and of
+    numbers in a reply."""
 
     prompt_tokens: int
     attention_tokens: int
     reply_numbers: int = 1 << 62
 
     def max_prompt_tokens(self, options: GenerateOptions) -> int:
-        """Return the number of tokens to read from the end of a prompt: `truncate`, or one more than the limit."""
+        """Return the number of tokens to read from the end of a prompt: `truncate`, or the limit plus one."""
         most = self.prompt_tokens + 1
         return most if options.truncate is None else min(options.truncate, most)
 
     def check_size(self, options: GenerateOptions, longest_token: int) -> None:
-        """Reject a prompt that must exceed the limit, before tokenising it.
+        """Reject a prompt that would exceed the limit, before it is tokenised.
 
         Args:
             longest_token: number of bytes of the model's longest token.
@@ -121,7 +120,7 @@ class PromptLimits:
             raise self.too_long(options.names)
 
     def check_scores(self, options: GenerateOptions, tokens: int) -> None:
-        """Reject a prompt with this number of tokens before it is scored, if the scores exceed the limit.
+        """Reject a prompt with this number of tokens before it is scored, if its scores would exceed the limit.
 
         Raises:
             InvalidRequest: If the reply would be too large (`reply_too_large`).
@@ -130,12 +129,13 @@ class PromptLimits:
         if options.scored_top is not None and numbers > self.reply_numbers:
             prompt = options.names.prompt
             message = (
-                f"{prompt} requests about {numbers} numbers of scores; this server sends at most {self.reply_numbers}."
+                f"{prompt} requests about {numbers} numbers of scores, but this server sends at most "
+                f"{self.reply_numbers}; send fewer texts."
             )
             raise InvalidRequest(message, param=prompt, code="reply_too_large")
 
     def too_long(self, names: FieldNames) -> InvalidRequest:
         """Return the error for a prompt that is too long."""
         remedy = f"; {names.truncate} keeps the last tokens" if names.truncate else ""
-        message = f"{names.prompt} must not have more than {self.prompt_tokens} tokens{remedy}."
+        message = f"{names.prompt} must not contain more than {self.prompt_tokens} tokens{remedy}."
         return InvalidRequest(message, param=names.prompt, code="prompt_too_long")

@@ -1,4 +1,4 @@
-"""Tokenises and reads prompts in pieces.
+"""Tokenisation and processing of prompts in chunks.
 
 The last token of a prompt is the input of the first decode step. All sampled logits therefore come from the same graph,
 with its latent noise, and a continuation is always a context and a pending token.
@@ -24,7 +24,7 @@ STEPPED_TOKENS = 8
 
 
 class PrefillStage:
-    """Tokenises and reads prompts in batches, by one piece of each prompt per quantum."""
+    """Stage that tokenises and processes prompts in batches, by one chunk of each prompt per quantum."""
 
     def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage, cache: PrefixCache) -> None:
         self.max_rows = model.prefill_rows
@@ -53,9 +53,8 @@ class PrefillStage:
                     job.begin_decoding(self._decode)
 
     def _next_piece(self, job: GenerateJob) -> Sequence[int] | None:
-        """Return the next piece of the prompt. It is empty at the end, and None while the prompt is not yet
-        tokenised.
-        """
+        """Return the next chunk of the prompt. It is empty at the end of the prompt, and None while the prompt is not
+        completely tokenised."""
         if not job.prompt:
             self._tokenize_piece(job)
         if job.interrupted:
@@ -70,7 +69,7 @@ class PrefillStage:
         return STEPPED_TOKENS if job.options.scored_top is not None and is_slow else self._model.prefill_tokens
 
     def _score(self, job: GenerateJob, piece: Sequence[int]) -> None:
-        """Read a piece, and score the tokens that follow each of its tokens."""
+        """Process a chunk, and score the tokens that follow each of its tokens."""
         if not piece:
             return
         logits, is_finite = self._model.logits_of(job.context, piece)
@@ -93,7 +92,7 @@ class PrefillStage:
                 self._cache.store(job.prefix_keys, job.prefilled, job.context)
 
     def _tokenize_piece(self, job: GenerateJob) -> None:
-        """Tokenise a piece of the prompt. The last piece creates the context."""
+        """Tokenise a chunk of the prompt. The context is created after the last chunk."""
         tokens = self._read_tokens(job)
         if tokens is None:
             return
@@ -101,7 +100,7 @@ class PrefillStage:
         job.context = job.model.unpack(resumed.context) if resumed else self._restore(job) or self._start(job)
 
     def _read_tokens(self, job: GenerateJob) -> Sequence[int] | None:
-        """Return the tokens of the prompt as sent, or None while there is more to tokenise."""
+        """Return the tokens of a prompt that was sent as tokens. Return None while there is more text to tokenise."""
         options, prompt = job.options, job.options.prompt
         if not isinstance(prompt, str):
             return prompt
@@ -119,7 +118,7 @@ class PrefillStage:
         return job.reader.tokens
 
     def _restore(self, job: GenerateJob) -> Context | None:
-        """Return the context after the longest beginning of the prompt that was read recently."""
+        """Return the context after the longest part of the prompt that is in the cache."""
         if job.mode != "recurrent" or job.options.scored_top is not None:
             return None
         job.prefix_keys = self._cache.keys(job.options, job.prompt)
@@ -137,8 +136,8 @@ class PrefillStage:
         all_tokens = capacity + (samples - 1) * new
         if job.mode == "attention" and not job.model.fits(capacity, samples, common):
             raise InvalidRequest(
-                f"{names.prompt} and {names.max_new_tokens} of all continuations request {all_tokens} tokens "
-                'together, which exceeds the memory that this server has for decode "attention".',
+                f"{names.prompt} and {names.max_new_tokens} of all continuations request {all_tokens} tokens in "
+                'total, which exceeds the memory of this server for decode "attention"; request fewer.',
                 param=names.max_new_tokens,
                 code="context_too_long",
             )
@@ -146,7 +145,7 @@ class PrefillStage:
         return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
-        """Check the limits, and return the whole prompt, with the pending token of a state."""
+        """Check the limits. Return the complete prompt, including the pending token of a state."""
         options, names = job.options, job.options.names
         tokens = list(read) if options.truncate is None else list(read[-options.truncate :])
         if options.resumed is not None:
@@ -172,7 +171,7 @@ class PrefillStage:
 
 @contextmanager
 def _own_failure(job: GenerateJob) -> Iterator[None]:
-    """Let an exception end only this job."""
+    """Convert an exception so that it ends only this job."""
     try:
         yield
     except Exception as error:

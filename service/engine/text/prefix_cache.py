@@ -1,4 +1,4 @@
-"""States of recently read prompts. A prompt with the same beginning is read from there on.
+"""Cache of the states of recent prompts. A prompt that starts with the same tokens continues from a cached state.
 
 A state after the first tokens of a prompt depends only on those tokens. States are stored every `EVERY` tokens, at the
 border of a piece, and at the end of the prompt. Only the same prompt uses the state at the end. A prompt is therefore
@@ -34,7 +34,8 @@ _TOKEN: Final = np.dtype("<u4")
 
 
 class EntryCache:
-    """Bytes by key. The most recently used entries are kept, up to a total size. Thread-safe."""
+    """Cache of bytes by key with a maximum total size, which removes the least recently used entries. It is
+    thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -48,14 +49,14 @@ class EntryCache:
         return self._size
 
     def get(self, key: bytes) -> bytes | None:
-        """Return an entry, which becomes the most recently used one."""
+        """Return an entry, and mark it as the most recently used one."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
             return self._entries.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Store an entry, and drop the least recently used entries."""
+        """Store an entry, and remove the least recently used entries if necessary."""
         size = len(value) + ENTRY_BYTES
         if size > self._limit:
             return
@@ -71,14 +72,14 @@ class EntryCache:
 
 @dataclass(frozen=True)
 class FoundPrefix:
-    """A stored state after the first `tokens` of a prompt."""
+    """A cached state after the first `tokens` of a prompt."""
 
     tokens: int
     context: bytes
 
 
 class PrefixCache:
-    """The cache entries of one model.
+    """Cache entries of one model.
 
     Args:
         entries: entries of all models.
@@ -90,9 +91,8 @@ class PrefixCache:
         self._every = -(-EVERY // model.prefill_tokens) * model.prefill_tokens
 
     def keys(self, options: GenerateOptions, prompt: Sequence[int]) -> dict[int, bytes]:
-        """Return the keys of the positions of a prompt at which a state may be stored, by the number of tokens before,
-        in order.
-        """
+        """Return the keys of the positions in a prompt at which a state may be cached, by the number of tokens before
+        them, in order."""
         last = len(prompt) - 1
         if last < SHORTEST_PROMPT:
             return {}
@@ -108,7 +108,7 @@ class PrefixCache:
         return found
 
     def find(self, keys: dict[int, bytes]) -> FoundPrefix | None:
-        """Return the longest stored beginning."""
+        """Return the cached state for the longest start of a prompt."""
         for tokens, key in reversed(keys.items()):
             context = self._entries.get(key)
             if context is not None:
@@ -116,13 +116,13 @@ class PrefixCache:
         return None
 
     def store(self, keys: dict[int, bytes], tokens: int, context: Context) -> None:
-        """Store the state after this number of tokens, if a state may be stored there."""
+        """Store the state after this number of tokens, if a state may be cached at this position."""
         key = keys.get(tokens)
         if key is not None and self._entries.get(key) is None:
             self._entries.put(key, self._model.pack(context))
 
     def tokens_of(self, options: GenerateOptions, text: str, most: int) -> list[int] | None:
-        """Return the stored last `most` tokens of a text."""
+        """Return the last `most` tokens of a text from the cache."""
         if len(text) < SHORTEST_TEXT:
             return None
         found = self._entries.get(self._text_key(options, text, most))

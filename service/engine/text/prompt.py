@@ -1,4 +1,4 @@
-"""Tokenises a prompt piece by piece from its end. The tokens equal those of the whole text.
+"""Tokenisation of a prompt in parts from its end. The tokens are the same as those of the whole text.
 
 A tokeniser needs 1 s for 1.9 MB of text, and 150 bytes per token. It therefore gets at most `LONGEST_PIECE` characters
 at a time, with other work in between, and stops once enough tokens are read.
@@ -17,7 +17,7 @@ LONGEST_PIECE: Final = 8_192  # used if there is no better place to cut; takes 2
 
 
 class PromptReader:
-    """Reads the last tokens of a prompt.
+    """Reader of the last tokens of a prompt.
 
     Args:
         most: number of tokens to read from the end. One more than the limit shows whether the limit is exceeded.
@@ -33,11 +33,11 @@ class PromptReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to read."""
+        """Whether all tokens have been read."""
         return self._end == 0 or self._count >= self._most
 
     def read(self, param: str = "inputs") -> None:
-        """Tokenise one more piece.
+        """Tokenise one more part of the prompt.
 
         Args:
             param: name of the field in errors.
@@ -53,7 +53,7 @@ class PromptReader:
 
     @property
     def at_most(self) -> int:
-        """Upper bound on the number of tokens, with one token per unread byte."""
+        """Upper bound on the number of tokens, assuming one token per byte for the text that has not been tokenised."""
         return min(self._count + len(self._text[: self._end].encode()), self._most)
 
     @property
@@ -63,7 +63,7 @@ class PromptReader:
         return found[max(0, len(found) - self._most) :]
 
     def _begin(self, param: str) -> int:
-        """Return the start of the next piece."""
+        """Return the start of the next part."""
         end = self._end
         if end <= USUAL_PIECE:
             return 0
@@ -72,7 +72,7 @@ class PromptReader:
         place = cuts.first(self._text, usual, end) or cuts.last(self._text, max(1, earliest), usual)
         if place is None and earliest > 0:
             raise InvalidRequest(
-                f"{param} must not have a word of {LONGEST_PIECE} or more characters.",
+                f"{param} must not contain a word of {LONGEST_PIECE} or more characters.",
                 param=param,
                 code="word_too_long",
             )
@@ -82,7 +82,7 @@ class PromptReader:
 def attention_capacity(
     vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
 ) -> tuple[PromptReader | None, int]:
-    """Return the reader of a text prompt, and the maximum number of tokens in its attention context.
+    """Return the reader of a text prompt, and the maximum number of tokens in its context in attention mode.
 
     Short prompts are tokenised immediately, because a bound of one token per byte would reserve too much memory.
     """

@@ -1,4 +1,4 @@
-"""The scores of a prompt's tokens, by position."""
+"""Scores of the tokens of a prompt, by position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rfa.runtime.text.scores import TokenScores
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """The scored tokens of a prompt.
+    """Tokens of a prompt with their scores.
 
     Args:
         tokens: tokens of the whole prompt.
@@ -35,7 +35,7 @@ class ScoredPrompt:
         return position - self.has_first if position >= self.has_first else None
 
     def bytes_of(self, position: int) -> bytes:
-        """Return the bytes of a token in the prompt's text."""
+        """Return the bytes of a token in the text of the prompt."""
         token = self.tokens[position]
         if self.is_text and self.vocabulary.is_special(token):
             return self.vocabulary.label(token).encode()
@@ -43,5 +43,5 @@ class ScoredPrompt:
 
     @property
     def text(self) -> str:
-        """The text of all tokens. Invalid bytes are replaced."""
+        """Text of all tokens. Invalid bytes are replaced."""
         return b"".join(map(self.bytes_of, range(len(self.tokens)))).decode(errors="replace")

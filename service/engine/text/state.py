@@ -1,4 +1,4 @@
-"""State of a continuation. A later request depends only on this state and its own parameters.
+"""State of a continuation. A later request depends only on this state and on its own parameters.
 
     version u8 | flags u8 = 0 | tail bytes u16 | seed u64 | generated u64 | pending u32 | undecoded length u8, bytes 3
     | output bytes u32 | tail, UTF-8 | output after the pending token | context of the model
@@ -22,7 +22,7 @@ LONGEST_TAIL_BYTES = 4 * 256  # length of the longest stop sequence in UTF-8
 
 @dataclass(frozen=True)
 class LanguageState:
-    """A continuation between two requests.
+    """State of a continuation between two requests.
 
     Attributes:
         seed: seed of the draws so far.
@@ -43,7 +43,7 @@ class LanguageState:
     output: bytes = b""
 
     def pack(self) -> bytes:
-        """Return the state in the layout above."""
+        """Return the bytes of the state in the layout above."""
         tail = self.tail.encode()
         left = len(self.undecoded), self.undecoded, len(self.output)
         header = _HEADER.pack(_VERSION, 0, len(tail), self.seed, self.generated, self.pending, *left)
@@ -51,7 +51,7 @@ class LanguageState:
 
     @classmethod
     def unpack(cls, payload: bytes, vocabulary_size: int) -> LanguageState:
-        """Return the state in a payload that `pack` made.
+        """Parse the bytes that `pack` returned.
 
         Raises:
             InvalidInput: If the bytes are not a state (`state_invalid`).
@@ -74,7 +74,5 @@ class LanguageState:
 
 
 def largest_state(context_bytes: int, output_bytes: int) -> int:
-    """Return the size in bytes of the largest state of a model whose packed contexts and outputs have at most these
-    sizes.
-    """
+    """Return the maximum size in bytes of a state, if packed contexts and outputs have at most these sizes."""
     return _HEADER.size + LONGEST_TAIL_BYTES + output_bytes + context_bytes

@@ -202,7 +202,7 @@ def test_unlisted_file_is_refused(bundle_dir: Path) -> None:
 
 def test_folder_inside_is_refused(bundle_dir: Path) -> None:
     (bundle_dir / "cache").mkdir()
-    with pytest.raises(BundleError, match="cache: not a regular file"):
+    with pytest.raises(BundleError, match="cache is not a regular file"):
         open_bundle(bundle_dir)
 
 
@@ -210,7 +210,7 @@ def test_folder_inside_is_refused(bundle_dir: Path) -> None:
 def test_link_is_refused_even_to_the_right_content(bundle_dir: Path, tmp_path: Path, name: str) -> None:
     (bundle_dir / name).rename(tmp_path / "elsewhere")
     (bundle_dir / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(BundleError, match=f"{name}: not a regular file"):
+    with pytest.raises(BundleError, match=f"{name} is not a regular file"):
         open_bundle(bundle_dir)
 
 
@@ -270,14 +270,16 @@ def test_external_data_in_a_nested_constant_is_refused(bundle_dir: Path) -> None
 
 def test_foreign_operator_is_refused(bundle_dir: Path) -> None:
     replace_file(bundle_dir, "step.onnx", accumulator(domain="com.microsoft"))
-    with pytest.raises(BundleError, match=r"step\.onnx: uses operators outside the standard set: \['com\.microsoft'\]"):
+    with pytest.raises(
+        BundleError, match=r"step\.onnx: it uses operators outside the standard set: \['com\.microsoft'\]"
+    ):
         open_bundle(bundle_dir)
 
 
 def test_graphs_opened_unchecked_are_checked_before_their_session(bundle_dir: Path) -> None:
     replace_file(bundle_dir, "step.onnx", accumulator(domain="com.microsoft"))
     bundle = open_bundle(bundle_dir, with_graphs=False)
-    with pytest.raises(BundleError, match=r"step\.onnx: uses operators outside the standard set"):
+    with pytest.raises(BundleError, match=r"step\.onnx: it uses operators outside the standard set"):
         bundle.session("step")
 
 

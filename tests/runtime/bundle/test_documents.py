@@ -47,7 +47,10 @@ def put(*path: Any) -> Change:
 
 
 FILTER: list[tuple[Change, str]] = [
-    (put("recurrent", "levels", [0.5, 0.8, 0.9]), "recurrent: .*multipliers must ascend, one for each level"),
+    (
+        put("recurrent", "levels", [0.5, 0.8, 0.9]),
+        "recurrent: .*multipliers must be in ascending order, with one for each level",
+    ),
     (put("recurrent", "levels", [0.5, 0.9, 0.8, 0.95]), "recurrent: .*levels must ascend"),
     (put("recurrent", "levels", 3, 1.0), r"recurrent\.levels\.3: .*less than 1"),
     (put("attention", "state", "variance_scale", -1.0), r"attention\.state\.variance_scale"),
@@ -85,7 +88,7 @@ LANGUAGE: list[tuple[Change, str]] = [
     (put("data", "rows", "every", 32), "rows of attention must be 2048"),
     (put("data", "rows", "every", 96), "a multiple of every"),
     (put("data", "rows", "every", 0), r"data\.rows\.every"),
-    (lambda document: document["data"]["rows"]["tokens"][1].pop(), "equally long"),
+    (lambda document: document["data"]["rows"]["tokens"][1].pop(), "equal lengths"),
     (lambda document: document["modes"]["recurrent"]["rows"]["confidence"].pop(), "same length"),
     (put("modes", "recurrent", "rows", "right", "2" * 1024), r"rows\.right"),
     (put("modes", "recurrent", "rows", "confidence", 7, 1.5), r"rows\.confidence\.7"),
@@ -150,12 +153,15 @@ GOLDEN: list[tuple[Change, str]] = [
     (put("cases", 0, "relative", 0.5), r"cases\.0\.relative"),
     (put("cases", 0, "graph", "other"), "case 0: runs a graph"),
     (put("cases", 0, "outputs", {}), "case 0: outputs do not match"),
-    (put("cases", 0, "outputs", "logits", "values", []), "indices, values and shape differ"),
+    (put("cases", 0, "outputs", "logits", "values", []), "indices, values and shape do not match"),
     (put("cases", 0, "outputs", "logits", "values", 0, 1e300), r"cases\.0\.outputs\.logits\.values\.0"),
-    (put("cases", 0, "outputs", "logits", "indices", 0, 10**6), "indices, values and shape differ"),
-    (put("cases", 0, "inputs", "tokens", "values", 0, 4096), "case 0: tokens has a token"),
-    (put("cases", 0, "inputs", "tokens", "values", 0, -1), "case 0: tokens has a token"),
-    (put("cases", 0, "inputs", "tokens", {"dtype": "int64", "shape": [1, 4], "fill": 1}), "case 0: tokens has a token"),
+    (put("cases", 0, "outputs", "logits", "indices", 0, 10**6), "indices, values and shape do not match"),
+    (put("cases", 0, "inputs", "tokens", "values", 0, 4096), "case 0: tokens contains a token"),
+    (put("cases", 0, "inputs", "tokens", "values", 0, -1), "case 0: tokens contains a token"),
+    (
+        put("cases", 0, "inputs", "tokens", {"dtype": "int64", "shape": [1, 4], "fill": 1}),
+        "case 0: tokens contains a token",
+    ),
     (
         put("cases", 0, "inputs", "means", {"dtype": "float32", "shape": [1 << 20, 1 << 20], "fill": 0}),
         r"cases\.0\.inputs\.means",
@@ -167,7 +173,7 @@ GOLDEN: list[tuple[Change, str]] = [
     (lambda document: document["cases"][0]["inputs"].pop("means"), "case 0: inputs do not match"),
     (
         lambda document: document.update(cases=[case for case in document["cases"] if case["graph"] != "attention"]),
-        "no case runs the graph 'attention'",
+        "no case uses the graph 'attention'",
     ),
 ]
 

@@ -106,7 +106,7 @@ def test_the_constants_of_the_decoder_are_those_that_torch_forms(config: dict[st
     rules = declared.constants(weights)
     if rules is None:
         with pytest.raises(
-            ValueError, match=r"has no slots|requires (innovation 'key'|window 0|mixer 'rfa'|confidence)"
+            ValueError, match=r"has no memory slots|requires (innovation 'key'|window 0|mixer 'rfa'|confidence)"
         ):
             decoder_constants(model)
         return
@@ -140,11 +140,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"noise": "anchor"}, "slots require prior"),
     ({"rotate_values": False}, "slots require prior"),
     ({"unit_norm": True}, "slots require prior"),
-    ({"n_slots": 0, "own_readout": True}, "require slots"),
-    ({"n_slots": 0, "window": 4}, "require slots"),
+    ({"n_slots": 0, "own_readout": True}, "require memory slots"),
+    ({"n_slots": 0, "window": 4}, "require memory slots"),
     ({"window": 4, "kernel": "gaussian"}, "a window requires kernel 'student_t'"),
-    ({"robust_slots": False, "inner": 2}, "require the robust weight"),
-    ({"robust_slots": False, "innovation": "value"}, "require the robust weight"),
+    ({"robust_slots": False, "inner": 2}, "require robust weights"),
+    ({"robust_slots": False, "innovation": "value"}, "require robust weights"),
 ]
 
 
@@ -220,7 +220,7 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, AnyArray]], object], str]] = {
     "no decay": (without("decay"), "lacks decay"),
     "another": (
         lambda arrays: arrays.update(more=np.ones(1, np.float32)),
-        "more is not in the configuration",
+        "more is not part of the configuration",
     ),
     "a layer more": (
         lambda arrays: arrays.update({name: np.concatenate([arrays[name], arrays[name][:1]]) for name in CONSTANTS}),
@@ -254,7 +254,7 @@ def test_constants_that_fit_other_weights_are_refused(damage: str) -> None:
 
 WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object], str]] = [
     ("language", LANGUAGE, without("norm.weight"), "lacks norm.weight"),
-    ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw is not in the configuration"),
+    ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw is not part of the configuration"),
     ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions contains a value"),
     ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
@@ -270,7 +270,7 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ("linear", LINEAR, replaced("noise_re", lambda array: array * np.float32(1.1)), "noise of the modes"),
     ("linear", LINEAR, replaced("inverse_nu", lambda array: array * 2), "inverse_nu does not follow"),
     ("linear", CHAIN, without("member"), "lacks noise_|member|is not in|noise_im is|noise_re is"),
-    ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "are inconsistent"),
+    ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "do not match"),
     ("linear", CHAIN, replaced("power_re", lambda array: array * 2), "rates and basis"),
     ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale contains a value"),
     ("deep", {"observation_size": 1}, replaced("initial.covariance", lambda array: -array), "is not a covariance"),

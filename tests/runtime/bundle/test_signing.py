@@ -131,7 +131,7 @@ def test_a_secret_key_is_for_its_owner_and_survives_its_file(tmp_path: Path) -> 
 
 def test_a_protected_or_broken_secret_key_is_refused_unseen() -> None:
     protected = KEY.text().replace("RWQAAEIy", "RWRTY0Iy")
-    with pytest.raises(KeyFormatError, match="has a password"):
+    with pytest.raises(KeyFormatError, match="is protected by a password"):
         SecretKey.parse(protected)
     with pytest.raises(KeyFormatError, match="halves") as refusal:
         SecretKey.parse(SecretKey(KEY.key_id, KEY.seed).text().replace("AgICAgIC", "AgICAgID", 1))

@@ -106,14 +106,14 @@ def first(contents: dict[str, bytes], ending: str) -> str:
 
 CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels must contain kernels.json"),
-    "a file less": (lambda c: c.pop(first(c, ".ptx")), "lists a file that is missing"),
+    "a file less": (lambda c: c.pop(first(c, ".ptx")), "it lists a file that is missing"),
     "a file more": (lambda c: c.update({"scan_kernel-9.sm_80.cubin": b""}), "not listed in kernels.json"),
-    "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "must not have it"),
+    "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "must not contain this file"),
     "code of this machine": (
         lambda c: c.update({first(c, ".cubin"): Path("/proc/self/exe").read_bytes()[:4096]}),
-        "not machine code of an NVIDIA GPU",
+        "not machine code for an NVIDIA GPU",
     ),
-    "an empty cubin": (lambda c: c.update({first(c, ".cubin"): b""}), "too short for machine code"),
+    "an empty cubin": (lambda c: c.update({first(c, ".cubin"): b""}), "too short to be machine code"),
     "PTX for another GPU": (
         lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".target sm_80", b".target sm_90")}),
         "not PTX for sm_80",
@@ -135,8 +135,8 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "another version beyond counting": (lambda c: set_entry(c, triton="3" + ".7" * 5000), r"kernels\.json: .*triton: "),
     "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
     "another name": (lambda c: set_entry(c, name="other_kernel"), "does not contain PTX for kernel 'other_kernel'"),
-    "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "lists a file that is missing"),
-    "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must be named for sm_90"),
+    "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "it lists a file that is missing"),
+    "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must contain sm_90"),
     "much shared memory": (lambda c: set_entry(c, shared_bytes=1 << 19), "shared_bytes"),
     "a field more": (lambda c: set_entry(c, host="x"), "Extra inputs are not permitted"),
 }  # fmt: skip
@@ -220,9 +220,9 @@ def test_arguments_are_packed_as_c_has_them(bundle: Bundle) -> None:
     [
         ((8, 0), (12, 0), None),
         ((8, 9), (13, 0), None),
-        ((9, 0), (13, 0), "it is for sm_80, but the GPU is sm_90"),
-        ((7, 5), (13, 0), "it is for sm_80, but the GPU is sm_75"),
-        ((8, 0), (11, 8), r"assembled by CUDA 12\.\d+, but the driver supports CUDA 11\.8"),
+        ((9, 0), (13, 0), "it was compiled for sm_80, but the GPU is sm_90"),
+        ((7, 5), (13, 0), "it was compiled for sm_80, but the GPU is sm_75"),
+        ((8, 0), (11, 8), r"compiled with CUDA 12\.\d+, but the driver supports only CUDA 11\.8"),
     ],
 )
 def test_a_gpu_and_its_driver_must_fit(

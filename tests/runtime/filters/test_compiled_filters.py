@@ -147,7 +147,7 @@ def test_a_compiled_filter_is_held_to_the_golden_outputs(tmp_path: Path) -> None
     assert load_filter(bundle).runtime == "compiled"
     case = next(case for case in bundle.golden["cases"] if case["graph"] == "step")
     case["outputs"]["mean"]["values"][0] += 0.01
-    with pytest.raises(ValueError, match=r"golden.json in compiled code: case \d+, step.mean differs"):
+    with pytest.raises(ValueError, match=r"golden.json, in compiled code: case \d+, step.mean differs"):
         load_filter(bundle)
 
 

@@ -172,7 +172,7 @@ ONE = Gaussian(np.zeros(2), np.eye(2))
         (([Gaussian(np.array([0.0, np.nan]), np.eye(2))], ONE), r"posteriors\[0\] must be finite"),
         (([ONE], Gaussian(np.zeros(2), np.full((2, 2), np.nan))), "prior must be finite"),
         (([ONE], Gaussian(np.zeros(2), np.array([[1.0, 0.5], [0.0, 1.0]]))), "prior.covariance must be symmetric"),
-        (([ONE], ONE, [ONE, ONE]), "own_priors must be one per posterior"),
+        (([ONE], ONE, [ONE, ONE]), "own_priors must contain one prior per posterior"),
         (([ONE], None, [ONE]), "own_priors requires prior"),
         (([ONE], ONE, [Gaussian(np.zeros(2), -np.eye(2))]), r"own_priors\[0\].covariance"),
     ],
@@ -186,7 +186,7 @@ def test_what_cannot_be_fused_is_refused(arguments, message) -> None:
     ("arguments", "message"),
     [
         (([],), "must not be empty"),
-        (([ONE, ONE], [0.5, 0.6]), "with sum 1"),
+        (([ONE, ONE], [0.5, 0.6]), "that sum to 1"),
         (([ONE, ONE], [1.0]), "2 non-negative"),
         (([ONE, ONE], [1.5, -0.5]), "non-negative"),
         (([ONE, Gaussian(np.zeros(3), np.eye(3))],), r"posteriors\[1\]"),

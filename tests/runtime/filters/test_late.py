@@ -176,7 +176,7 @@ def test_cuts_after_every_row_go_on_with_the_same_reach(rows: int) -> None:
             cut = Stream(1e9, cut.payload)
     late, too_late = rows - MOST_BACK + 0.5, rows - MOST_BACK - 1.5
     for stream in (whole, cut):
-        with pytest.raises(InvalidInput, match="older than the window"):
+        with pytest.raises(InvalidInput, match="before the window for late rows"):
             stream.update(too_late, None)
     assert shown(whole.update(late, [9.0, 9.0])) == shown(cut.update(late, [9.0, 9.0]))
     assert MODEL.pack(whole.state) == MODEL.pack(cut.state)
@@ -221,7 +221,7 @@ def test_a_stream_that_continues_without_a_window_has_it_from_there_on() -> None
     stream = Stream(5.0)
     stream.update(10.0, [1.0, 1.0])
     later = Stream(5.0, MODEL.pack(stream.state))
-    with pytest.raises(InvalidInput, match="older than the window"):
+    with pytest.raises(InvalidInput, match="before the window for late rows"):
         later.update(9.0, [1.0, 1.0])
     later.update(12.0, [2.0, 2.0])
     assert later.update(10.5, [3.0, 3.0]).index == 1

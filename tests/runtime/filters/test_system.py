@@ -162,19 +162,19 @@ def test_a_column_has_its_system_among_models() -> None:
     for (column, key, is_only), document in found.items():
         assert system_for(many, column, key, is_only=is_only).digest == System.from_document(document).digest
     assert system_for({"series": {"b / x": level}}, "x", "b").digest == System.from_document(level).digest
-    with pytest.raises(InvalidSystem, match="has systems of 'a', 'b', 'b / x', not of 'c'"):
+    with pytest.raises(InvalidSystem, match="contains systems of 'a', 'b', 'b / x', but none of 'c'"):
         system_for(many, "c")
     for broken in ({"series": {}}, {"series": 3}, {"series": {"a": level}, "more": 1}):
-        with pytest.raises(InvalidSystem, match=r"system\.series must be"):
+        with pytest.raises(InvalidSystem, match=r"system\.series must contain"):
             system_for(broken, "a")
 
 
 REFUSED: list[tuple[Any, str, str]] = [
     (3, "system", "must be an object"),
-    ({}, "system.A", "or F with dt is required"),
-    ({**VELOCITY, "F": [[1]], "dt": 1}, "system.A", "but not both"),
+    ({}, "system.A", "is required, or F with dt"),
+    ({**VELOCITY, "F": [[1]], "dt": 1}, "system.A", "set only one of them"),
     ({**VELOCITY, "dt": 1}, "system.dt", "time step of F"),
-    ({**VELOCITY, "H": [[1, 0]]}, "system.H", "and C are the same"),
+    ({**VELOCITY, "H": [[1, 0]]}, "system.H", "and C are names of the same"),
     ({**VELOCITY, "period": 3}, "system.period", "is not a field of a system"),
     ({**VELOCITY, "Q": None}, "system.Q", "is required"),
     ({**VELOCITY, "A": [[0, 1]]}, "system.A", r"must be \[1, 1\]"),
@@ -183,7 +183,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({**VELOCITY, "A": [[0.0] * 65] * 65}, "system.A", f"at most {MOST_STATES}"),
     ({**VELOCITY, "A": [[0, float("nan")], [0, 0]]}, "system.A", "must contain numbers"),
     ({**VELOCITY, "A": [[0.1, 1], [0, 0]]}, "system.A", "is unstable: an eigenvalue has real part 0.1"),
-    ({"A": (np.eye(16, k=1) - np.eye(16)), "Q": 1, "R": 1}, "system.A", "is neither diagonalisable"),
+    ({"A": (np.eye(16, k=1) - np.eye(16)), "Q": 1, "R": 1}, "system.A", "has nearly equal eigenvalues"),
     ({**VELOCITY, "Q": [[1, 2], [2, 1]]}, "system.Q", "positive semidefinite"),
     ({**VELOCITY, "Q": [[1, 0.5], [0, 1]]}, "system.Q", "symmetric"),
     ({**VELOCITY, "C": [[1]]}, "system.C", r"must be \[any, 2\]"),
@@ -196,7 +196,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({**VELOCITY, "passes": 0}, "system.passes", "from 1 to 64"),
     ({**VELOCITY, "reacquire": 1}, "system.reacquire", "from 2"),
     ({**VELOCITY, "contamination": 1}, "system.contamination", r"in \[0, 1\)"),
-    ({"preset": "level"}, "system.process_noise", "is required, because the preset 'level' is a random-walk level"),
+    ({"preset": "level"}, "system.process_noise", "because the state of the preset 'level' is a random-walk level"),
     ({"preset": "pendulum"}, "system.preset", "must be one of level, trend"),
     ({"preset": "level", "period": 3, **NOISES}, "system.period", "is not a field of the preset 'level'"),
     ({"preset": "level", "process_noise": -1, "measurement_noise": 1}, "system.process_noise", "0 or more"),
@@ -224,7 +224,7 @@ STEP = {"dt": 0.5, "H": [[1, 0]], "R": 1, "P0": 1}
 @pytest.mark.parametrize(
     ("transition", "noise", "field", "reason"),
     [
-        ([[1, 0.5], [0, -0.8]], 1, "system.F", "has the eigenvalue -0.8"),
+        ([[1, 0.5], [0, -0.8]], 1, "system.F", "has the negative eigenvalue -0.8"),
         ([[1, 0.5], [0, 0]], 1, "system.F", "is singular"),
         ([[1.1, 0.5], [0, 0.3]], 1, "system.F", "is unstable"),
         ([[1, 0.5], [0, 1]], Q_discrete_white_noise(2, 0.5).tolist(), "system.Q", "a system in continuous time"),

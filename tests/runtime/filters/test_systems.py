@@ -204,7 +204,7 @@ def test_a_system_is_gone_with_its_last_user() -> None:
 def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
     model = runtime({**PLANE, "preset": "level", "dimensions": size})
     most = MOST_STEP_WORK // size**3 - 1
-    with pytest.raises(InvalidInput, match=f"supports up to {most} leads") as refused:
+    with pytest.raises(InvalidInput, match=f"supports at most {most} leads") as refused:
         model.readout((0.9,), tuple(map(float, range(most + 1))), 0)
     assert refused.value.param == "horizon"
     found = model.filter([0.0, 1.0], [[1.0] * size] * 2, horizon=(1.0, 2.0))

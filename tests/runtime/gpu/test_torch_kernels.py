@@ -176,8 +176,8 @@ def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"capability": (9, 0)}, "it is for sm_80, but the GPU is sm_90"),
-        ({"version": 11080}, "the driver supports CUDA 11.8"),
+        ({"capability": (9, 0)}, "it was compiled for sm_80, but the GPU is sm_90"),
+        ({"version": 11080}, "the driver supports only CUDA 11.8"),
     ],
 )
 def test_what_does_not_fit_the_gpu_is_compiled(
@@ -207,7 +207,7 @@ def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, m
     monkeypatch.setattr(bundle, "_kernels", tuple(changed))
     found = kernels_used(bundle, gpu)
     assert found.stored == tuple(name for name in ALL if name != "slots_kernel") and found.compiled == ("slots_kernel",)
-    assert found.reason == "slots_kernel of the bundle is from another version of rfa-server"
+    assert found.reason == "slots_kernel of the bundle was compiled by another version of rfa-server"
 
 
 SERVE = """

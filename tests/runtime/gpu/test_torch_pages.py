@@ -126,7 +126,7 @@ def test_full_pages_are_there_once_and_the_last_one_is_copied() -> None:
 
 
 def test_a_fork_whose_copy_fails_keeps_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the device's memory is exhausted; the one that it comes from still has its own."""
+    """As where the device's has no free memory; the one that it comes from still has its own."""
 
     def fail(*_: list[int]) -> None:
         raise torch.OutOfMemoryError
@@ -136,7 +136,7 @@ def test_a_fork_whose_copy_fails_keeps_no_page(monkeypatch: pytest.MonkeyPatch) 
     context.position = PAGE_KEYS + 1
     reserved = pool.in_use
     monkeypatch.setattr(pool, "copy", fail)
-    with pytest.raises(CapacityError, match="memory is exhausted"):
+    with pytest.raises(CapacityError, match="has no free memory"):
         context.fork()
     assert pool.in_use == reserved - 1 and len(context.pages) == 2
     context.release()

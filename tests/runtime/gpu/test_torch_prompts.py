@@ -110,5 +110,5 @@ def test_a_piece_goes_to_the_smallest_runner_that_holds_it() -> None:
     assert made == [(200, 24), (200, 1), (128, 24), (128, 1), (64, 24), (64, 1)]
     for counts, size in (([1], (64, 1)), ([64], (64, 1)), ([64, 1], (128, 24)), ([129], (200, 1))):
         assert runners.of(Ragged.of(tokens_of(counts, 0), [0] * len(counts), CPU)) == size
-    with pytest.raises(ValueError, match="a batch has 201"):
+    with pytest.raises(ValueError, match="a batch contains 201"):
         runners.of(Ragged.of(tokens_of([201], 0), [0], CPU))

@@ -348,7 +348,7 @@ async def test_24_no_log_line_names_the_store_or_a_session(
     with pytest.raises(NotReady) as caught:
         await store.create(address("somebodys-name"), Opened(b"secret text", 1))
     await store.aclose()
-    assert "Redis does not answer" in caplog.text
+    assert "Redis does not respond" in caplog.text
     for secret in ("hidden-password", "somebodys-name", "secret text"):
         assert secret not in caplog.text + caught.value.message
 

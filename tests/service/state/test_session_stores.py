@@ -98,7 +98,7 @@ async def test_12_13_a_repeated_or_rolled_back_step_is_a_conflict(keeper: StateK
 
 async def test_the_conflict_says_where_the_session_is(keeper: StateKeeper) -> None:
     await create(keeper, step=41)
-    with pytest.raises(Conflict, match="continues from step 40, but the session is at step 41") as caught:
+    with pytest.raises(Conflict, match="expects the session to be at step 40, but it is at step 41") as caught:
         await keeper.load("session:mine@40", SCOPE, LIMIT)
     assert caught.value.param == "state"
 
@@ -156,7 +156,7 @@ async def test_31_a_retry_after_a_lost_reply_computes_nothing_twice(keeper: Stat
     await create(keeper)
     at = await keeper.load("session:mine@0", SCOPE, LIMIT)
     await keeper.save(SCOPE, b"one", 1, session=NAME, expected=at.step)
-    with pytest.raises(Conflict, match="the session is at step 1"):
+    with pytest.raises(Conflict, match="it is at step 1"):
         await keeper.load("session:mine@0", SCOPE, LIMIT)
 
 

@@ -82,7 +82,7 @@ async def test_memory_sessions_have_the_bounds_of_the_settings() -> None:
 
 
 def test_memory_sessions_of_several_processes_stop_the_start() -> None:
-    with pytest.raises(ValueError, match="processes do not share sessions=memory"):
+    with pytest.raises(ValueError, match="sessions=memory cannot be shared between processes"):
         make_keeper(settings(sessions="memory", processes=2, state_keys=ephemeral_key()))
 
 
@@ -113,4 +113,7 @@ except ValueError as error:
     print(error)
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert result.stdout.strip() == "sessions in Redis need its client; pip install 'rfa-server[redis]'", result.stderr
+    assert (
+        result.stdout.strip()
+        == "storing sessions in Redis needs a package; install it with pip install 'rfa-server[redis]'"
+    ), result.stderr
