@@ -87,12 +87,12 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
     steps = np.diff(ordered)
     if len(steps) >= FEWEST_ROWS and (usual := float(np.median(steps[:: 1 + len(steps) // SAMPLED]))) > 0:
         at = int(np.argmax(steps))
-        if steps[at] > max(LONGEST_GAP, MOST_STEPS * usual) and min(at + 1, len(steps) - at) < 0.05 * len(steps):
+        if steps[at] > max(LONGEST_GAP, MOST_STEPS * usual):
             odd = ordered[at] if at + 1 < len(steps) - at else ordered[at + 1]
             row = int(np.flatnonzero(times == odd)[0])
             raise ValueError(
                 f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years from "
-                f"all others; give --time {clock!r} if it is right, or correct the cell"
+                f"others; give --time {clock!r} if it is right, or correct the cell"
             )
 
 

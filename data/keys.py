@@ -26,7 +26,10 @@ MOST_LABELS: Final = 12
 # Maximum number of columns that are searched for labels.
 MOST_TRIED: Final = 64
 MOST_LABELS_PER_ROW: Final = 0.5
-UNIT_NAMES: Final = ("unit", "units", "einheit", "unité", "unite", "unidad", "uom", "unit_of_measurement")
+UNIT_NAMES: Final = (
+    "unit", "units", "einheit", "unité", "unite", "unidad", "uom", "unit_of_measurement", "currency", "ccy", "währung",
+    "devise", "divisa", "moneda", "valuta", "waluta",
+)  # fmt: skip
 # For series whose rows alternate: the minimum number of rows of each series, the minimum share of rows that follow a
 # row of another series, the tolerance of steps relative to the usual step, and the share of such steps within a series
 # and among all rows.

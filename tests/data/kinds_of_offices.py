@@ -155,6 +155,24 @@ def offices() -> Iterator[Kind]:
         [datetime(1990 + k, 1, 1) for k in range(ROWS)],
         {"Output": VALUES},
     )
+    yield Kind(
+        "currencies that change",
+        rows_of("date,amount,currency\n", lambda k: f"{DAYS[k]:%Y-%m-%d},{VALUES[k]},{'EUR' if k % 3 else 'USD'}"),
+        {
+            (name,): (seconds(times), {"amount": values})
+            for name, times, values in (
+                ("USD", DAYS[::3], VALUES[::3]),
+                ("EUR", [t for k, t in enumerate(DAYS) if k % 3], [v for k, v in enumerate(VALUES) if k % 3]),
+            )
+        },
+        note="series: column 'currency'",
+    )
+    yield Kind(
+        "seconds and milliseconds",
+        rows_of("time,y\n", lambda k: f"{(1704067200 + 60 * k) * (1 if k < 15 else 1000)},{VALUES[k]}"),
+        refused="years from others; give --time 'time'",
+        mended={"time": "time"},
+    )
     yield series_of(
         "six hours", rows_of("time,temp\n", lambda k: f"{QUARTER_DAYS[k]},{VALUES[k]}"), QUARTER_DAYS, {"temp": VALUES}
     )
