@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from base64 import b64encode
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -40,8 +41,11 @@ def _seconds(value: Any) -> float:
 
 def _check_url(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    is_clean = url.isprintable() and " " not in url and not parts.fragment and (parts.port is None or parts.port > 0)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_clean:
         raise ValueError(f'must be a URL such as "http://127.0.0.1:9090", got {url!r}')
+    if parts.username is not None:
+        raise ValueError("must have no user; the configuration has the keys user and password_file")
     return url.rstrip("/")
 
 
@@ -68,12 +72,40 @@ class Endpoint(Section):
 
     Attributes:
         bearer_token_file: file that contains the bearer token. It is read again for each request.
+        user: name for basic authentication.
+        password_file: file that contains the password of the user. It is read again for each request.
+        headers: further headers, such as the tenant of a request.
         timeout: timeout of each request in seconds.
     """
 
     url: Url
     bearer_token_file: Path | None = None
+    user: Annotated[str, Field(pattern=r"^[^:]+$")] | None = None
+    password_file: Path | None = None
+    headers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], str] = {}
     timeout: Seconds = 30.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Endpoint:
+        if (self.user is None) != (self.password_file is None):
+            raise ValueError("user and password_file belong together")
+        if self.user is not None and self.bearer_token_file is not None:
+            raise ValueError("choose bearer_token_file or user")
+        return self
+
+    def authorization(self) -> str | None:
+        """Return the header that authenticates requests.
+
+        Raises:
+            OSError: If a file cannot be read.
+            ValueError: If a file is not UTF-8 text.
+        """
+        if self.bearer_token_file is not None:
+            return f"Bearer {self.bearer_token_file.read_text(encoding='utf-8').strip()}"
+        if self.password_file is None:
+            return None
+        password = self.password_file.read_text(encoding="utf-8").strip()
+        return f"Basic {b64encode(f'{self.user}:{password}'.encode()).decode()}"
 
 
 class Receiver(Section):

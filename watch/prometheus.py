@@ -69,10 +69,11 @@ class Requests:
         """
         url = f"{self._endpoint.url}{path}"
         request = urllib.request.Request(url, data=body, headers={"User-Agent": "rfa-watch", **(headers or {})})
+        for name, value in self._endpoint.headers.items():
+            request.add_unredirected_header(name, value)  # it may be a secret
         try:
-            if self._endpoint.bearer_token_file is not None:
-                token = self._endpoint.bearer_token_file.read_text(encoding="utf-8").strip()
-                request.add_unredirected_header("Authorization", f"Bearer {token}")
+            if (authorization := self._endpoint.authorization()) is not None:
+                request.add_unredirected_header("Authorization", authorization)
             with urllib.request.urlopen(request, timeout=self._endpoint.timeout) as reply:
                 self.headers = reply.headers
                 found = _read(reply, most, time.monotonic() + self._endpoint.timeout)

@@ -76,6 +76,17 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
         ("http://localhost:9090/", "localhost:9090", "watch.toml:5: source.prometheus.url: must be a URL such as"),
         ("[sink.metrics]", "[sink.metric]", "watch.toml:7: sink.metric: unknown key; the allowed keys are metrics"),
         ("[source.prometheus]\nurl", "[state]\nfile", "source: Field required"),
+        ("localhost:9090/", "u:p@localhost", "url: must have no user; the configuration has the keys user"),
+        ("localhost:9090/", "localhost:99999", "url: Port out of range 0-65535"),
+        ("localhost:9090/", "local host", "url: must be a URL such as"),
+        ("localhost:9090/", r"localhost\n", "url: must be a URL such as"),
+        ("localhost:9090/", "localhost#part", "url: must be a URL such as"),
+        ('9090/"', '9090/"\nuser = "u"', "4: source.prometheus: user and password_file belong together"),
+        (
+            '9090/"', '9090/"\nuser = "u"\npassword_file = "p"\nbearer_token_file = "t"',
+            "4: source.prometheus: choose bearer_token_file or user",
+        ),
+        ('9090/"', '9090/"\nheaders = {"X A" = "b"}', "headers.X A"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line_the_key_and_what_is_allowed(old: str, new: str, message: str) -> None:

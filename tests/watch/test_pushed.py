@@ -191,18 +191,22 @@ def test_a_flood_of_series_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch)
     assert len(one.labels) == 10 and one.dropped["limit"] == 190 and len(watch._router._names) < 50
 
 
-def test_a_token_is_not_sent_to_another_server(tmp_path: Path) -> None:
-    tokens: list[str | None] = []
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [({"bearer_token_file": "secret"}, "Bearer secret"), ({"user": "a", "password_file": "secret"}, "Basic YTpzw7w=")],
+)
+def test_secrets_are_not_sent_to_another_server(options: dict[str, str], sent: str, tmp_path: Path) -> None:
+    found: list[tuple[str | None, str | None]] = []
 
     def reply(body: bytes, headers: Mapping[str, str]) -> Reply:
-        tokens.append(headers.get("authorization"))
+        found.append((headers.get("authorization"), headers.get("x-tenant")))
         return Reply(200)
 
     other = HttpServer("127.0.0.1:0", {("GET", "/there"): reply})
 
     class Redirecting(_Handler):
         def do_GET(self) -> None:
-            tokens.append(self.headers.get("Authorization"))
+            found.append((self.headers.get("Authorization"), self.headers.get("X-Tenant")))
             self.send_response(302)
             self.send_header("Location", f"http://127.0.0.1:{other.server_address[1]}/there")
             self.send_header("Content-Length", "0")
@@ -210,14 +214,15 @@ def test_a_token_is_not_sent_to_another_server(tmp_path: Path) -> None:
 
     first = HttpServer("127.0.0.1:0", {})
     first.RequestHandlerClass = Redirecting
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "secret").write_text("secret\n" if sent.startswith("Bearer") else "sü\n", encoding="utf-8")
+    files = {name: tmp_path / value if name.endswith("file") else value for name, value in options.items()}
     url = f"http://127.0.0.1:{first.server_address[1]}"
     try:
-        Requests(Endpoint(url=url, bearer_token_file=tmp_path / "token")).send("/here")
+        Requests(Endpoint.model_validate({"url": url, "headers": {"X-Tenant": "t"}, **files})).send("/here")
     finally:
         first.close()
         other.close()
-    assert tokens == ["Bearer secret", None]
+    assert found == [(sent, "t"), (None, None)]
 
 
 def test_an_address_in_use_is_named() -> None:
