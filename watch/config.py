@@ -23,6 +23,8 @@ MOST_BYTES: Final = 1_048_576
 MOST_QUERIES: Final = 1_000
 MOST_SERIES: Final = 1_000_000
 SHORTEST_STEP: Final = 0.1
+# A year of steps of three seconds.
+MOST_HISTORY_STEPS: Final = 10_000_000
 # Prometheus reads a lone m as minutes, but `duration` does not.
 _MINUTES: Final = re.compile(r"(\d+)m")
 
@@ -221,6 +223,8 @@ class StateOptions(Section):
     def _check(self) -> StateOptions:
         if (self.file is None) == (self.redis is None):
             raise ValueError("it must name either file or redis")
+        if self.file is not None and (not self.file.name or self.file.is_dir()):
+            raise ValueError(f"file: {str(self.file)!r} is a directory")
         return self
 
     def outbox_of(self, sink: str) -> Path | None:
@@ -270,6 +274,8 @@ class Query(Section):
 
     @model_validator(mode="after")
     def _check_options(self) -> Query:
+        if len(set(self.horizon)) < len(self.horizon):
+            raise ValueError("horizon: the same horizon is named twice")
         self.options(60.0)
         return self
 
@@ -315,6 +321,8 @@ class Config(Section):
             raise ValueError(
                 "warmup is not supported with source.prometheus, which already provides the history; remove it"
             )
+        if self.history > MOST_HISTORY_STEPS * self.step:
+            raise ValueError(f"history: must be at most {MOST_HISTORY_STEPS:,} steps")
         if self.source.prometheus is None:
             for query in self.query:
                 if query.selector is None:
@@ -337,7 +345,7 @@ def load_config(path: Path) -> Config:
     if path.stat().st_size > MOST_BYTES:
         raise ConfigError(f"{path}: the file is larger than {MOST_BYTES:,} bytes")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a mark
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     return parse_config(text, str(path), is_yaml=path.suffix in (".yaml", ".yml"))

@@ -87,6 +87,9 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
             "4: source.prometheus: choose bearer_token_file or user",
         ),
         ('9090/"', '9090/"\nheaders = {"X A" = "b"}', "headers.X A"),
+        ('["1h"]', '["1h", "60min"]', "9: query[0]: horizon: the same horizon is named twice"),
+        ('history = "2d"', 'history = "1000000d"', "history: must be at most 10,000,000 steps"),
+        ("[sink.metrics]", '[sink.metrics]\n[state]\nfile = "."', "8: state: file: '.' is a directory"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line_the_key_and_what_is_allowed(old: str, new: str, message: str) -> None:
@@ -94,6 +97,12 @@ def test_errors_name_the_line_the_key_and_what_is_allowed(old: str, new: str, me
     with pytest.raises(ConfigError) as caught:
         parse_config(GOOD.replace(old, new, 1), "watch.toml")
     assert message.replace("Field required", "is required") in str(caught.value)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert load_config(path) == parse_config(GOOD, "a.toml")
 
 
 def test_every_option_is_in_the_guide() -> None:
