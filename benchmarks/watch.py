@@ -30,9 +30,9 @@ from rfa.watch.filters import QueryFilter, Samples
 from rfa.watch.selectors import Labels
 from rfa.watch.wire import HEADERS, write_request
 
-PER_REQUEST, STEP, START_SECONDS, ROUNDS_AT_REST = 2_000, 15.0, 120.0, 10
-# Of a reply; the first may wait for kernels.
-REPLY_SECONDS = 900.0
+PER_REQUEST, STEP, ROUNDS_AT_REST = 2_000, 15.0, 10
+# Of the start and of a reply, which may wait for kernels.
+START_SECONDS = REPLY_SECONDS = 900.0
 # Series by model, as a share of --series; and at rest.
 SHARES = {"auto": (1.0, 200), "default": (0.01, 10)}
 CONFIG = """
