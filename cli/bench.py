@@ -339,18 +339,22 @@ def bench_series(
     data: Annotated[
         Path,
         typer.Option(
-            help="Directory with the datasets m4 and ett. They are not part of the repository and must be downloaded.",
+            help="Directory with m4, ett and gift. They are not part of the repository and must be downloaded.",
             metavar="DIR",
         ),
     ],
     model: Annotated[list[str] | None, typer.Option(help="Model to measure. Repeatable. The default is all.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Beginning of the names of tasks, such as ett1/H. Repeatable.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what the file has.")] = False,
     out: JsonTable = RESULTS / "gift.json",
     as_json: JsonFlag = False,
 ) -> None:
     """Measure forecasts with the protocol of GIFT-Eval, compared with seasonal naive and statsforecast."""
     from rfa.benchmarks.series.gift import write_gift
 
-    _print("gift", write_gift(data, out, tuple(model or ())), as_json)
+    _print("gift", write_gift(data, out, tuple(model or ()), tuple(task or ()), again=again), as_json)
 
 
 @app.command("nab")
