@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import warnings
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +27,18 @@ from rfa.runtime.text.config import INNOVATIONS, Innovation, check_choice
 SlotImpl = Literal["auto", "reference", "numba", "triton"]
 IMPLS = ("auto", "reference", "numba", "triton")
 LENGTH_DTYPES = (torch.int32, torch.int64)
+T = TypeVar("T")
+
+
+def call_untraced(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function that calls numba, and exclude it from torch.compile.
+
+    Otherwise torch traces numba's compiler at the first call, which breaks it (KeyError: parfor_index). The compiler of
+    torch is not imported here, because that takes longer than the import of torch.
+    """
+    if "torch._dynamo" in sys.modules:
+        function = torch.compiler.disable(function)
+    return function(*arguments)
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
@@ -156,7 +170,7 @@ def slot_scan(
         if (refusal := _numba_refusal(tokens)) is None:
             from rfa.model.recurrence.slots_numba import slot_scan_numba
 
-            return slot_scan_numba(tokens, means, precisions, parameters, options)
+            return call_untraced(slot_scan_numba, tokens, means, precisions, parameters, options)
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot be used here: {refusal}")
     return slot_scan_reference(tokens, means, precisions, parameters, options)

@@ -2,11 +2,12 @@
 
 import math
 
+import numba
 import numpy as np
 import pytest
 import torch
 
-from rfa.model.recurrence.slots import slot_scan
+from rfa.model.recurrence.slots import call_untraced, slot_scan
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
     SlotLag,
@@ -241,6 +242,21 @@ def test_rows_of_different_lengths_are_each_row_alone(impl, lengths):
 def test_compiled_gradients_of_rows_of_different_lengths(are_apart):
     rule = {"inner": 2, "lengths": torch.tensor([4, 7])}
     assert_as_exact_as_eager((2, 7, 3, 5, 4), "numba", rule, are_apart=are_apart)
+
+
+def test_a_compiled_function_may_be_the_first_to_call_a_kernel():
+    @numba.njit(parallel=True)
+    def doubled(values):
+        out = np.empty_like(values)
+        for i in numba.prange(len(values)):
+            out[i] = 2 * values[i]
+        return out
+
+    def kernel(values):
+        return torch.from_numpy(doubled(values.numpy()))
+
+    compiled = torch.compile(lambda values: call_untraced(kernel, values + 1) - 1, backend="eager")
+    torch.testing.assert_close(compiled(torch.arange(3.0)), torch.tensor([1.0, 3.0, 5.0]))
 
 
 def test_refusals_name_what_was_expected():
