@@ -1,0 +1,1 @@
+"""The corpus of the bundle `books`: public-domain books from repositories, cleaned and deduplicated."""
