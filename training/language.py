@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
@@ -29,6 +26,7 @@ from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, spl
 from rfa.training.device import choose_device
 from rfa.training.documents import FIELD
 from rfa.training.language_config import LanguageRun, find_config
+from rfa.training.language_losses import Loss, compiled_cross_entropy, cross_entropy, has_compiler, validation_loss
 from rfa.training.optimiser import Optimiser
 from rfa.training.plot import METRICS_FILE, plot_metrics
 from rfa.training.processes import ALONE, Processes, gathered, joined_processes
@@ -41,37 +39,6 @@ OPTIMISER_FILE = "optimiser.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
 RECORD_FILE = "train.json"
 VALIDATION_TOKENS = 65_536
-
-
-def has_compiler() -> bool:
-    """Return whether torch.compile finds a C++ compiler, which is that of CXX, g++ or clang++."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
-
-
-def cross_entropy(model: LanguageModel, inputs: Tensor, targets: Tensor, mode: Mode) -> Tensor:
-    """Return the mean loss in nats per token in one mode."""
-    model.mode = mode
-    logits = model(inputs, with_precision=False).logits
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
-@torch.no_grad()
-def validation_loss(model: LanguageModel, tokens: np.ndarray, context: int, mode: Mode, limit: int) -> float:
-    """Return the mean loss in nats per token over non-overlapping windows of the first `limit` tokens."""
-    model.eval()
-    count = min(len(tokens) - 1, limit) // context
-    if count < 1:
-        raise ValueError(f"the validation split has {len(tokens)} tokens, but one window needs {context + 1}")
-    window = torch.from_numpy(np.asarray(tokens[: count * context + 1], np.int64))
-    inputs, targets = window[:-1].reshape(count, context), window[1:].reshape(count, context)
-    device = model.embedding.weight.device
-    rows = max(1, 4096 // context)
-    total = 0.0
-    for i in range(0, count, rows):
-        batch = inputs[i : i + rows].to(device)
-        total += float(cross_entropy(model, batch, targets[i : i + rows].to(device), mode)) * len(batch)
-    model.train()
-    return total / count
 
 
 @dataclass
@@ -95,6 +62,7 @@ class Trainer:
     processes: Processes = ALONE
     model: LanguageModel = field(init=False)
     optimiser: Optimiser = field(init=False)
+    _compiled_loss: Loss | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.run.training.seed)
@@ -107,12 +75,12 @@ class Trainer:
             self.processes.shard(self.model)
         self.optimiser = Optimiser(self.model, self.run.training)
         if self.run.training.compile:
-            if has_compiler():
+            if self.device.type != "cpu":
                 self.model.compile_attention()
+            elif has_compiler():
+                self._compiled_loss = compiled_cross_entropy()
             else:
-                warnings.warn(
-                    "no C++ compiler found; attention is trained eagerly, which is up to twice as slow", stacklevel=2
-                )
+                warnings.warn("no C++ compiler found; training is eager, which is up to twice as slow", stacklevel=2)
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
@@ -172,7 +140,7 @@ class Trainer:
         (self.out / RECORD_FILE).unlink(missing_ok=True)
         self.save()
 
-    def update(self, inputs: Tensor, targets: Tensor, loss_of: Callable[..., Tensor]) -> dict[str, float]:
+    def update(self, inputs: Tensor, targets: Tensor, loss_of: Loss) -> dict[str, float]:
         """Do one optimiser step, and return the loss of each mode."""
         config, parts = self.run.training, self.run.training.accumulation
         self.optimiser.zero_grad()
@@ -214,7 +182,7 @@ class Trainer:
             while self.step < config.steps:
                 started = time.perf_counter()
                 inputs, targets = (self._own_rows(part) for part in blocks[self.step])
-                losses = self.update(inputs, targets, cross_entropy)
+                losses = self.update(inputs, targets, self._compiled_loss or cross_entropy)
                 self.seconds += time.perf_counter() - started
                 for mode, loss in losses.items():
                     self.smooth[mode] = loss if mode not in self.smooth else 0.98 * self.smooth[mode] + 0.02 * loss
@@ -280,7 +248,8 @@ def train_language(
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
-    overrides: dict[str, Any] = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
+    given = {"seed": seed, "steps": steps}
+    overrides: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     run = replace(run, training=replace(run.training, **overrides))
     if are_sequences(files := split_files(data, "train")):
         run = replace(run, model=replace(run.model, vocab_size=event_tokenizer(files).get_vocab_size()))

@@ -23,7 +23,7 @@ class TrainingConfig(OptimiserConfig):
         modes: modes to train. If empty, all modes of the model are trained.
         recurrent_from: share of the steps that only train the attention mode, before the recurrent mode joins.
         recurrent_share: weight of the recurrent loss if both modes are trained. The attention mode has the rest.
-        compile: whether to compile the eager attention with torch.compile.
+        compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
         accumulation: number of parts of a batch that are computed one after another, to bound memory.
         fsdp: Share out weights, gradients and moments over the processes of torchrun (FSDP2), with Adam.
     """

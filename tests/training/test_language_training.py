@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,10 @@ import torch
 
 from rfa.fitting.interrupts import Stopped
 from rfa.model.checkpoint import load_run
+from rfa.model.language import LanguageModel
 from rfa.training.language import Trainer, cross_entropy, train_language, validation_loss
 from rfa.training.language_config import LanguageRun, TrainingConfig, find_config, load_variants
+from rfa.training.language_losses import compiled_cross_entropy
 from rfa.training.optimiser import Optimiser
 from rfa.training.tensorboard import write_events
 from tests.training.stopping import stop_at
@@ -29,6 +32,11 @@ def data(tmp_path_factory):
     (folder / "train.txt").write_text(text)
     (folder / "valid.txt").write_text(text[: len(text) // 4])
     return folder
+
+
+def scaled_error(actual, expected):
+    """The largest error relative to the largest value."""
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
 
 
 def write_config(folder, **training):
@@ -221,6 +229,30 @@ def test_the_modes_losses_are_weighed_by_the_recurrent_share(data, tmp_path):
     torch.testing.assert_close(mixed[1], 0.25 * attention[1] + 0.75 * recurrent[1])
     with pytest.raises(ValueError, match=r"recurrent_share must be in .*1\.0"):
         TrainingConfig.from_dict({**TRAINING, "recurrent_share": 1.0})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
+@pytest.mark.parametrize("mode", ["attention", "recurrent"])
+def test_the_compiled_loss_has_the_gradients_of_the_eager_one(mode):
+    """Under autocast, as training runs it: no further from float32 than twice what the eager code is."""
+    config = LanguageRun.from_file(find_config("books")).model
+    config = replace(config, vocab_size=64, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
+    tokens = torch.arange(2 * 33).reshape(2, 33) * 7 % 64
+
+    def gradients(loss_of, is_half):
+        torch.manual_seed(0)
+        model = LanguageModel(config)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            loss_of(model, tokens[:, :-1], tokens[:, 1:], mode).backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    exact, eager = gradients(cross_entropy, False), gradients(cross_entropy, True)
+    compiled = gradients(compiled_cross_entropy(), True)
+    assert compiled.keys() == exact.keys()
+    for name, expected in exact.items():
+        allowed = 2 * scaled_error(eager[name], expected) + torch.finfo(torch.bfloat16).eps
+        assert scaled_error(compiled[name], expected) <= allowed, name
 
 
 def test_without_a_compiler_attention_is_eager(data, tmp_path, monkeypatch):
