@@ -148,7 +148,8 @@ class Trainer:
         for part in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
             for mode in self.modes_now:
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                    loss = loss_of(self.model, *part, mode)
+                    tokens, following = (self._windows(rows, mode) for rows in part)
+                    loss = loss_of(self.model, tokens, following, mode)
                 # There is one backward pass per mode, so that only the activations of one mode are in memory.
                 (loss * (self.shares[mode] / parts)).backward()
                 losses[mode] += float(loss.detach()) / parts
@@ -161,9 +162,19 @@ class Trainer:
         self.step += 1
         return losses
 
+    def _windows(self, rows: Tensor, mode: Mode) -> Tensor:
+        """Return the windows of a mode from rows `[B, N]` of a batch, `[B', N']`."""
+        config = self.run.training
+        if config.own_rows and len(self.modes_now) == 2:
+            recurrent = min(max(1, round(config.recurrent_share * len(rows))), len(rows) - 1)
+            rows = rows[:recurrent] if mode == "recurrent" else rows[recurrent:]
+        return rows.reshape(-1, config.context_of(mode))
+
     def validate(self) -> dict[str, float]:
-        tokens, context = self.corpus.tokens("valid"), self.run.training.context
-        return {mode: validation_loss(self.averaged, tokens, context, mode, VALIDATION_TOKENS) for mode in self.modes}
+        tokens, context = self.corpus.tokens("valid"), self.run.training.context_of
+        return {
+            mode: validation_loss(self.averaged, tokens, context(mode), mode, VALIDATION_TOKENS) for mode in self.modes
+        }
 
     def train(self) -> dict[str, float]:
         """Train to the last step, and return the final validation losses.

@@ -23,6 +23,9 @@ class TrainingConfig(OptimiserConfig):
         modes: modes to train. If empty, all modes of the model are trained.
         recurrent_from: share of the steps that only train the attention mode, before the recurrent mode joins.
         recurrent_share: weight of the recurrent loss if both modes are trained. The attention mode has the rest.
+        own_rows: whether each mode trains on its own rows of a batch, `recurrent_share` of them on the recurrent mode,
+            instead of both modes on all rows. A token then costs half as much.
+        attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
         compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
         accumulation: number of parts of a batch that are computed one after another, to bound memory.
         fsdp: Share out weights, gradients and moments over the processes of torchrun (FSDP2), with Adam.
@@ -33,6 +36,8 @@ class TrainingConfig(OptimiserConfig):
     modes: tuple[Mode, ...] = ()
     recurrent_from: float = 0.0
     recurrent_share: float = 0.5
+    own_rows: bool = False
+    attention_context: int = 0
     seed: int = 0
     validate_every: int = 250
     precision: str = "bf16"
@@ -58,8 +63,16 @@ class TrainingConfig(OptimiserConfig):
             raise ValueError(
                 f"recurrent_share must be in (0, 1), got {self.recurrent_share}; to train one mode, set modes"
             )
+        if self.attention_context < 0 or (self.attention_context and self.context % self.attention_context):
+            raise ValueError(f"attention_context must divide context {self.context}, got {self.attention_context}")
+        if self.own_rows and self.batch // self.accumulation < 2:
+            raise ValueError(f"own_rows requires a batch of 2 rows or more per part, got batch {self.batch}")
         if self.precision not in ("bf16", "fp32"):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
+
+    def context_of(self, mode: Mode) -> int:
+        """Return the length of the windows of a mode."""
+        return self.attention_context if mode == "attention" and self.attention_context else self.context
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,29 @@ def test_the_modes_losses_are_weighed_by_the_recurrent_share(data, tmp_path):
         TrainingConfig.from_dict({**TRAINING, "recurrent_share": 1.0})
 
 
+def test_each_mode_trains_on_its_own_rows_in_windows_of_its_own(data, tmp_path):
+    seen = {}
+
+    def loss(model, inputs, targets, mode):
+        seen[mode] = inputs
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+        return next(model.parameters()).sum()
+
+    batch = torch.arange(4 * 33).reshape(4, 33)
+    for own_rows, share in ((False, 0.5), (True, 0.5), (True, 0.9)):
+        recipe = {"own_rows": own_rows, "recurrent_share": share, "attention_context": 8}
+        run = LanguageRun.from_file(Path(write_config(tmp_path, **recipe)))
+        trainer = Trainer(run, SimpleNamespace(), tmp_path / "none", torch.device("cpu"))
+        trainer.update(batch[:, :-1], batch[:, 1:], loss)
+        recurrent = 4 if not own_rows else 2 if share == 0.5 else 3
+        assert torch.equal(seen["recurrent"], batch[:recurrent, :-1])
+        rest = batch[recurrent if own_rows else 0 :, :-1]
+        assert torch.equal(seen["attention"], rest.reshape(-1, 8))
+    for wrong, message in (({"attention_context": 5}, "must divide context 32"), ({"own_rows": True, "batch": 1}, "2")):
+        with pytest.raises(ValueError, match=message):
+            TrainingConfig.from_dict({**TRAINING, **wrong})
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
