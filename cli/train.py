@@ -109,6 +109,7 @@ def train_lm(
     variant: Variant = None,
     seed: Seed = None,
     steps: Steps = None,
+    minutes: Minutes = None,
     device: Device = "auto",
     field: TextField = "text",
     as_json: JsonFlag = False,
@@ -116,7 +117,9 @@ def train_lm(
     """Train a language model, or continue the run in --out. On Ctrl-C or SIGTERM, the current step is saved."""
     from rfa.training.language import train_language
 
-    record = train_language(config, data, out, variant=variant, seed=seed, steps=steps, device=device, field=field)
+    record = train_language(
+        config, data, out, variant=variant, seed=seed, steps=steps, device=device, field=field, minutes=minutes
+    )
     shown = ("config_name", "parameters", "tokens", "seconds", "validation_loss")
     print_result({"run": str(out), **{name: record[name] for name in shown}}, as_json)
 

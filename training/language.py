@@ -104,10 +104,20 @@ class Trainer:
         return self.run.training.modes or self.run.model.modes
 
     @property
+    def position(self) -> float:
+        """Position in the schedule, in steps. With a time limit, it is the share of the time used, times all steps."""
+        config = self.run.training
+        return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.position >= self.run.training.steps
+
+    @property
     def modes_now(self) -> tuple[Mode, ...]:
         """Modes trained at this step."""
         config = self.run.training
-        return self.modes if self.step >= config.recurrent_from * config.steps else ("attention",)
+        return self.modes if self.position >= config.recurrent_from * config.steps else ("attention",)
 
     @property
     def shares(self) -> dict[Mode, float]:
@@ -158,7 +168,7 @@ class Trainer:
         losses = self.processes.mean(losses)
         if not all(math.isfinite(loss) for loss in losses.values()):
             raise FloatingPointError(f"the loss is {losses} at step {self.step}; the last checkpoint is intact")
-        self.optimiser.step(self.step)
+        self.optimiser.step(self.position)
         self.step += 1
         return losses
 
@@ -188,18 +198,18 @@ class Trainer:
         with (
             StopSignals() as signals,
             (self.out / METRICS_FILE if self.processes.is_first else Path(os.devnull)).open("a") as metrics,
-            tqdm(total=config.steps, initial=self.step) as bar,
+            tqdm(total=config.steps, initial=round(self.position)) as bar,
         ):
-            while self.step < config.steps:
+            while not self.is_finished:
                 started = time.perf_counter()
                 inputs, targets = (self._own_rows(part) for part in blocks[self.step])
                 losses = self.update(inputs, targets, self._compiled_loss or cross_entropy)
                 self.seconds += time.perf_counter() - started
                 for mode, loss in losses.items():
                     self.smooth[mode] = loss if mode not in self.smooth else 0.98 * self.smooth[mode] + 0.02 * loss
-                bar.update()
+                bar.update(round(self.position) - bar.n)
                 bar.set_postfix({mode: f"{loss:.3f}" for mode, loss in self.smooth.items()})
-                if self.step % config.validate_every == 0 or self.step == config.steps:
+                if self.step % config.validate_every == 0 or self.is_finished:
                     validation = self.validate()
                     metrics.write(json.dumps(self._row(validation)) + "\n")
                     metrics.flush()
@@ -207,7 +217,7 @@ class Trainer:
                         write_events(self.out, self._row(validation))
                     self.save()
                 signals.received = self.processes.largest(signals.received or 0) or None
-                signals.check(self.step, config.steps, self.save)
+                signals.check(round(self.position), config.steps, self.save)
         return validation or self.validate()
 
     def _own_rows(self, batch: np.ndarray) -> Tensor:
@@ -235,6 +245,7 @@ def train_language(
     corpus_dir: Path | None = None,
     device: str = "auto",
     field: str = FIELD,
+    minutes: float | None = None,
 ) -> dict[str, Any]:
     """Train a language model on a corpus directory. A directory with progress is resumed.
 
@@ -245,7 +256,7 @@ def train_language(
         data: corpus: a directory with train and valid, a directory of files, or a file (`corpus.py`).
         out: run directory for weights, tokenizer, metrics and record.
         variant: name in `variants.json`.
-        seed, steps: replace the values of the configuration.
+        seed, steps, minutes: replace the values of the configuration.
         corpus_dir: directory for the tokenised corpus, which runs may share. The default is inside `out`.
         device: auto, cpu or cuda.
         field: field of the text in JSONL, Parquet and Arrow.
@@ -259,7 +270,7 @@ def train_language(
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
-    given = {"seed": seed, "steps": steps}
+    given = {"seed": seed, "steps": steps, "minutes": minutes}
     overrides: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     run = replace(run, training=replace(run.training, **overrides))
     if are_sequences(files := split_files(data, "train")):
@@ -290,6 +301,8 @@ def _train(
     """Train on this process's share of each batch."""
     if run.training.batch % (run.training.accumulation * processes.count):
         raise ValueError(f"batch must be a multiple of accumulation times {processes.count} processes")
+    if run.training.minutes is not None and processes.count > 1:
+        raise ValueError("minutes require one process, because processes measure different times")
     out.mkdir(parents=True, exist_ok=True)
     request, finished = out / REQUEST_FILE, out / RECORD_FILE
     is_extended = request.is_file() and _is_extended(out, run)

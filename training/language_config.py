@@ -28,6 +28,8 @@ class TrainingConfig(OptimiserConfig):
         attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
         compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
         accumulation: number of parts of a batch that are computed one after another, to bound memory.
+        minutes: time limit of the training, in minutes of its steps. Learning rates then follow the share of the time,
+            and `steps` only divides the schedule.
         fsdp: Share out weights, gradients and moments over the processes of torchrun (FSDP2), with Adam.
     """
 
@@ -43,6 +45,7 @@ class TrainingConfig(OptimiserConfig):
     precision: str = "bf16"
     compile: bool = False
     accumulation: int = 1
+    minutes: float | None = None
     fsdp: bool = False
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class TrainingConfig(OptimiserConfig):
             raise ValueError(
                 f"recurrent_share must be in (0, 1), got {self.recurrent_share}; to train one mode, set modes"
             )
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"minutes must be > 0, got {self.minutes}")
         if self.attention_context < 0 or (self.attention_context and self.context % self.attention_context):
             raise ValueError(f"attention_context must divide context {self.context}, got {self.attention_context}")
         if self.own_rows and self.batch // self.accumulation < 2:

@@ -254,6 +254,19 @@ def test_each_mode_trains_on_its_own_rows_in_windows_of_its_own(data, tmp_path):
             TrainingConfig.from_dict({**TRAINING, **wrong})
 
 
+def test_a_time_limit_ends_the_schedule(data, tmp_path, monkeypatch):
+    rates, own = [], Optimiser.step
+    monkeypatch.setattr(Optimiser, "step", lambda self, step: (rates.append(step), own(self, step)))
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("rfa.training.language.time", SimpleNamespace(perf_counter=lambda: 3.0 * next(ticks)))
+    config = write_config(tmp_path, modes=["attention"])
+    record = train_language(config, data, tmp_path / "run", device="cpu", minutes=0.25)
+    assert rates == pytest.approx([12 * k / 5 for k in range(5)])  # five steps of 3 s
+    assert record["tokens"] == 5 * 4 * 32
+    with pytest.raises(ValueError, match="minutes must be > 0"):
+        TrainingConfig.from_dict({**TRAINING, "minutes": 0})
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
