@@ -110,6 +110,10 @@ def train_lm(
     seed: Seed = None,
     steps: Steps = None,
     minutes: Minutes = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="Run or bundle with the initial weights and the tokenizer.", metavar="BUNDLE|RUN"),
+    ] = None,
     device: Device = "auto",
     field: TextField = "text",
     as_json: JsonFlag = False,
@@ -118,8 +122,9 @@ def train_lm(
     from rfa.training.language import train_language
 
     record = train_language(
-        config, data, out, variant=variant, seed=seed, steps=steps, device=device, field=field, minutes=minutes
-    )
+        config, data, out, variant=variant, seed=seed, steps=steps, device=device, field=field, minutes=minutes,
+        begin_from=None if begin is None else _run_or_bundle(begin),
+    )  # fmt: skip
     shown = ("config_name", "parameters", "tokens", "seconds", "validation_loss")
     print_result({"run": str(out), **{name: record[name] for name in shown}}, as_json)
 
@@ -223,15 +228,20 @@ def _read_cells(files: Sequence[str]) -> list[Cells]:
     return [cells for cells in found if cells is not None]
 
 
-def _series_network(source: str) -> SeriesNetwork:
-    """Load the series network of a bundle or a run."""
+def _run_or_bundle(source: str) -> Path:
+    """Return the directory of a run, or of a bundle by name or path."""
     from rfa.cli.bundles import find_bundle
     from rfa.model.checkpoint import CONFIG_FILE
+
+    return Path(source) if (Path(source) / CONFIG_FILE).is_file() else find_bundle(source)
+
+
+def _series_network(source: str) -> SeriesNetwork:
+    """Load the series network of a bundle or a run."""
     from rfa.model.loading import load_model
     from rfa.model.series.network import SeriesNetwork as Network
 
-    path = Path(source)
-    model = load_model(path if (path / CONFIG_FILE).is_file() else find_bundle(source))
+    model = load_model(_run_or_bundle(source))
     if not isinstance(model, Network):
         raise ValueError(f"--from {source} is not a series network; name the run or bundle of one")
     return model

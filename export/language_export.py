@@ -35,6 +35,8 @@ TOKENIZER_FILE = "tokenizer.json"
 METRICS = ("validation_loss", "bytes_per_token", "tokens", "parameters")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "numpy", "safetensors")
 TRAINING = ("config", "seconds", "data", "commit", "versions", "device")
+# Hash of the weights that the training started with, if it did.
+EARLIER = "from"
 
 
 def export_language(
@@ -83,7 +85,10 @@ def export_language(
         calibration=calibrate_language(model, validation, window=window),
         golden=language_golden(graphs, weights, model.config, tokenizer.encode(GOLDEN_PROMPT).ids),
         metrics={key: record[key] for key in METRICS},
-        provenance={"training": {key: record[key] for key in TRAINING}, "export": _provenance()},
+        provenance={
+            "training": {key: record[key] for key in (*TRAINING, *({EARLIER} & record.keys()))},
+            "export": _provenance(),
+        },
         state=family.state(),
         extra_files={**tokenizer_files, **constants, **kernels},
     )

@@ -149,19 +149,23 @@ class Corpus:
         return np.load(self.directory / f"{split}.npy", mmap_mode="r", allow_pickle=False)
 
 
-def prepare_corpus(folder: Path, directory: Path, vocab_size: int, field: str = FIELD) -> Corpus:
-    """Train the tokenizer, and tokenise the training and validation splits into `directory`. Existing files that match
-    are reused.
+def prepare_corpus(
+    folder: Path, directory: Path, vocab_size: int, field: str = FIELD, tokenizer: Tokenizer | None = None
+) -> Corpus:
+    """Train the tokenizer unless one is given, and tokenise the training and validation splits into `directory`.
+    Existing files that match are reused.
     """
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in trained_splits(folder)}
     request = {"vocab_size": vocab_size, "files": {split: file_hashes(paths) for split, paths in files.items()}}
     if field != FIELD:
         request["field"] = field
+    if tokenizer is not None:
+        request["tokenizer"] = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
     record = directory / "corpus.json"
     if record.is_file() and (stored := json.loads(record.read_text()))["request"] == request:
         return Corpus(directory, Tokenizer.from_file(str(directory / "tokenizer.json")), stored["bytes_per_token"])
-    tokenizer = train_tokenizer(files["train"], vocab_size, field)
+    tokenizer = tokenizer or train_tokenizer(files["train"], vocab_size, field)
     tokenizer.save(str(directory / "tokenizer.json"))
     bytes_per_token = {}
     for split, paths in files.items():

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
 from rfa.fitting.interrupts import StopSignals
-from rfa.model.checkpoint import load_run, save_checkpoint
+from rfa.model.checkpoint import WEIGHTS_FILE, load_run, save_checkpoint
 from rfa.model.language import LanguageModel
+from rfa.model.loading import load_model
 from rfa.runtime.text.config import Mode
 from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files, trained_splits
 from rfa.training.device import choose_device
@@ -34,6 +36,7 @@ from rfa.training.provenance import provenance
 from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
 from rfa.training.sequences import are_sequences, event_tokenizer
 from rfa.training.tensorboard import write_events
+from rfa.training.warm_start import start_from
 
 OPTIMISER_FILE = "optimiser.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
@@ -49,6 +52,7 @@ class Trainer:
         smooth: running mean of the training loss of each mode.
         extended_at: earlier total numbers of steps, at which the schedule jumped.
         processes: the processes that train together.
+        begin_from: the model whose weights a new run starts with. None uses random weights.
     """
 
     run: LanguageRun
@@ -60,6 +64,7 @@ class Trainer:
     smooth: dict[str, float] = field(default_factory=dict)
     extended_at: list[int] = field(default_factory=list)
     processes: Processes = ALONE
+    begin_from: LanguageModel | None = None
     model: LanguageModel = field(init=False)
     optimiser: Optimiser = field(init=False)
     _compiled_loss: Loss | None = field(init=False, default=None)
@@ -70,6 +75,8 @@ class Trainer:
         is_resumed = (self.out / PROGRESS_FILE).is_file()
         if is_resumed:
             self.model = load_run(self.out).to(self.device)
+        elif self.begin_from is not None:
+            start_from(self.model, self.begin_from)
         self.model.train()
         if self.is_sharded:
             self.processes.shard(self.model)
@@ -246,6 +253,7 @@ def train_language(
     device: str = "auto",
     field: str = FIELD,
     minutes: float | None = None,
+    begin_from: Path | None = None,
 ) -> dict[str, Any]:
     """Train a language model on a corpus directory. A directory with progress is resumed.
 
@@ -260,6 +268,7 @@ def train_language(
         corpus_dir: directory for the tokenised corpus, which runs may share. The default is inside `out`.
         device: auto, cpu or cuda.
         field: field of the text in JSONL, Parquet and Arrow.
+        begin_from: run or bundle whose weights and tokenizer a new run starts with.
 
     Returns:
         The record of the run, with validation losses, tokens seen, seconds and provenance.
@@ -278,16 +287,17 @@ def train_language(
     chosen = choose_device(device)
     with joined_processes() as processes:
         names = {"config_name": path.stem, "variant": variant}
-        source = Source(data, field, corpus_dir or out / "corpus")
+        source = Source(data, field, corpus_dir or out / "corpus", begin_from)
         return _train(run, source, out, chosen, processes, **names)
 
 
 class Source(NamedTuple):
-    """The files of a run: its corpus, the field of their text, and the folder of their tokens."""
+    """What a run reads: corpus, field of the text, folder of the tokens, and the model that it starts from."""
 
     data: Path
     field: str
     tokens: Path
+    begin_from: Path | None = None
 
 
 def _train(
@@ -314,13 +324,14 @@ def _train(
     _save_tokenizer(out, corpus := _corpus(run, source, names["config_name"]))
     if processes.is_first:
         processes.wait()
-    trainer = Trainer(run, corpus, out, device, processes=processes)
+    earlier = None if source.begin_from is None else load_model(source.begin_from)
+    trainer = Trainer(run, corpus, out, device, processes=processes, begin_from=earlier)
     if is_extended:
         trainer.extend(json.loads(request.read_text())["training"]["steps"])
     processes.wait()  # the request below is read above, so all processes must have read it
     if processes.is_first:
         request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
-    record = _record(trainer, trainer.train(), source.data, **names)
+    record = _record(trainer, trainer.train(), source, **names)
     if processes.is_first:
         finished.write_text(json.dumps(record, indent=2) + "\n")
         plot_metrics(out)
@@ -329,7 +340,8 @@ def _train(
 
 def _corpus(run: LanguageRun, source: Source, config_name: str | None) -> Corpus:
     """Return the tokenised corpus. Its vocabulary must have the configured size, which export requires."""
-    corpus = prepare_corpus(source.data, source.tokens, run.model.vocab_size, source.field)
+    tokenizer = None if source.begin_from is None else Tokenizer.from_file(str(source.begin_from / TOKENIZER_FILE))
+    corpus = prepare_corpus(source.data, source.tokens, run.model.vocab_size, source.field, tokenizer)
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
             f"{config_name}: vocab_size is {run.model.vocab_size}, but the training text has {found} tokens; train "
@@ -338,18 +350,20 @@ def _corpus(run: LanguageRun, source: Source, config_name: str | None) -> Corpus
     return corpus
 
 
-def _record(trainer: Trainer, validation: dict[str, float], data: Path, **names: str | None) -> dict[str, Any]:
+def _record(trainer: Trainer, validation: dict[str, float], source: Source, **names: str | None) -> dict[str, Any]:
     run = trainer.run
+    began = {} if source.begin_from is None else {"from": file_hashes([source.begin_from / WEIGHTS_FILE])}
     return {
         "config": run.to_dict(),
         **names,
+        **began,
         "validation_loss": validation,
         "bytes_per_token": trainer.corpus.bytes_per_token,
         "tokens": trainer.step * run.training.batch * run.training.context,
         "seconds": round(trainer.seconds, 1),
         "extended_at": trainer.extended_at,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        **provenance(_read_files(data), trainer.device),
+        **provenance(_read_files(source.data), trainer.device),
     }
 
 

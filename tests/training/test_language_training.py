@@ -19,6 +19,7 @@ from rfa.training.language_config import LanguageRun, TrainingConfig, find_confi
 from rfa.training.language_losses import compiled_cross_entropy
 from rfa.training.optimiser import Optimiser
 from rfa.training.tensorboard import write_events
+from rfa.training.warm_start import start_from
 from tests.training.stopping import stop_at
 
 MODEL = {"vocab_size": 270, "d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 2}
@@ -265,6 +266,28 @@ def test_a_time_limit_ends_the_schedule(data, tmp_path, monkeypatch):
     assert record["tokens"] == 5 * 4 * 32
     with pytest.raises(ValueError, match="minutes must be > 0"):
         TrainingConfig.from_dict({**TRAINING, "minutes": 0})
+
+
+def test_a_model_with_more_parts_starts_from_an_earlier_one(data, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    train_language(write_config(tmp_path, steps=6), data, first, device="cpu")
+    document = json.loads(Path(write_config(tmp_path, steps=1)).read_text())
+    document["model"] |= {"own_readout": True, "output_gate": True}
+    config = tmp_path / "more.json"
+    config.write_text(json.dumps(document))
+    earlier, tokens = load_run(first), torch.arange(64).reshape(2, 32) % 270
+    model = LanguageModel(LanguageRun.from_file(config).model)
+    start_from(model, earlier)
+    for mode in ("attention", "recurrent"):
+        model.mode = earlier.mode = mode
+        # One product of float32 is rounded differently, because the gate is divided out of the weights.
+        torch.testing.assert_close(model(tokens).logits, earlier(tokens).logits, rtol=1e-5, atol=1e-5)
+    (data / "more.txt").write_text("another text, which would have another tokenizer. " * 500)
+    record = train_language(str(config), data / "more.txt", second, device="cpu", begin_from=first)
+    assert (second / "tokenizer.json").read_text() == (first / "tokenizer.json").read_text()
+    assert set(record["from"]) == {"model.safetensors"}
+    with pytest.raises(ValueError, match="n_layers 2 cannot start from one with n_layers 3"):
+        start_from(earlier, LanguageModel(replace(earlier.config, n_layers=3)))
 
 
 @pytest.mark.slow
