@@ -13,9 +13,9 @@ from rfa.model.checkpoint import CONFIG_FILE, load_run
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig
+from rfa.runtime.series.averages_numba import SeriesTokens, describe
 from rfa.runtime.series.config import PATCH, PATHS
 from rfa.runtime.series.decoder_numba import QUERY_FEATURES, SeriesDecoder
-from rfa.runtime.series.extended_numba import SeriesTokens, describe
 from rfa.runtime.series.leads import lead_table
 from rfa.runtime.series.session import SeriesSession
 

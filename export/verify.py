@@ -221,7 +221,6 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     from rfa.model.series.network import LeadQueries
     from rfa.runtime.series.config import PATCH, PATHS
     from rfa.runtime.series.decoder_numba import SeriesDecoder
-    from rfa.runtime.series.leads import CALENDAR
     from rfa.runtime.series.session import SeriesSession
 
     (case,) = bundle.golden["cases"]
@@ -238,11 +237,10 @@ def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
         ends[-1] = PATCH * len(whole) + lag
         asked = torch.from_numpy(inputs["asked"][rows])[None]
         leads = torch.from_numpy(np.tile(GOLDEN_LEADS, (1, len(rows), 1)))
-        paths, calendar = asked[..., :PATHS], asked[..., -CALENDAR:]
         reference_values = model(
             torch.from_numpy(inputs["tokens"][rows])[None],
             torch.from_numpy(ends)[None],
-            LeadQueries(leads, paths, calendar),
+            LeadQueries(leads, asked[..., :PATHS]),
         )
         largest.add("quantiles", np.arcsinh(found[i]), reference_values[0, -1])
         if lag == PATCH:

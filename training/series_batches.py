@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rfa.model.series.network import LeadQueries
+from rfa.runtime.series.averages_numba import SeriesTokens, describe
 from rfa.runtime.series.config import LAGS, PATCH
-from rfa.runtime.series.extended_numba import SeriesTokens, describe
-from rfa.runtime.series.leads import CALENDAR, FARTHEST, calendar_numbers, clock_seasons
+from rfa.runtime.series.leads import FARTHEST, clock_seasons
 from rfa.training.synthetic.mixture import Split, draw
 
 # Number of batches that each process prepares ahead.
@@ -29,9 +29,9 @@ LEADS = NEAR_LEADS + FAR_LEADS
 TRAINED_SHARE = 0.8
 # Half of the series have early tokens, for a quarter of their tokens, like the last token of a stream.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# Share of series with a calendar whose tokens include the calendar, or the seasons of their clock.
+# Share of series with a calendar whose tokens include the seasons of their clock.
 CALENDAR_SHARE = 0.6
-# For version 2, out of 8 batches this many have short series, with an eighth of the tokens, and this many have long
+# Out of 8 batches, this many have short series, with an eighth of the tokens, and this many have long
 # ones, with twice as many.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
 SHORT_PART, LONG_PART = 8, 2
@@ -87,13 +87,11 @@ class TokenPlan(NamedTuple):
     """Specifies how tokens are made from series.
 
     Attributes:
-        version: version of the network.
         tokens: number of tokens per series.
         early_series: share of series with tokens before their patch is complete.
         early_tokens: share of such tokens in these series.
     """
 
-    version: int
     tokens: int
     early_series: float = JITTERED_SERIES
     early_tokens: float = JITTERED_TOKENS
@@ -104,28 +102,24 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
     shape = (len(series), plan.tokens, LEADS)
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
-    is_first = plan.version == 1
-    tokens = SeriesTokens.allocate(shape, plan.version)
-    calendar = np.zeros((*shape, CALENDAR if is_first else 0), np.float32)
+    tokens = SeriesTokens.allocate(shape)
     came = np.full(shape, np.nan)
     shows_calendar = rng.random(len(series)) < CALENDAR_SHARE
     for i, one in enumerate(series):
         knows = one.has_calendar and bool(shows_calendar[i])
-        seasons = clock_seasons(one.step) if knows and not is_first else np.zeros(LAGS, np.int64)
+        seasons = clock_seasons(one.step) if knows else np.zeros(LAGS, np.int64)
         describe(one.values, ends[i], leads[i], SeriesTokens(*(part[i] for part in tokens)), seasons)
         at = ends[i, :, None] - 1 + leads[i]
         padded = np.append(one.values, np.nan)
         came[i] = padded[np.minimum(at, len(one.values))]
         seen = np.cumsum(np.isfinite(one.values))[np.minimum(ends[i], len(one.values)) - 1]
         came[i, (seen < SEEN_BEFORE) | (ends[i] > len(one.values))] = np.nan
-        if is_first and knows:
-            calendar[i] = calendar_numbers(one.start + one.step * at)
     # A stream without changes has no scale.
     came[tokens.scales <= 2e-9 * np.abs(tokens.centres)] = np.nan
     is_there = np.isfinite(came)
     away = np.where(is_there, came - tokens.centres[..., None], 0.0) / tokens.scales[..., None]
     targets = np.clip(np.arcsinh(away), -FARTHEST_TARGET, FARTHEST_TARGET).astype(np.float32)
-    queries = LeadQueries(*map(torch.from_numpy, (leads, tokens.paths, calendar)))
+    queries = LeadQueries(*map(torch.from_numpy, (leads, tokens.paths)))
     arrays = (tokens.features, ends, targets, is_there.astype(np.float32))
     features, cells, target_values, weights = map(torch.from_numpy, arrays)
     return SeriesBatch(features, cells, queries, target_values, weights)
@@ -148,17 +142,15 @@ def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
     return np.concatenate([near, far], axis=2)
 
 
-def synthetic_batch(
-    seed: int, series: int, tokens: int, index: int = 0, split: Split = "training", version: int = 1
-) -> SeriesBatch:
+def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: Split = "training") -> SeriesBatch:
     """Return batch `index` of a seed. It is a deterministic function of all arguments.
 
-    For version 2, some batches have more series that are shorter, or fewer series that are longer, with the same number
+    Some batches have more series that are shorter, or fewer series that are longer, with the same number
     of tokens.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
-    plan, is_short = TokenPlan(version, tokens), False
-    if version == 2 and tokens % SHORT_PART == 0 and series % LONG_PART == 0:
+    plan, is_short = TokenPlan(tokens), False
+    if tokens % SHORT_PART == 0 and series % LONG_PART == 0:
         # Among eight consecutive validation batches, each kind occurs with its share.
         kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT
@@ -184,14 +176,13 @@ class Recorded:
     Args:
         series: series to train on. Series that are shorter than two patches are omitted.
         tokens: number of tokens per window.
-        version: version of the network.
 
     Raises:
         ValueError: If all series are shorter than two patches.
     """
 
-    def __init__(self, series: Sequence[Cells], tokens: int, version: int = 1) -> None:
-        self._tokens, self._plan = tokens, TokenPlan(version, tokens)
+    def __init__(self, series: Sequence[Cells], tokens: int) -> None:
+        self._tokens, self._plan = tokens, TokenPlan(tokens)
         self._parts = [(one, int(TRAINED_SHARE * len(one.values))) for one in series if len(one.values) >= 2 * PATCH]
         if not self._parts:
             raise ValueError(
@@ -238,15 +229,15 @@ def _window(one: Cells, begin: int, end: int) -> Cells:
 class _SyntheticBatches(IterableDataset[SeriesBatch]):
     """Each of W processes creates every W-th batch."""
 
-    def __init__(self, seed: int, series: int, tokens: int, first: int, version: int) -> None:
+    def __init__(self, seed: int, series: int, tokens: int, first: int) -> None:
         super().__init__()
-        self._asked, self._first, self._version = (seed, series, tokens), first, version
+        self._asked, self._first = (seed, series, tokens), first
 
     def __iter__(self) -> Iterator[SeriesBatch]:
         worker = get_worker_info()
         begin, every = (self._first + worker.id, worker.num_workers) if worker else (self._first, 1)
         for index in itertools.count(begin, every):
-            yield synthetic_batch(*self._asked, index, version=self._version)
+            yield synthetic_batch(*self._asked, index)
 
 
 def feed(
@@ -256,19 +247,18 @@ def feed(
     *,
     first: int = 0,
     workers: int = 0,
-    version: int = 1,
     is_pinned: bool = False,
 ) -> Iterator[SeriesBatch]:
     """Yield the batches `first`, first + 1, … of a seed. They are the same for any number of workers.
 
     Args:
-        seed, series, tokens, version: see `synthetic_batch`.
+        seed, series, tokens: see `synthetic_batch`.
         first: number of batches that a resumed training has already used.
         workers: number of processes. 0 uses this process.
         is_pinned: whether to use pinned memory.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
-        _SyntheticBatches(seed, series, tokens, first, version),
+        _SyntheticBatches(seed, series, tokens, first),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,
@@ -282,7 +272,7 @@ def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
     """Copy a batch to a device, asynchronously if it is in pinned memory."""
     tokens, ends, asked, targets, weights = batch
     moved = [x.to(device, non_blocking=True) for x in (tokens, ends, *asked, targets, weights)]
-    return SeriesBatch(moved[0], moved[1], LeadQueries(*moved[2:5]), *moved[5:])
+    return SeriesBatch(moved[0], moved[1], LeadQueries(*moved[2:4]), *moved[4:])
 
 
 def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:
@@ -308,5 +298,8 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ignore Ctrl-C, which reaches all processes of a terminal. The training process saves its state before it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ignore signals to all processes of a terminal or a service. The training process saves its state, then ends the
+    workers.
+    """
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)

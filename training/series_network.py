@@ -22,7 +22,7 @@ from tqdm import tqdm
 from rfa.fitting.interrupts import StopSignals
 from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.series.config import LEVELS, PATHS, REACH
+from rfa.runtime.series.config import BASE_PATHS, LEVELS, REACH
 from rfa.runtime.text.config import Mode
 from rfa.training.corpus import file_hashes
 from rfa.training.device import choose_device
@@ -62,7 +62,7 @@ CHECK_EVERY = 25
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
 # Index of the path that forecasts the last value. Series on which its loss is smaller than this are not compared with
 # it.
-LAST_VALUE, SMALLEST_NAIVE = PATHS - 1, 1e-3
+LAST_VALUE, SMALLEST_NAIVE = BASE_PATHS - 1, 1e-3
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
 
@@ -268,10 +268,10 @@ class SeriesTrainer:
             Stopped: If a signal arrived. The current step is saved.
             FloatingPointError: If the training diverged. The last checkpoint is intact.
         """
-        config, version = self.run.training, self.run.model.version
+        config = self.run.training
         fixed = [
             to_device(
-                synthetic_batch(0, min(config.batch, VALIDATION_SERIES), config.tokens, index, "validation", version),
+                synthetic_batch(0, min(config.batch, VALIDATION_SERIES), config.tokens, index, "validation"),
                 self.device,
             )
             for index in range(VALIDATION_BATCHES)
@@ -310,7 +310,6 @@ class SeriesTrainer:
             config.tokens,
             first=self.step,
             workers=config.workers,
-            version=self.run.model.version,
             is_pinned=self.device.type == "cuda",
         )
         return on_device(drawn, self.device)
@@ -362,7 +361,7 @@ def train_series(
     _check_sizes(own)
     chosen = choose_device(device)
     out.mkdir(parents=True, exist_ok=True)
-    recorded = Recorded(own, run.training.tokens, run.model.version) if own else None
+    recorded = Recorded(own, run.training.tokens) if own else None
     trainer = SeriesTrainer(run, out, begin_from, recorded, file_hashes(list(files)), chosen, copy_to)
     finished = out / RECORD_FILE
     if trainer.is_finished and (earlier := _record(finished, trainer.series)) is not None:

@@ -34,7 +34,6 @@ REHEARSED = SeriesRun(
         embedding_width=32,
         head_width=32,
         head_inner=32,
-        version=2,
     ),
     SeriesTrainingConfig(steps=2, batch=2, tokens=16, validate_every=2, workers=0),
 )

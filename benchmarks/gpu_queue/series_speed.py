@@ -61,9 +61,9 @@ def repeated(batch: SeriesBatch, count: int) -> SeriesBatch:
     return SeriesBatch(grown(tokens), grown(ends), type(asked)(*map(grown, asked)), grown(targets), grown(weights))
 
 
-def usual_batch(tokens: int, version: int) -> SeriesBatch:
-    """Return the first batch with this many tokens per series. Version 2 has some with fewer or more."""
-    batches = (synthetic_batch(0, DRAWN, tokens, index, version=version) for index in itertools.count())
+def usual_batch(tokens: int) -> SeriesBatch:
+    """Return the first batch with this many tokens per series. Some have fewer or more."""
+    batches = (synthetic_batch(0, DRAWN, tokens, index) for index in itertools.count())
     return next(batch for batch in batches if batch.ends.shape[1] == tokens)
 
 
@@ -113,9 +113,9 @@ def _device_seconds(trainer: SeriesTrainer, batch: SeriesBatch) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / 1e6
 
 
-def drawn_a_second(workers: int, tokens: int, seconds: float, version: int) -> dict[str, Any]:
+def drawn_a_second(workers: int, tokens: int, seconds: float) -> dict[str, Any]:
     """Return the number of series that processes generate as tokens per second."""
-    batches = feed(0, DRAWN, tokens, workers=workers, version=version)
+    batches = feed(0, DRAWN, tokens, workers=workers)
     for _ in range(max(workers, 1)):
         next(batches)
     started, count = time.perf_counter(), 0
@@ -148,7 +148,7 @@ def rows(cases: tuple[Case, ...], device: torch.device) -> Iterator[dict[str, An
         model = replace(base.model, d_model=case.d_model, n_layers=case.layers)
         training = replace(base.training, batch=case.batch, tokens=case.tokens, compile=case.is_compiled)
         try:
-            found = measure(SeriesRun(model, training), usual_batch(case.tokens, model.version), device)
+            found = measure(SeriesRun(model, training), usual_batch(case.tokens), device)
         except Exception as error:  # the other cases can still run
             found = {"reason": f"{type(error).__name__}: {error}"[:400]}
         yield {**vars(case), **found}
@@ -172,8 +172,8 @@ def main(
     workers, tokens = (1, REHEARSED.training.tokens) if rehearse else (cores(), 128)
     base = REHEARSED if rehearse else SeriesRun.from_file(find_config(RECIPE))
     # Kernels for the CPU are compiled once, before processes start.
-    synthetic_batch(0, 1, tokens, version=base.model.version)
-    document["drawn"] = [drawn_a_second(workers, tokens, 0.1 if rehearse else 5.0, base.model.version)]
+    synthetic_batch(0, 1, tokens)
+    document["drawn"] = [drawn_a_second(workers, tokens, 0.1 if rehearse else 5.0)]
     run = base if rehearse else replace(base, training=replace(base.training, workers=cores() - 1))
     document["trained"] = trained(run, device, 0.1 if rehearse else 10.0)
     print(document["drawn"], document["trained"], flush=True)

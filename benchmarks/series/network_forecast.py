@@ -11,9 +11,8 @@ from rfa.model.loading import model_of
 from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
+from rfa.runtime.series.averages_numba import SeriesTokens, describe
 from rfa.runtime.series.config import LEVELS, PATCH
-from rfa.runtime.series.extended_numba import SeriesTokens, describe
-from rfa.runtime.series.leads import CALENDAR
 
 Array = np.ndarray
 # The context in cells: the recurrent mode remembers no more.
@@ -54,7 +53,6 @@ def forecast(values: Array, horizon: int, mode: str = "recurrent") -> tuple[Arra
     states = model.states(torch.from_numpy(tokens.features)[None], torch.from_numpy(ends)[None])[:, -1:]
     last = LeadQueries(
         torch.from_numpy(leads)[None, None], torch.from_numpy(tokens.paths[-1])[None, None],
-        torch.zeros(1, 1, horizon, CALENDAR),
     )  # fmt: skip
     output = tokens.centres[-1] + tokens.scales[-1] * np.sinh(model.head(states, last)[0, 0].double().numpy())
     sides = [[output[:, list(low)].mean(1), output[:, list(high)].mean(1)] for low, high in ENDS]

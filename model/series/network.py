@@ -1,6 +1,6 @@
 """Series network: blocks of RFA over the tokens of a series, and quantiles at any horizon.
 
-The head reads the state h of a token and the features F of a horizon (distance, seasonal paths, calendar). It returns
+The head reads the state h of a token and the features F of a horizon (distance, seasonal paths). It returns
 quantiles of asinh((y - c) / s), with the centre c and the scale s of the token:
 
     u = gelu(W gelu(A h + B F) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from rfa.model.layers import Block, LayerState, RobustMixer
 from rfa.model.mixing import ModeNorm
-from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, SeriesConfig
-from rfa.runtime.series.leads import CALENDAR, FARTHEST, LEAD_NUMBERS, lead_table
+from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
+from rfa.runtime.series.leads import FARTHEST, LEAD_NUMBERS, lead_table
 from rfa.runtime.text.config import Mode
 
 # Initial distance between quantiles, in scales.
@@ -32,14 +32,11 @@ class LeadQueries(NamedTuple):
 
     Args:
         leads: Number of cells ahead, `[B, N, K]` >= 1.
-        paths: Output of `extended_numba.describe`, `[B, N, K, P]`.
-        calendar: Output of `calendar_numbers`, `[B, N, K, CALENDAR]`, zeros without a calendar. In the second version,
-            `[B, N, K, 0]`.
+        paths: Output of `averages_numba.describe`, `[B, N, K, P]`.
     """
 
     leads: Tensor
     paths: Tensor
-    calendar: Tensor
 
 
 class SeriesHead(nn.Module):
@@ -49,13 +46,11 @@ class SeriesHead(nn.Module):
 
     def __init__(self, config: SeriesConfig) -> None:
         super().__init__()
-        self._paths = config.paths
         self.state = nn.Linear(config.d_model, config.head_width)
-        calendar = CALENDAR if config.version == 1 else 0
-        self.asked = nn.Linear(config.paths + LEAD_NUMBERS + calendar, config.head_width, bias=False)
+        self.asked = nn.Linear(PATHS + LEAD_NUMBERS, config.head_width, bias=False)
         self.inner = nn.Linear(config.head_width, config.head_inner)
         self.out = nn.Linear(config.head_inner, len(LEVELS))
-        self.follow = nn.Linear(config.d_model, config.paths)
+        self.follow = nn.Linear(config.d_model, PATHS)
         self.register_buffer("lead_table", torch.from_numpy(lead_table()), persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
@@ -67,7 +62,7 @@ class SeriesHead(nn.Module):
     def forward(self, h: Tensor, asked: LeadQueries) -> Tensor:
         far = self.lead_table[asked.leads.clamp(1, FARTHEST)]
         hidden, weights = self.of_states(h)
-        features = torch.cat([asked.paths, far, asked.calendar], -1)
+        features = torch.cat([asked.paths, far], -1)
         return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +78,7 @@ class SeriesHead(nn.Module):
         hidden = self.inner(F.gelu(hidden + self.asked(features)))
         with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))
-            along = (features[..., : self._paths] * weights).sum(-1, keepdim=True)
+            along = (features[..., :PATHS] * weights).sum(-1, keepdim=True)
             median = along + raw[..., MEDIAN : MEDIAN + 1]
             below = median - F.softplus(raw[..., :MEDIAN]).flip(-1).cumsum(-1).flip(-1)
             above = median + F.softplus(raw[..., MEDIAN + 1 :]).cumsum(-1)
@@ -98,7 +93,7 @@ class SeriesNetwork(nn.Module):
         self.config = config
         self.mode: Mode = "recurrent"
         self.embedding = nn.Sequential(
-            nn.Linear(config.features, config.embedding_width),
+            nn.Linear(FEATURES, config.embedding_width),
             nn.GELU(),
             nn.Linear(config.embedding_width, config.d_model),
         )
@@ -110,7 +105,7 @@ class SeriesNetwork(nn.Module):
         """Return the quantiles of asinh((y - c) / s) at the horizons of every token, `[B, N, K, Q]`.
 
         Args:
-            tokens: `[B, N, config.features]`.
+            tokens: `[B, N, FEATURES]`.
             ends: Number of cells up to each token, `[B, N]`, non-decreasing.
         """
         states: Tensor = self.head(self.states(tokens, ends), asked)
@@ -136,9 +131,6 @@ class SeriesNetwork(nn.Module):
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Return the residual stream `[B, N, d]` in float32, because bfloat16 loses small changes of smooth series."""
-        if self.config.version == 1:
-            embedded: Tensor = self.embedding(tokens)
-            return embedded
         with torch.autocast(tokens.device.type, enabled=False):
             hidden = self.embedding[0](tokens.float())
         rest: Tensor = self.embedding[1:](hidden)

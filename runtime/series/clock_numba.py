@@ -17,8 +17,8 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.local_time_numba import utc_offset
-from rfa.runtime.series.config import REACH
-from rfa.runtime.series.leads import DAY, WEEK
+from rfa.runtime.series.config import BANDS, LAGS, REACH
+from rfa.runtime.series.leads import DAY, HOUR, HOURLY_UNTIL, WEEK, WHOLE, YEAR
 
 # A longer gap counts as this number of empty cells, because nothing that is stored reaches further.
 MOST_EMPTY = REACH
@@ -31,6 +31,7 @@ LAGS_COUNTED = 1000.0
 UNLIKE = 3.0
 # Maximum number of cells of a week by which a local clock continues after it ran back. Longer weeks continue by a day.
 LONGEST_WEEK = 400
+_BANDS, _CYCLES = np.array(BANDS), np.array((HOUR, DAY, WEEK, YEAR))
 
 
 @inline_jit
@@ -108,3 +109,19 @@ def advance_clock(clock, now, utc_offsets):
     clock[TIME], clock[LAG], clock[ROWS] = now, typical, clock[ROWS] + 1
     clock[PHASE] = bounded(to_pass - count, -MOST_EMPTY, 0.5) if clock[ROWS] > 1 else 0.0
     return np.int64(count)
+
+
+@inline_jit
+def write_seasons(typical, seasons):
+    """Write the seasons of a clock with this typical lag in cells, as `leads.clock_seasons`, to `[LAGS]`."""
+    for band in range(LAGS):
+        seasons[band] = 0
+    for k in range(len(_CYCLES)):
+        cells = _CYCLES[k] / typical if typical > 0 and (k > 0 or typical < HOURLY_UNTIL) else 0.0
+        if not _BANDS[0] - 0.5 <= cells < _BANDS[LAGS]:
+            continue
+        lag = np.int64(np.rint(cells))
+        for band in range(LAGS):
+            is_in = _BANDS[band] <= lag < _BANDS[band + 1]
+            if is_in and abs(cells - lag) <= WHOLE * lag and seasons[band] == 0:
+                seasons[band] = lag

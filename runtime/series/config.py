@@ -17,19 +17,20 @@ DIFFERENCES: Final = 16
 AHEAD: Final = 16
 BANDS: Final = (2, 12, 64, 512, REACH - DIFFERENCES + 1)  # minus the differences
 LAGS: Final = len(BANDS) - 1
-# Paths of a horizon: for each band the seasonal path, and the path moved to the stream's level; and the last value.
-PATHS: Final = 2 * LAGS + 1
+# Paths of a horizon in `tokens_numba.py`: for each band the seasonal path, and the path moved to the stream's level;
+# and the last value.
+BASE_PATHS: Final = 2 * LAGS + 1
 BLOCK_LENGTHS: Final = (8, 64)
 BLOCKS: Final = 32
 ABOUT: Final = 13
-FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
-# Version 2 adds (`extended_numba.py`) seasons that are averaged, the lengths of lines and of means, and last moves.
+BASE_FEATURES: Final = 2 * WINDOW + LAGS * (DIFFERENCES + AHEAD + 4) + len(BLOCK_LENGTHS) * BLOCKS + ABOUT
+# Those in `averages_numba.py`: seasons that are averaged, the lengths of lines and of means, and last moves.
 CYCLES: Final = 4
 LINES: Final = (6, 24, 96)
 MEANS: Final = (32, 256)
 MOVES: Final = 8
-ALL_PATHS: Final = PATHS + 2 * LAGS + len(LINES) + len(MEANS) + 1
-ALL_FEATURES: Final = FEATURES + 4 * LAGS + 2 * len(LINES) + len(MEANS) + MOVES + 2
+PATHS: Final = BASE_PATHS + 2 * LAGS + len(LINES) + len(MEANS) + 1
+FEATURES: Final = BASE_FEATURES + 4 * LAGS + 2 * len(LINES) + len(MEANS) + MOVES + 2
 # Widths of layers are multiples of this number, because the compiled products work in panels.
 MULTIPLE: Final = 32
 # Quantiles of a forecast: the nine of GIFT-Eval, and the ends of 90, 95 and 99 % intervals.
@@ -46,8 +47,6 @@ class SeriesConfig(StrictConfig):
         confidence: See `LanguageModelConfig`. A network with a gate can be trained, but is not served yet.
         embedding_width: Number of hidden units between the features of a token and d_model.
         head_width, head_inner: Numbers of hidden units of the head.
-        version: 1 reads `FEATURES` of a token, and `PATHS` and the calendar of a horizon. 2 reads `ALL_FEATURES` and
-            `ALL_PATHS`, and no calendar.
     """
 
     d_model: int = 128
@@ -59,7 +58,6 @@ class SeriesConfig(StrictConfig):
     embedding_width: int = 256
     head_width: int = 192
     head_inner: int = 64
-    version: int = 1
     confidence: Confidence = "none"
 
     def __post_init__(self) -> None:
@@ -67,21 +65,9 @@ class SeriesConfig(StrictConfig):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1 or value % MULTIPLE:
                 raise ValueError(f"{name} must be a multiple of {MULTIPLE}, got {value!r}")
-        if self.version not in (1, 2):
-            raise ValueError(f"version must be 1 or 2, got {self.version!r}")
         if self.n_slots == 0:
             raise ValueError("n_slots must be >= 1, because a series is processed as a stream, got 0")
         LanguageModelConfig.__post_init__(self.blocks)
-
-    @property
-    def features(self) -> int:
-        """Number of features of a token."""
-        return FEATURES if self.version == 1 else ALL_FEATURES
-
-    @property
-    def paths(self) -> int:
-        """Number of paths of a horizon."""
-        return PATHS if self.version == 1 else ALL_PATHS
 
     @property
     def blocks(self) -> LanguageModelConfig:

@@ -25,7 +25,7 @@ from rfa.runtime.handles import Handle, opened
 from rfa.runtime.series import config, leads
 from rfa.runtime.series.config import LEVELS, MEDIAN, PATCH, PATHS
 from rfa.runtime.series.constants import series_constants
-from rfa.runtime.series.leads import CALENDAR, LEAD_NUMBERS
+from rfa.runtime.series.leads import LEAD_NUMBERS
 from rfa.runtime.text import decoder_numba, math_numba, product_numba
 from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, gelu, normed, run_slots
 from rfa.runtime.text.math_numba import HALF, ONE, ZERO, exp, log
@@ -44,7 +44,7 @@ CIRCLE = 2 * np.pi
 FARTHEST = np.float32(FARTHEST_QUANTILE)
 # Coefficients of the Taylor series of sinh.
 THIRD, FIFTH, SEVENTH = (np.float32(1 / math.factorial(order)) for order in (3, 5, 7))
-QUERY_FEATURES = PATHS + LEAD_NUMBERS + CALENDAR
+QUERY_FEATURES = PATHS + LEAD_NUMBERS
 
 
 class Layers(NamedTuple):

@@ -1,4 +1,4 @@
-"""Features of a horizon: its distance, and the calendar at its time."""
+"""Features of a horizon, and the seasons of a clock."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ HOUR, DAY, WEEK, YEAR = 3_600.0, 86_400.0, 604_800.0, 365.2425 * 86_400.0
 # Number of steps from which on an hour is not a season, and the maximum distance of a season from an integer number of
 # cells, relative to its length.
 HOURLY_UNTIL, WHOLE = 300.0, 0.02
-# Sine and cosine of day, week and year, and a one if there is a calendar.
-CALENDAR: Final = 7
 # Longest horizon in training. Longer horizons have its features.
 FARTHEST: Final = 768
 WAVES: Final = 8
@@ -31,16 +29,6 @@ def lead_table() -> np.ndarray:
     waves = np.cos(math.pi * along[:, None] * np.arange(1, WAVES + 1))
     distances = np.stack([along, near / FARTHEST, np.minimum(near / 64, 1)], axis=1)
     return np.concatenate([distances, waves], axis=1).astype(np.float32)
-
-
-def calendar_numbers(times: np.ndarray) -> np.ndarray:
-    """Return sine and cosine of day, week and year, and a one, at times `[...]` in seconds since 1970, local time.
-
-    Returns:
-        `[..., CALENDAR]` float32. A series without a calendar has zeros instead.
-    """
-    angles = 2 * np.pi * np.stack([times / cycle % 1 for cycle in (DAY, WEEK, YEAR)], axis=-1)
-    return np.concatenate([np.sin(angles), np.cos(angles), np.ones((*times.shape, 1))], axis=-1).astype(np.float32)
 
 
 def clock_seasons(step: float) -> np.ndarray:

@@ -39,7 +39,7 @@ from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
-MAGIC: Final = b"RFAS\x05"
+MAGIC: Final = b"RFAS\x06"
 # First bytes of states with a mixture.
 MIXED_MAGIC: Final = b"RFAM\x06"
 PREFIX: Final = "series."

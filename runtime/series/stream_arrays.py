@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfa.runtime.series.averages_numba import SUMMARY
 from rfa.runtime.series.clock_numba import CLOCK
 from rfa.runtime.series.config import FEATURES, LAGS, REACH
 from rfa.runtime.series.tokens_numba import CELLS, COUNTS, FILL, MASK, NUMBERS, RING, SEEN
@@ -48,7 +49,12 @@ class StoredStreams(NamedTuple):
 
 
 class StreamWork(NamedTuple):
-    """The streams of a call, `[S, P, …]`."""
+    """The streams of a call, `[S, P, …]`.
+
+    Attributes:
+        summary: Output of `write_summary` for the last token.
+        seasons: Seasons of the clock in cells, `[S, LAGS]`.
+    """
 
     clock: Array
     numbers: Array
@@ -59,6 +65,8 @@ class StreamWork(NamedTuple):
     seen: Array
     lags: Array
     offsets: Array
+    summary: Array
+    seasons: Array
 
     @classmethod
     def allocate(cls, streams: int, columns: int) -> StreamWork:
@@ -68,7 +76,8 @@ class StreamWork(NamedTuple):
             np.empty((streams, CLOCK)), np.empty((*wide, STORED_NUMBERS)), np.empty((*wide, COUNTS + 1), np.int64),
             np.empty((*wide, RING), np.float32), np.empty((*wide, REACH), np.float32),
             np.empty((*wide, REACH), np.uint16), np.empty((*wide, REACH // 8), np.uint8),
-            np.empty((*wide, LAGS), np.int64), np.empty((*wide, LAGS)),
+            np.empty((*wide, LAGS), np.int64), np.empty((*wide, LAGS)), np.empty((*wide, SUMMARY)),
+            np.empty((streams, LAGS), np.int64),
         )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ import numpy as np
 from rfa.runtime import local_time_numba, views
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.local_time_numba import utc_offset
-from rfa.runtime.series import clipping_numba, clock_numba, config, leads, stream_arrays, tokens_numba
+from rfa.runtime.series import averages_numba, clipping_numba, clock_numba, config, leads, stream_arrays, tokens_numba
+from rfa.runtime.series.averages_numba import write_average_paths, write_averages, write_summary
 from rfa.runtime.series.clock_numba import (
     CLOCK,
     LAG,
@@ -29,6 +30,7 @@ from rfa.runtime.series.clock_numba import (
     advance_clock,
     bounded,
     local_span,
+    write_seasons,
 )
 from rfa.runtime.series.config import LAGS, PATCH, PATHS, REACH
 from rfa.runtime.series.leads import FARTHEST, lead_table
@@ -51,13 +53,12 @@ from rfa.runtime.uncertainty.copy_arrays import copy3
 
 # Other modules whose functions and arguments the kernels of this module use.
 SOURCES = (
-    alarms, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, step_outputs, stream_arrays,
-    tokens_numba, views,
+    alarms, averages_numba, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, step_outputs,
+    stream_arrays, tokens_numba, views,
 )  # fmt: skip
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 _STORED = np.array(STORED_COUNTS)
-NO_SEASONS = np.zeros(LAGS, np.int64)
 # Maximum horizon in cells, and the distance from an integer within which a horizon counts as that integer.
 FURTHEST = 1e9
 NEAR_WHOLE = 0.25
@@ -92,6 +93,12 @@ def load(stored, pool_row, work, stream):
             lag = bounded(stored.lags[pool_row, a, k], 0, REACH - PATCH)
             work.lags[stream, a, k] = min(lag, counts[CELLS])
             work.offsets[stream, a, k] = stored.offsets[pool_row, a, k]
+        if counts[CELLS] > 0:
+            passed = min(counts[CELLS] - counts[TOKEN_CELLS], PATCH - 1)
+            write_summary(
+                passed, work.numbers[stream, a], counts, work.ring[stream, a], work.lags[stream, a],
+                work.summary[stream, a],
+            )  # fmt: skip
 
 
 @inline_jit
@@ -130,11 +137,12 @@ def _observe_cell(work, stream, a, x):
 def _make_token(work, stream, a, tokens, token):
     """Create a column's token. Return whether it completes a patch."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
-    lags, offsets = work.lags[stream, a], work.offsets[stream, a]
+    ring, errors, since = work.ring[stream, a], work.errors[stream, a], work.since[stream, a]
+    seasons, lags, row = work.seasons[stream], work.lags[stream, a], tokens.features[token]
     c, s, fill = write_token(
-        numbers, counts, work.ring[stream, a], work.errors[stream, a], work.since[stream, a], NO_SEASONS,
-        lags, offsets, tokens.features[token],
+        numbers, counts, ring, errors, since, seasons, lags, work.offsets[stream, a], row,
     )  # fmt: skip
+    write_averages(numbers, counts, ring, errors, since, seasons, lags, c, s, work.summary[stream, a], row)
     cells = counts[CELLS]
     tokens.ends[token], tokens.lags[token] = cells, (cells - 1) % PATCH + 1
     tokens.stream[token], tokens.column[token], tokens.is_whole[token] = stream, a, cells % PATCH == 0
@@ -149,15 +157,13 @@ def _add_query(work, stream, a, lead, queries, query, source):
     """Query the column's last token for a horizon. Return the index after the query."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
     row = queries.features[query]
-    write_paths(
-        lead, counts[CELLS] - counts[TOKEN_CELLS], counts, work.ring[stream, a], work.lags[stream, a],
-        work.offsets[stream, a], numbers[CENTRE], numbers[UNIT], numbers[ORIGIN], row,
-    )  # fmt: skip
+    ring, lags, passed = work.ring[stream, a], work.lags[stream, a], counts[CELLS] - counts[TOKEN_CELLS]
+    c, s = numbers[CENTRE], numbers[UNIT]
+    write_paths(lead, passed, counts, ring, lags, work.offsets[stream, a], c, s, numbers[ORIGIN], row)
+    write_average_paths(lead, passed, numbers, counts, ring, lags, work.summary[stream, a], c, s, row)
     near = min(lead, FARTHEST)
     for k in range(LEAD_NUMBERS):
         row[PATHS + k] = LEAD_TABLE[near, k]
-    for k in range(PATHS + LEAD_NUMBERS, len(row)):
-        row[k] = 0.0
     queries.source[query] = source
     return query + 1
 
@@ -293,6 +299,7 @@ def next_tokens(
                 for k in range(CLOCK):
                     saved_clock[k] = work.clock[stream, k]
                 count = advance_clock(work.clock[stream], times[batch_row], spec.utc_offsets)
+                write_seasons(work.clock[stream, LAG], work.seasons[stream])
                 while passed[stream] < count - 1 and not is_whole:
                     passed[stream] += 1
                     for a in range(columns):

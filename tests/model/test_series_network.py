@@ -6,7 +6,7 @@ import torch
 
 from rfa.model.series.network import LeadQueries, SeriesNetwork
 from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
-from rfa.runtime.series.leads import CALENDAR, FARTHEST, lead_table
+from rfa.runtime.series.leads import FARTHEST, lead_table
 
 SMALL = SeriesConfig(
     d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, embedding_width=32, head_width=32, head_inner=32
@@ -30,7 +30,6 @@ def inputs(batch=2, length=9, leads=5, seed=1):
     asked = LeadQueries(
         torch.randint(1, FARTHEST, (batch, length, leads), generator=generator),
         torch.randn(batch, length, leads, PATHS, generator=generator),
-        torch.randn(batch, length, leads, CALENDAR, generator=generator),
     )
     return tokens, ends, asked
 
@@ -42,7 +41,8 @@ def test_quantiles_are_in_order_at_every_lead(mode):
     model.mode = mode
     quantiles = model(*inputs())
     assert quantiles.shape == (2, 9, 5, len(LEVELS))
-    assert (quantiles.diff(dim=-1) > 0).all()
+    # A gap may be less than the spacing of float32 at the median.
+    assert (quantiles.diff(dim=-1) >= 0).all() and (quantiles[..., -1] > quantiles[..., 0]).all()
 
 
 @torch.no_grad()

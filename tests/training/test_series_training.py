@@ -13,7 +13,7 @@ import torch
 from rfa.fitting.interrupts import StopSignals
 from rfa.model.checkpoint import load_run
 from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.series.config import ALL_FEATURES, ALL_PATHS, LEVELS, PATCH, SeriesConfig
+from rfa.runtime.series.config import FEATURES, LEVELS, PATCH, PATHS, SeriesConfig
 from rfa.training.muon import Float32Muon
 from rfa.training.optimiser import Optimiser
 from rfa.training.series_batches import (
@@ -58,7 +58,7 @@ def test_values_go_to_the_cells_of_their_times():
 def test_targets_are_what_came_at_the_leads():
     values = np.sin(np.arange(700.0)) + np.arange(700) / 100
     values[300:320] = np.nan
-    batch = batch_of([Cells(values, 0.0, 3600.0, False)], np.random.default_rng(0), TokenPlan(1, 40))
+    batch = batch_of([Cells(values, 0.0, 3600.0, False)], np.random.default_rng(0), TokenPlan(40))
     ends, leads = batch.ends[0].numpy(), batch.asked.leads[0].numpy()
     assert (np.diff(ends) >= 1).all() and (np.diff(ends) <= 16).all()
     assert ((leads[:, :NEAR_LEADS] >= 1) & (leads[:, :NEAR_LEADS] <= NEAR)).all() and (
@@ -77,7 +77,6 @@ def test_targets_are_what_came_at_the_leads():
             scale, centre = np.polyfit(z, came[there], 1)
             assert scale > 0
             np.testing.assert_allclose(centre, np.nanmean(recent), atol=1e-3 * np.abs(came[there] - centre).max())
-    assert (batch.asked.calendar == 0).all()
     assert batch.targets.abs().max() <= FARTHEST_TARGET
 
 
@@ -94,17 +93,17 @@ def test_workers_feed_the_same_batches_in_the_same_order():
     assert not same(fed[0][0], synthetic_batch(3, 4, 8, 2, "validation"))
 
 
-def test_batches_of_the_second_version_are_of_short_series_and_long_ones():
-    batches = [synthetic_batch(0, 4, 16, index, version=2) for index in range(12)]
+def test_some_batches_have_short_series_and_some_long_ones():
+    batches = [synthetic_batch(0, 4, 16, index) for index in range(12)]
     shapes = {batch.tokens.shape for batch in batches}
-    assert shapes == {(4, 16, ALL_FEATURES), (32, 2, ALL_FEATURES), (2, 32, ALL_FEATURES)}
+    assert shapes == {(4, 16, FEATURES), (32, 2, FEATURES), (2, 32, FEATURES)}
     for batch in batches:
-        assert batch.asked.paths.shape == (*batch.targets.shape, ALL_PATHS) and batch.asked.calendar.shape[-1] == 0
+        assert batch.asked.paths.shape == (*batch.targets.shape, PATHS)
         assert torch.isfinite(batch.tokens).all() and torch.isfinite(batch.asked.paths).all()
-    assert same(batches[3], synthetic_batch(0, 4, 16, 3, version=2))
-    kept = [synthetic_batch(0, 4, 16, index, "validation", 2).tokens.shape[1] for index in range(8)]
+    assert same(batches[3], synthetic_batch(0, 4, 16, 3))
+    kept = [synthetic_batch(0, 4, 16, index, "validation").tokens.shape[1] for index in range(8)]
     assert sorted(kept) == [2, 2, 16, 16, 16, 16, 16, 32]
-    network = SeriesNetwork(replace(MODEL, version=2))
+    network = SeriesNetwork(MODEL)
     assert network(batches[0].tokens, batches[0].ends, batches[0].asked).shape == (
         *batches[0].targets.shape,
         len(LEVELS),

@@ -14,7 +14,7 @@ from rfa.runtime.bundle.families.language import LanguageConfig
 from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 
 # Constants of the architecture (`rfa.runtime.series.config`, `rfa.runtime.series.leads`).
-FEATURES, ASKED, QUANTILES, PATHS = 285, 27, 15, 9
+FEATURES, ASKED, QUANTILES, PATHS = 319, 34, 15, 23
 NETWORK = "network"
 Panels = Annotated[int, Field(ge=32, le=4_096, multiple_of=32)]
 
@@ -40,8 +40,7 @@ class SeriesBundleConfig(FamilyConfig):
     embedding_width: Panels = 256
     head_width: Panels = 192
     head_inner: Panels = 64
-    # Inputs of version 2 and confidence gates can be trained, but are not supported here.
-    version: Literal[1] = 1
+    # Confidence gates can be trained, but are not supported here.
     confidence: Literal["none"] = "none"
 
     def _blocks(self) -> LanguageConfig:

@@ -26,7 +26,7 @@ def begun(decoder, streams):
 
 
 def asked_rows(asked):
-    return np.concatenate([asked.paths.numpy(), lead_table()[asked.leads.numpy()], asked.calendar.numpy()], -1)
+    return np.concatenate([asked.paths.numpy(), lead_table()[asked.leads.numpy()]], -1)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["small", "wide"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rfa.runtime.series import config as seen
-from rfa.runtime.series.extended_numba import SeriesTokens, describe
+from rfa.runtime.series.averages_numba import SeriesTokens, describe
 from rfa.runtime.series.tokens_numba import FARTHEST_ZERO
 
 END = 640
@@ -73,7 +73,7 @@ def test_the_window_and_the_blocks_are_of_the_last_cells():
     rows, centres, scales, _ = described(x, [END])
     np.testing.assert_allclose(rows[0, : seen.WINDOW], np.arcsinh((x[-32:] - centres[0]) / scales[0]), atol=2e-4)
     assert (rows[0, seen.WINDOW : 2 * seen.WINDOW] == 1).all()
-    at = seen.FEATURES - seen.ABOUT - 64
+    at = seen.BASE_FEATURES - seen.ABOUT - 64
     for block, first in ((8, at), (64, at + 32)):
         count = min(END // block, 32)
         means = x[END - count * block :].reshape(count, block).mean(axis=1)[::-1]
@@ -99,21 +99,26 @@ def test_tokens_see_nothing_that_comes_later(gaps):
     [(4.0, 0.0), (0.125, 0.0), (1.0, 1024.0), (1.0, 2.0**30), (1e-12, 0.0), (1e12, 0.0)],
 )
 def test_units_and_levels_change_only_where_zero_is(gaps, factor, level):
-    """By powers of two and levels that the values have digits for the numbers are the same but for rounding."""
+    """By powers of two and levels that the values have digits for the numbers are the same but for rounding. Products
+    with the level are the exception; far from zero they are the averages.
+    """
     x = np.round(seasonal(gaps=gaps) * 64) / 64
     ends = np.arange(16, END + 1, 16)
     rows, centres, scales, path = described(x, ends)
     others = described(x * factor + level, ends)
-    zero = seen.FEATURES - seen.ABOUT + 9
+    zero = seen.BASE_FEATURES - seen.ABOUT + 9
     keep = np.arange(seen.FEATURES) != zero
     np.testing.assert_allclose(others[0][:, keep], rows[:, keep], atol=2e-4)
     np.testing.assert_allclose(others[1], centres * factor + level, rtol=1e-6)
     np.testing.assert_allclose(others[2], scales * factor, rtol=1e-4)
-    np.testing.assert_allclose(others[3], path, atol=2e-4)
+    products = seen.BASE_PATHS + seen.LAGS + np.arange(seen.LAGS)
+    fixed = np.setdiff1d(np.arange(seen.PATHS), products if level else [])
+    np.testing.assert_allclose(others[3][..., fixed], path[..., fixed], atol=2e-4)
     if level:
         assert np.abs(others[0][5:, zero] - rows[5:, zero]).min() > 0.5
     if level > 1e6:
         assert (others[0][:, zero] == -FARTHEST_ZERO).all()
+        np.testing.assert_allclose(others[3][..., products], path[..., products - seen.LAGS], atol=2e-4)
 
 
 def test_an_empty_cell_is_filled_by_the_best_lag():

@@ -1,32 +1,24 @@
-"""The numbers and paths of the second version of the series network's tokens."""
+"""Features and paths from averages over seasons, lines and means."""
 
 import numpy as np
 import pytest
 
-from rfa.runtime.series.config import FEATURES, LINES, PATHS
-from rfa.runtime.series.extended_numba import SeriesTokens, describe
+from rfa.runtime.compiling import kernel_jit
+from rfa.runtime.series import clock_numba, leads
+from rfa.runtime.series.averages_numba import SeriesTokens, describe
+from rfa.runtime.series.clock_numba import write_seasons
+from rfa.runtime.series.config import BASE_PATHS, LAGS, LINES
 from rfa.runtime.series.leads import clock_seasons
 
 LEADS = np.array([1, 5, 12, 24])
-AVERAGE, PRODUCT, LINE = (slice(PATHS + a, PATHS + b) for a, b in ((0, 4), (4, 8), (8, 8 + len(LINES))))
+AVERAGE, PRODUCT, LINE = (slice(BASE_PATHS + a, BASE_PATHS + b) for a, b in ((0, 4), (4, 8), (8, 8 + len(LINES))))
 
 
 def paths_of(values, end, seasons=(0, 0, 0, 0)):
     """What each path says at `LEADS` after `end` values, in their units."""
-    tokens = SeriesTokens.allocate((1, len(LEADS)), version=2)
+    tokens = SeriesTokens.allocate((1, len(LEADS)))
     describe(values, np.array([end]), LEADS[None], tokens, np.array(seasons))
     return tokens.centres[0] + tokens.scales[0] * np.sinh(tokens.paths[0].astype(float))
-
-
-def test_the_first_numbers_and_paths_are_those_of_the_first_version():
-    values = np.cumsum(np.random.default_rng(0).standard_normal(600))
-    values[100:130] = np.nan
-    ends, leads = np.arange(16, 601, 16), np.tile(LEADS, (37, 1))
-    first, second = (SeriesTokens.allocate(leads.shape, version) for version in (1, 2))
-    for tokens in (first, second):
-        describe(values, ends, leads, tokens)
-    assert np.array_equal(first[0], second[0][:, :FEATURES]) and np.array_equal(first[3], second[3][..., :PATHS])
-    assert np.isfinite(second[0]).all() and np.isfinite(second[3]).all()
 
 
 def test_lines_go_on_with_a_trend():
@@ -50,7 +42,7 @@ def test_noise_is_averaged_over_seasons():
     t = np.arange(1_000)
     values = 10 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(1_000)
     true = 10 * np.sin(2 * np.pi * (t[-1] + LEADS) / 24)
-    off = [paths_of(values[:end], end, (0, 24, 0, 0))[:, [1, PATHS + 1]] for end in range(904, 1_000, 24)]
+    off = [paths_of(values[:end], end, (0, 24, 0, 0))[:, [1, BASE_PATHS + 1]] for end in range(904, 1_000, 24)]
     alone, average = np.std(np.array(off) - true[:, None], axis=(0, 1))
     assert average < 0.8 * alone
 
@@ -59,7 +51,7 @@ def test_a_season_of_the_clock_is_recorded_before_it_was_seen_often():
     values = 10 + np.tile(np.random.default_rng(2).standard_normal(12), 3) + 0.01 * np.arange(36)
     paths = paths_of(values[:16], 16, clock_seasons(365.25 * 86_400 / 12))
     came = np.append(values[15 + LEADS[:3]], values[15 + 24 - 12] + 0.12)
-    assert np.abs(paths[:, PATHS + 1] - came).max() < 0.05
+    assert np.abs(paths[:, BASE_PATHS + 1] - came).max() < 0.05
 
 
 def test_seasons_of_clocks():
@@ -68,3 +60,20 @@ def test_seasons_of_clocks():
     assert clock_seasons(86_400.0).tolist() == [7, 0, 365, 0]
     assert clock_seasons(365.25 * 86_400 / 4).tolist() == [4, 0, 0, 0]
     assert clock_seasons(1e12).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
+def test_compiled_seasons_are_those_of_the_clock(share):
+    rng = np.random.default_rng(3)
+    cycles = rng.choice([3_600.0, 86_400.0, 604_800.0, 31_556_952.0], 2_000)
+    steps = cycles / rng.integers(1, 2_100, 2_000) * (1 + share * rng.choice([-1, 1], 2_000))
+    found = np.full((2_000, LAGS), -1)
+    seasons_of(steps, found)
+    assert np.array_equal(found, [clock_seasons(step) for step in steps.tolist()])
+    assert (found > 0).any() and (found == 0).any()
+
+
+@kernel_jit(clock_numba, leads)
+def seasons_of(steps, found):
+    for i in range(len(steps)):
+        write_seasons(steps[i], found[i])

@@ -1,15 +1,15 @@
-"""Features and paths that version 2 of the series network adds to version 1, and tokens of whole series.
+"""Features and paths from averages over seasons, lines and means, and tokens of whole series.
 
-A path is a simple forecast at a horizon h. Version 1 contains the value a season of lag p before the horizon, as it is
-and moved to the stream's level, and the last value. With w the mean of a few cells now, and w_i the same i seasons ago,
-version 2 adds
+A path is a simple forecast at a horizon h. `tokens_numba.py` has the value a season of lag p before the horizon, as it
+is and moved to the stream's level, and the last value. With w the mean of a few cells now, and w_i the same i seasons
+ago, this module adds
 
     average_p(h)  = mean over i of x(t + h - i p) + w - w_i                    up to CYCLES seasons, plus their drift
     product_p(h)  = mean over i of x(t + h - i p) · w / w_i                    if all values are positive, and growth
     line_n(h)     = the least-squares line through the last n cells            n in LINES
     mean_n(h)     = the mean of the last n cells, and of all values            n in MEANS
 
-Its features add the error at twice each lag, the move of the level over a season, slopes and residuals of the lines,
+Its features are the error at twice each lag, the move of the level over a season, slopes and residuals of the lines,
 and the last moves in units of the mean move per cell.
 """
 
@@ -27,8 +27,8 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.series import clipping_numba, tokens_numba
 from rfa.runtime.series.config import (
-    ALL_FEATURES,
-    ALL_PATHS,
+    BASE_FEATURES,
+    BASE_PATHS,
     CYCLES,
     FEATURES,
     LAGS,
@@ -91,11 +91,11 @@ def _mean(ring, start, count):
 
 
 @inline_jit
-def _usable(counts):
+def _usable(cells):
     """Return the number of cells of the ring that remain while a token is queried, because the ring advances by less
     than a patch.
     """
-    return min(counts[CELLS], REACH - PATCH)
+    return min(cells, REACH - PATCH)
 
 
 @inline_jit
@@ -108,8 +108,8 @@ def _cycles(p, usable):
 
 
 @inline_jit
-def _seasons(numbers, counts, ring, lags, summary):
-    usable, head, origin = _usable(counts), counts[HEAD], numbers[ORIGIN]
+def _write_seasons(head, usable, numbers, ring, lags, summary):
+    origin = numbers[ORIGIN]
     for band in range(LAGS):
         p, offset = lags[band], band * OF_LAG
         if p == 0:
@@ -125,21 +125,45 @@ def _seasons(numbers, counts, ring, lags, summary):
 
 
 @inline_jit
-def _line(ring, head, count, summary, offset):
-    """Write level and slope of the line through the last cells. Return the root mean square residual."""
+def _line(ring, head, count):
+    """Return level and slope of the line through the last cells."""
     total, leaning = 0.0, 0.0
     middle = 0.5 * (count - 1)
     for k in range(count):
         total += ring[head + k]
         leaning += (middle - k) * ring[head + k]
-    mean = total / count
     slope = 12 * leaning / (count * (np.float64(count) * count - 1)) if count > 1 else 0.0
+    return total / count + middle * slope, slope
+
+
+@inline_jit
+def _residual(ring, head, count, level, slope):
+    """Return the root mean square residual of a line."""
     squares = 0.0
     for k in range(count):
-        off = ring[head + k] - mean - (middle - k) * slope
+        off = ring[head + k] - level + k * slope
         squares += off * off
-    summary[offset], summary[offset + 1] = mean + middle * slope, slope
     return math.sqrt(squares / count)
+
+
+@inline_jit
+def write_summary(cells_since, numbers, counts, ring, lags, summary):
+    """Write the numbers that the paths of a stream's last token read to `summary` `[SUMMARY]`.
+
+    Args:
+        cells_since: Number of empty cells since the token, less than a patch.
+    """
+    n, head = counts[CELLS] - cells_since, counts[HEAD] + cells_since
+    usable = _usable(n)
+    for k in range(SUMMARY):
+        summary[k] = 0.0
+    _write_seasons(head, usable, numbers, ring, lags, summary)
+    at = LAGS * OF_LAG
+    for k in range(len(_LINES)):
+        summary[at], summary[at + 1] = _line(ring, head, min(_LINES[k], n))
+        at += 2
+    for k in range(len(_MEANS)):
+        summary[at + k] = _mean(ring, head, min(_MEANS[k], usable))
 
 
 @inline_jit
@@ -148,15 +172,13 @@ def _ratio(error, s, least):
 
 
 @inline_jit
-def write_extra_features(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row):
-    """Write a token's features after the first `FEATURES`, and the numbers that its paths read to `summary`
+def write_averages(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row):
+    """Write a token's features after the first `BASE_FEATURES`, and the numbers that its paths read to `summary`
     `[SUMMARY]`.
     """
     n, head, local = counts[CELLS], counts[HEAD], c - numbers[ORIGIN]
-    for k in range(SUMMARY):
-        summary[k] = 0.0
-    _seasons(numbers, counts, ring, lags, summary)
-    offset, usable = FEATURES, _usable(counts)
+    write_summary(0, numbers, counts, ring, lags, summary)
+    offset, usable = BASE_FEATURES, _usable(n)
     for band in range(LAGS):
         p, of_lag = lags[band], band * OF_LAG
         for k in range(4):
@@ -172,13 +194,12 @@ def write_extra_features(numbers, counts, ring, errors, since, seasons, lags, c,
         offset += 4
     at = LAGS * OF_LAG
     for k in range(len(_LINES)):
-        off = _line(ring, head, min(_LINES[k], n), summary, at)
+        off = _residual(ring, head, min(_LINES[k], n), summary[at], summary[at + 1])
         row[offset], row[offset + 1] = _squash(PATCH * summary[at + 1] / s), _ratio(off, s, 1e-4)
         offset, at = offset + 2, at + 2
     for k in range(len(_MEANS)):
-        summary[at] = _mean(ring, head, min(_MEANS[k], usable, n))
-        row[offset] = _squash((summary[at] - local) / s)
-        offset, at = offset + 1, at + 1
+        row[offset + k] = _squash((summary[at + k] - local) / s)
+    offset += len(_MEANS)
     is_seen = n > 1 and counts[SEEN] > np.int64(since[1])
     usual = errors[1] / NORMALISERS[min(counts[SEEN] - np.int64(since[1]), len(NORMALISERS) - 1)] if is_seen else 0.0
     usual = max(usual, 1e-6 * s)
@@ -218,21 +239,21 @@ def _seasonal_forecasts(h, p, head, origin, usable, ring, summary, offset, is_po
 
 
 @inline_jit
-def write_extra_paths(lead, cells_since, numbers, counts, ring, lags, summary, c, s, out):
-    """Write the paths after the first `PATHS` to `out`. See `tokens_numba.write_paths`."""
+def write_average_paths(lead, cells_since, numbers, counts, ring, lags, summary, c, s, out):
+    """Write the paths after the first `BASE_PATHS` to `out`. See `tokens_numba.write_paths`."""
     origin = numbers[ORIGIN]
     local, head = c - origin, counts[HEAD] + cells_since
-    usable = min(counts[CELLS] - cells_since, REACH - PATCH)
+    usable = _usable(counts[CELLS] - cells_since)
     is_positive = numbers[LOW] >= 0
     for band in range(LAGS):
-        out[PATHS + band] = out[PATHS + LAGS + band] = 0
+        out[BASE_PATHS + band] = out[BASE_PATHS + LAGS + band] = 0
         if lags[band] > 0:
             average, product = _seasonal_forecasts(
                 lead, lags[band], head, origin, usable, ring, summary, band * OF_LAG, is_positive
             )
-            out[PATHS + band] = _squash((average - local) / s)
-            out[PATHS + LAGS + band] = _squash((product - local) / s)
-    offset, at = PATHS + 2 * LAGS, LAGS * OF_LAG
+            out[BASE_PATHS + band] = _squash((average - local) / s)
+            out[BASE_PATHS + LAGS + band] = _squash((product - local) / s)
+    offset, at = BASE_PATHS + 2 * LAGS, LAGS * OF_LAG
     for k in range(len(_LINES)):
         out[offset + k] = _squash((summary[at] + min(lead, LINE_ENDS * _LINES[k]) * summary[at + 1] - local) / s)
         at += 2
@@ -246,9 +267,9 @@ class SeriesTokens(NamedTuple):
     """Tokens of one series.
 
     Attributes:
-        features: `[N, FEATURES]` float32, or `[N, ALL_FEATURES]`.
+        features: `[N, FEATURES]` float32.
         centres, scales: `[N]` float64.
-        paths: `[N, K, PATHS]` float32, or `[N, K, ALL_PATHS]`.
+        paths: `[N, K, PATHS]` float32.
     """
 
     features: Array
@@ -257,20 +278,18 @@ class SeriesTokens(NamedTuple):
     paths: Array
 
     @classmethod
-    def allocate(cls, shape: tuple[int, ...], version: int = 1) -> SeriesTokens:
+    def allocate(cls, shape: tuple[int, ...]) -> SeriesTokens:
         """Allocate tokens for `shape` `[…, N, K]`, with N tokens and K horizons."""
-        features, paths = (FEATURES, PATHS) if version == 1 else (ALL_FEATURES, ALL_PATHS)
         tokens = shape[:-1]
         return cls(
-            np.zeros((*tokens, features), np.float32), np.zeros(tokens), np.ones(tokens),
-            np.zeros((*shape, paths), np.float32),
+            np.zeros((*tokens, FEATURES), np.float32), np.zeros(tokens), np.ones(tokens),
+            np.zeros((*shape, PATHS), np.float32),
         )  # fmt: skip
 
 
 def _describe(values, ends, leads, seasons, out, work):
     numbers, counts, ring, errors, since, lags, offsets, summary = work
     reset_stream(numbers, counts, ring, errors, since)
-    is_extended = out.features.shape[1] == ALL_FEATURES
     done = 0
     for i in range(len(ends)):
         if ends[i] > len(values):
@@ -280,12 +299,10 @@ def _describe(values, ends, leads, seasons, out, work):
         done = ends[i]
         row = out.features[i]
         c, s, fill = write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, row)
-        if is_extended:
-            write_extra_features(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row)
+        write_averages(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row)
         for k in range(len(leads[i])):
             write_paths(leads[i, k], 0, counts, ring, lags, offsets, c, s, numbers[ORIGIN], out.paths[i, k])
-            if is_extended:
-                write_extra_paths(leads[i, k], 0, numbers, counts, ring, lags, summary, c, s, out.paths[i, k])
+            write_average_paths(leads[i, k], 0, numbers, counts, ring, lags, summary, c, s, out.paths[i, k])
         remember_patch(numbers, counts, c, s, fill)
         out.centres[i], out.scales[i] = c, s
 
@@ -303,7 +320,7 @@ def describe(values: Array, ends: Array, leads: Array, out: SeriesTokens, season
         ends: Number of cells after which each token is created, `[N]` int64, increasing. Tokens beyond the series are
             not created.
         leads: Horizons in cells, `[N, K]` int64 >= 1.
-        out: Output. Its widths determine the version.
+        out: Output.
         seasons: Cells of a season that the clock gives, in the band that contains it, `[LAGS]` int64; 0 for none.
     """
     work = (
