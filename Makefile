@@ -37,7 +37,7 @@ SUPPLY := $(VENV)/supply/bin
 # and for IMAGE_BASE what makes a base image and builds on it.
 SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap openjdk-17-jre-headless
 # Of train-series: its folder, a folder that gets each checkpoint as well, and other options of rfa train series.
-RUN ?= runs/series_v2
+RUN ?= runs/series
 COPY_TO ?=
 TRAIN_FLAGS ?=
 COVERED := build/coverage/report.json
@@ -87,7 +87,7 @@ check: $(VENV)/.develop
 train-series: $(VENV)/.develop
 	@test -d $(RUN)/code || { mkdir -p $(RUN)/code && git archive HEAD | tar -x -C $(RUN)/code; }
 	cd $(RUN)/code && PYTHONPATH=. NUMBA_NUM_THREADS=1 nice -n 19 $(abspath $(BIN))/python -m rfa train series \
-		--config series_v2 --out $(abspath $(RUN)) $(if $(COPY_TO),--copy-to $(abspath $(COPY_TO))) $(TRAIN_FLAGS)
+		--config series --out $(abspath $(RUN)) $(if $(COPY_TO),--copy-to $(abspath $(COPY_TO))) $(TRAIN_FLAGS)
 
 format: $(VENV)/.develop
 	$(BIN)/ruff check --fix .

@@ -298,8 +298,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ignore signals to all processes of a terminal or a service. The training process saves its state, then ends the
-    workers.
-    """
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)
+    """Ignore Ctrl-C, which reaches all processes of a terminal. The training process saves its state before it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

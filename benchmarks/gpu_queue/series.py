@@ -23,7 +23,7 @@ from rfa.training.series_config import SeriesRun, SeriesTrainingConfig
 from rfa.training.series_network import train_series
 
 NAME = "series"
-RECIPE = "series_v2_gpu"
+RECIPE = "series_gpu"
 REHEARSED = SeriesRun(
     SeriesConfig(
         d_model=32,

@@ -182,8 +182,8 @@ def test_a_column_may_begin_late(runtime):
 
 @pytest.mark.parametrize("factor", [1e-9, 1e9])
 def test_units_are_the_callers(runtime, factor):
-    """By a power of ten rounding alone differs; a random network makes more of it than a trained one. An hour, which is a
-    season, is longer than the stream at both steps.
+    """By a power of ten rounding alone differs; a random network makes more of it than a trained one. The stream is
+    shorter than an hour, which is a season.
     """
     x = season()
     one, _ = filtered(runtime, np.arange(300.0), x - 50)
