@@ -150,7 +150,7 @@ def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: 
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(tokens), False
-    if tokens % SHORT_PART == 0 and series % LONG_PART == 0:
+    if tokens % SHORT_PART == 0 and tokens >= 2 * SHORT_PART and series % LONG_PART == 0:
         # Among eight consecutive validation batches, each kind occurs with its share.
         kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT

@@ -43,7 +43,7 @@ def test_a_second_value_there_is_a_new_level():
     assert centres[1] == pytest.approx(x[302:310].mean(), rel=1e-6)
     # The last value's path: all of it, from the second one on.
     _, scales = described(x, [302])[1:3]
-    assert np.sinh(path[0, 0, -1]) * scales[0] + centres[0] == pytest.approx(x[301], rel=1e-6)
+    assert np.sinh(path[0, 0, seen.BASE_PATHS - 1]) * scales[0] + centres[0] == pytest.approx(x[301], rel=1e-6)
 
 
 def test_two_impossible_values_apart_are_no_level():
