@@ -81,7 +81,7 @@ SeriesConfig = Annotated[
     str | None,
     typer.Option(
         help=(
-            "Name of a packaged config (series, series_tune, series_v2), or the path of a JSON file. The default is "
+            "Name of a packaged config (series, series_tune, series_gpu), or the path of a JSON file. The default is "
             "series_tune if --data is set, and series otherwise."
         )
     ),
