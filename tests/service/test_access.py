@@ -328,8 +328,8 @@ class TestKeySettings:
             ("hunter2 with some spaces", "printable ASCII"),
             ("hunter2-hünter2-hunter2", "printable ASCII"),
             ("hunter2-hunter2-hunter2\x7f", "printable ASCII"),
-            ("", "has no key"),
-            (" , ,", "has no key"),
+            ("", "contains no key"),
+            (" , ,", "contains no key"),
         ],
     )
     def test_bad_keys_are_refused_and_not_shown(self, keys: str, reason: str, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ class TestKeySettings:
         [
             ({"RFA_HOST": "0.0.0.0"}, "RFA_INSECURE=true"),
             ({"RFA_API_KEYS": "hunter2"}, "7 characters"),
-            ({"RFA_HOST": "0.0.0.0", "RFA_API_KEYS": ""}, "has no key"),
+            ({"RFA_HOST": "0.0.0.0", "RFA_API_KEYS": ""}, "contains no key"),
             ({"RFA_API_KEY": "hunter2-hunter2-hunter2"}, "did you mean RFA_API_KEYS?"),
         ],
     )
