@@ -77,8 +77,7 @@ class TorchLanguageRuntime(Language):
     ) -> None:  # fmt: skip
         if (part := bundle.language.gpu_refusal) is not None:
             raise UnsupportedError(
-                f"bundle {bundle.name!r} contains {part}, which is supported only on a CPU; serve it with "
-                "RFA_DEVICE=cpu"
+                f"bundle {bundle.name!r} uses {part}, which is supported only on a CPU; serve it with RFA_DEVICE=cpu"
             )
         super().__init__(bundle)
         self.device = device

@@ -331,7 +331,7 @@ def test_contexts_are_what_the_runtime_says(runtime: TorchLanguageRuntime) -> No
 def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = open_bundle(books_bundle)
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"window": 4}))
-    with pytest.raises(UnsupportedError, match=r"bundle 'books' has a window of 4 exact tokens.*RFA_DEVICE=cpu"):
+    with pytest.raises(UnsupportedError, match=r"bundle 'books' uses a window of 4 exact tokens.*RFA_DEVICE=cpu"):
         TorchLanguageRuntime(bundle, device="cpu", streams=1)
 
 
