@@ -471,7 +471,7 @@ def bench_recall(
 ) -> None:
     """Train softmax attention, RFA and memory slots on associative recall and copying, to measure the capacity of their
     state."""
-    from rfa.benchmarks.papers.recall.table import QUICK, RecallPlan, write_recall
+    from rfa.benchmarks.language.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()
     _print("recall", write_recall(out, plot, plan, only=setting or (), task=task), as_json)

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rfa.benchmarks.papers.recall import table as recall
-from rfa.benchmarks.papers.recall.state_tracking import MODELS, measure
-from rfa.benchmarks.papers.recall.table import (
+from rfa.benchmarks.language.recall import table as recall
+from rfa.benchmarks.language.recall.state_tracking import MODELS, measure
+from rfa.benchmarks.language.recall.table import (
     RecallPlan,
     capacity,
     right_answers,
     score,
 )
-from rfa.benchmarks.papers.recall.tasks import (
+from rfa.benchmarks.language.recall.tasks import (
     CHANCE,
     FIRST_KEY,
     FIRST_VALUE,

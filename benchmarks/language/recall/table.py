@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 from tqdm import tqdm
 
 from rfa.benchmarks.gpu.paired import Bar
-from rfa.benchmarks.papers.recall.tasks import (
+from rfa.benchmarks.language.recall.tasks import (
     CHANCE,
     JOINT_VOCABULARY,
     VOCABULARY,
@@ -262,7 +262,7 @@ def write_recall(
     out: Path, figure: Path | None, plan: RecallPlan, *, only: Sequence[str] = (), task: Task | None = None
 ) -> dict[str, Any]:
     """Train and test every setting, or those in `only`, and write after each. Other rows of `out` are kept."""
-    from rfa.benchmarks.papers.recall.plot import draw_recall
+    from rfa.benchmarks.language.recall.plot import draw_recall
 
     chosen = available(only or plan.settings)
     if not only and task is None:

@@ -1,6 +1,6 @@
 """State tracking at K = 1, 2, 3 passes: word problems of A5 and S5 beside recall.
 
-    python -m rfa.benchmarks.papers.recall.state_tracking --out results/state-tracking.json
+    python -m rfa.benchmarks.language.recall.state_tracking --out results/state-tracking.json
 
 Each model learns each task from random weights on a curriculum of lengths, so results are lower bounds. A GRU shows
 what the number of steps suffices for. A cell has the accuracy of the last answer of words of a length (of all answers
@@ -20,8 +20,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rfa.benchmarks.papers.recall.table import right_answers
-from rfa.benchmarks.papers.recall.tasks import (
+from rfa.benchmarks.language.recall.table import right_answers
+from rfa.benchmarks.language.recall.tasks import (
     CHANCE,
     VOCABULARY,
     RecallConfig,
@@ -94,7 +94,7 @@ def measure(tasks: Sequence[Task], seeds: Sequence[int], out: Path, steps: int |
     """Train and test every model, and write after each. `steps` replaces that of `TRAININGS`."""
     torch.set_num_threads(1)
     document: dict[str, Any] = {
-        **origin("python -m rfa.benchmarks.papers.recall.state_tracking"), "seeds": list(seeds), "rows": [],
+        **origin("python -m rfa.benchmarks.language.recall.state_tracking"), "seeds": list(seeds), "rows": [],
     }  # fmt: skip
     for task in tasks:
         for name, changes in MODELS.items():
