@@ -16,7 +16,7 @@ from rfa.data.epochs import DAY, origin_and_unit, to_numbers
 from rfa.data.iso import ISO
 from rfa.data.series import Series
 from rfa.data.table import Table
-from rfa.data.time_formats import parse, write_moment
+from rfa.data.time_formats import ABBREVIATED, parse, write_moment
 
 ISO_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}(?P<joint>[T ])?(?:\d{2}:?\d{2}(?P<seconds>:?\d{2}([.,]\d+)?)?)?"
@@ -131,8 +131,10 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
     """Return times in a strptime format, or None if it cannot express them, such as 30 s without seconds."""
     import pyarrow as pa
 
-    offset, zone = None, ""
+    offset, zone, shown = None, "", ""
     if "%z" in time_format:
+        shown = next((name for name in ABBREVIATED if cell.endswith(f" {name}")), "")
+        cell = cell.removesuffix(shown) + ABBREVIATED[shown] if shown else cell
         offset, zone = (
             datetime.strptime(cell, time_format).utcoffset(),
             re.sub(r"^.*?(?=(Z|[+-]\d\d:?\d\d)$)", "", cell),
@@ -144,7 +146,9 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
     texts = [write_moment(moment, plain) + (zone if plain != time_format else "") for moment in moments]
     again = parse(pa.chunked_array([texts]), time_format, "", np.arange(len(texts)))
     naive = [moment.replace(tzinfo=None) - (offset or timedelta()) for moment in moments]
-    return texts if again.cast(pa.timestamp("us")).to_pylist() == naive else None
+    if again.cast(pa.timestamp("us")).to_pylist() != naive:
+        return None
+    return [text.removesuffix(zone) + shown for text in texts] if shown else texts
 
 
 def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:

@@ -109,7 +109,7 @@ def test_a_bundle_is_signed_and_verified_by_its_key(linear_bundle: Path, tmp_pat
     mine = Path(shutil.copytree(linear_bundle, tmp_path / "mine"))
     keys, others = (rfa_json("keygen", "--out", tmp_path / name) for name in ("signing", "other"))
     code, _, err = rfa("verify", mine, "--trusted-key", keys["public_key"])
-    assert code == 1 and "manifest.json.minisig: missing" in err
+    assert code == 1 and "manifest.json.minisig: the file is missing" in err
     signed = rfa_json("sign", mine, "--key", keys["secret_key"])
     assert signed["digest"] == rfa_json("info", linear_bundle)["digest"]
     # A key by its file, and as the text that RFA_TRUSTED_KEYS takes.
@@ -258,7 +258,7 @@ def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("verify", "nowhere"), "no bundle 'nowhere'"),
+        (("verify", "nowhere"), "no bundle is called 'nowhere'"),
         (("info", EXAMPLE.parent / "deploy" / "prometheus"), "manifest.json"),
         (("filter", "nowhere.csv"), "nowhere.csv"),
         (("filter", EXAMPLE, "--out", "table.xlsx"), "--out must end in .csv, .parquet, .arrow, .jsonl or .json"),
@@ -267,10 +267,10 @@ def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:
         (("train", "filter", "--data", "simulate:weather", "--out", "{tmp}"), "simulate:oscillator"),
         (("train", "lm", "--data", EXAMPLE.parent, "--config", "huge", "--out", "{tmp}"), "no config 'huge'"),
         (("eval", "filter", "linear", "--data", "simulate:weather"), "simulate:oscillator"),
-        (("eval", "lm", "linear", "--data", EXAMPLE.parent), "linear is not the run of a language model"),
-        (("eval", "confidence", "linear", "--data", EXAMPLE.parent), "linear is not the run of a language model"),
+        (("eval", "lm", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
+        (("eval", "confidence", "linear", "--data", EXAMPLE.parent), "linear is not a language model"),
         (("generate", "It was", "--bundle", "linear"), "has no language model"),
-        (("filter", EXAMPLE, "--bundle", "books"), "is not the run of a filter"),
+        (("filter", EXAMPLE, "--bundle", "books"), "is of kind 'lm', not a filter"),
         (("serve", "--port", "70000"), "port"),
         (("frobnicate",), "No such command"),
         (("verify",), "Missing argument"),
@@ -413,7 +413,7 @@ def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:
 
 def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--quiet", 5)
-    assert code == 1 and "--quiet requires --alarm" in err
+    assert code == 1 and "--quiet requires an alarm rate" in err
     (tmp_path / "bare.csv").write_text("value\n1\n2\n3\n")
     code, _, err = rfa("filter", tmp_path / "bare.csv", "--alarm", "1/day")
     assert code == 1 and "bare.csv has no time column" in err

@@ -98,7 +98,7 @@ def test_rules_select_what_may_raise_an_alarm(tmp_path: Path) -> None:
     )
     for options, expected in (
         (("detect", "--rules", "value,level"), "--rules must be some of value, stretch, standstill, gap"),
-        (("filter", "--rules", "value"), "--rules requires --alarm"),
+        (("filter", "--rules", "value"), "--rules requires an alarm rate"),
     ):
         code, out, err = rfa(options[0], path, *AUTO, *options[1:])
         assert (code, out) == (1, "") and expected in err

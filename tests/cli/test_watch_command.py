@@ -79,7 +79,7 @@ def test_dry_run_counts_series_and_says_what_is_wrong(tmp_path: Path) -> None:
         path = written(tmp_path, fake.url)
         result = CliRunner().invoke(app, ["watch", str(path), "--dry-run"])
         assert result.exit_code == 0, result.output
-        assert result.output == "q: 3 series now, at most 1000, with 46.3 MB of state, auto\n"
+        assert result.output == "q: 3 series now, at most 1000, using 46.3 MB of state, auto\n"
         fake.is_down = True
         result = CliRunner().invoke(app, ["watch", "--dry-run", str(path)])
         assert result.exit_code == 1 and "status 503" in result.output

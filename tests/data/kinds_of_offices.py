@@ -168,7 +168,7 @@ def offices() -> Iterator[Kind]:
         note="series: column 'currency'",
     )
     yield Kind(
-        "seconds and milliseconds",
+        "epochs in seconds and milliseconds",
         rows_of("time,y\n", lambda k: f"{(1704067200 + 60 * k) * (1 if k < 15 else 1000)},{VALUES[k]}"),
         refused="years from others; give --time 'time'",
         mended={"time": "time"},

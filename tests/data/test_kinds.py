@@ -35,7 +35,7 @@ REFUSED = (
     "days or months", "times in an unknown form", "SQLite with tables", "iostat -t",
     "two stations interleaved without a label column", "PSMSL monthly", "fio bandwidth log", "AAVSO",
     "hey", "CAMT.053", "ING", "Soll und Haben", "units that change", "gnuplot blocks",
-    "seconds and milliseconds",
+    "epochs in seconds and milliseconds",
 )  # fmt: skip
 # Sentences, frames, statements and reports of several kinds of lines, rows of another period, and units that differ
 # from cell to cell: no option reads them.

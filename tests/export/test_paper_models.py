@@ -55,9 +55,9 @@ def test_a_bundle_without_slots_says_that_it_has_one_mode(
 
 def test_a_calibration_is_of_the_modes_of_the_model(attention_bundle: Path, books_bundle: Path) -> None:
     alone, both = open_bundle(attention_bundle), open_bundle(books_bundle)
-    with pytest.raises(BundleError, match=r"modes are \['attention'\], must be \['attention', 'recurrent'\]"):
+    with pytest.raises(BundleError, match=r"modes are \['attention'\], but must be \['attention', 'recurrent'\]"):
         check_calibration(alone.calibration, both.language, both.manifest)
-    with pytest.raises(BundleError, match=r"modes are \['attention', 'recurrent'\], must be \['attention'\]"):
+    with pytest.raises(BundleError, match=r"modes are \['attention', 'recurrent'\], but must be \['attention'\]"):
         check_calibration(both.calibration, alone.language, alone.manifest)
 
 

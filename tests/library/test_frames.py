@@ -466,9 +466,9 @@ def test_what_is_no_measurement_is_left_alone() -> None:
     [
         (lambda: pd.DataFrame({"x": ["a", "b"]}), {}, "no value column"),
         (lambda: pd.DataFrame({"x": []}), {}, "no rows"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "there is no column 'z'; the columns are 'x'"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "there is no column 'z'"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "there is no column 'z'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "no column is called 'z'; there are 'x'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "no column is called 'z'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "no column is called 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": [1.0]}, "time must be the name of a column"),
         (lambda: pd.DataFrame({"x": [1.0], "nis": ["a"]}), {}, "column 'nis', which the result would add; rename it"),
         (lambda: pl.DataFrame({"x": [1.0], "x_mean": ["a"]}), {}, "column 'x_mean'"),
@@ -584,7 +584,7 @@ def test_what_is_compiled_is_said_on_stderr(
 
 
 def test_a_folder_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match="no bundle ''"):
+    with pytest.raises(FileNotFoundError, match="no bundle is called ''"):
         rfa.filter([1.0], model="")
 
 

@@ -241,7 +241,7 @@ def test_what_is_refused_leaves_the_stream_as_it_was(t: Any, y: Any, reported: s
         ({"horizon": [0.0]}, "horizon\\[0\\]"),
         ({"horizon": 3.0}, "must be a list"), ({"horizon": "6h"}, "must be a list"), ({"alarm": "often"}, "alarm.rate"),
         ({"alarm": {"rate": 0.1, "what": 1}}, "alarm.what"), ({"seed": -1}, "seed"), ({"samples": -1}, "samples"),
-        ({"model": "linear", "columns": 3}, "takes 2 columns"), ({"model": "books"}, "not a filter"),
+        ({"model": "linear", "columns": 3}, "expects 2 columns"), ({"model": "books"}, "not a filter"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(options: dict[str, Any], reported: str) -> None:

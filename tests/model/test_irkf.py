@@ -171,7 +171,7 @@ def test_long_gaps_and_missing_values_stay_finite():
     [
         ({"inner": 0}, "inner"),
         ({"rule": "other"}, "rule"),
-        ({"times": torch.tensor([0.0, 2.0, 1.0])}, "decrease"),
+        ({"times": torch.tensor([0.0, 2.0, 1.0])}, "non-decreasing"),
         ({"times": torch.tensor([0.0, float("nan"), 1.0])}, "finite"),
     ],
 )

@@ -143,7 +143,7 @@ def test_robust_filter_resists_outliers_and_attention_agrees_without_process_noi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"drift": [[0.0, 1.0], [-1e-11, 0.0]]}, "diagonalisable"),
+        ({"drift": [[0.0, 1.0], [-1e-11, 0.0]]}, "nearly equal eigenvalues"),
         ({"drift": [[0.1, 0.0], [0.0, -1.0]]}, "unstable"),
         ({"process_noise": [[1.0, 2.0], [0.0, 1.0]]}, "symmetric"),
         ({"measurement_noise": [[1.0, 0.0], [0.0, 0.0]]}, "definite"),

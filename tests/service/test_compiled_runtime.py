@@ -178,7 +178,7 @@ def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path:
     """Found by its hash if it was not listed, and by its form if it was."""
     copy = Path(shutil.copytree(old_bundle, tmp_path / "copy"))
     (copy / CONSTANTS_FILE).write_bytes(safetensors.numpy.save({"tau": np.ones(2, np.float32)}))
-    with pytest.raises(BundleError, match=r"decoder\.safetensors: not listed"):
+    with pytest.raises(BundleError, match=r"decoder\.safetensors: the file is not listed"):
         open_bundle(copy)
 
 

@@ -182,7 +182,11 @@ async def test_many_series_may_each_have_columns_of_their_own(client: httpx.Asyn
             "does not support columns whose future values are known",
         ),
         ({"known": {f"p{k}": [1.0] * 4 for k in range(17)}}, "known", "at most 16"),
-        ({"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}}, "alarm.range", "with known"),
+        (
+            {"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}},
+            "alarm.range",
+            "does not support known",
+        ),
     ],
 )
 async def test_what_cannot_be_is_refused(
@@ -202,7 +206,7 @@ def test_bad_arguments_name_the_column(tmp_path: Path) -> None:
         rfa.forecast(frame, 3, known="kind")
     with pytest.raises(ValueError, match="column 'y' is given with both column and known"):
         rfa.forecast(frame, 3, columns="y", known="y")
-    with pytest.raises(ValueError, match="there is no column 'promo'"):
+    with pytest.raises(ValueError, match="no column is called 'promo'"):
         rfa.forecast(frame[["y"]], 3, known="promo")
     for call in (
         lambda: rfa.detect(frame.assign(z=1.0)[["y", "z"]], range=(0, 1), known="z"),

@@ -99,7 +99,7 @@ def test_an_older_bundle_tells_one_over_the_mean_square_of_std(tmp_path: Path) -
 
 
 BAD: list[tuple[Any, str]] = [
-    ({"gain": [0.2, 0.1]}, "gain must ascend"),
+    ({"gain": [0.2, 0.1]}, "gain must be in ascending order"),
     ({"by_gain": []}, "by_gain"),
     ({"by_surprise": [0.0]}, "by_surprise"),
     ({"surprise": [0.1, 0.2]}, "surprise must be in ascending order and have the same length as by_surprise"),

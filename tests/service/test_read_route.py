@@ -126,7 +126,7 @@ async def test_a_form_around_a_file_is_refused_with_what_to_do(connect: Any) -> 
 async def test_more_numbers_than_a_body_may_hold_are_refused() -> None:
     text = "y\n" + "0.5\n" * 400
     assert len(json.loads(await read_in_subprocess(text.encode(), OPTIONS))["series"][""]["times"]) == 400
-    with pytest.raises(Exception, match=r"The file has 800 numbers, but the limit is 700"):
+    with pytest.raises(Exception, match=r"The file contains 800 numbers, but the limit is 700"):
         await read_in_subprocess(text.encode(), {**OPTIONS, "most_numbers": 700})
 
 

@@ -202,7 +202,7 @@ async def test_what_is_refused_before_any_process_reaches_none(
         (server.bundle / "manifest.json").unlink()
         server.reloader.request()
         await server.decided(2)
-        check_none(server, before, caplog, "manifest.json: missing")
+        check_none(server, before, caplog, "does not contain manifest.json")
 
 
 async def test_a_death_before_the_commit_stops_the_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,7 +64,7 @@ def add_many(bundle: Path) -> None:
         (lambda bundle: (bundle / "link").symlink_to("/etc/passwd"), "link is not a regular file"),
         (lambda bundle: os.mkfifo(bundle / "pipe"), "pipe is not a regular file"),
         (lambda bundle: (bundle / "folder").mkdir(), "folder is not a regular file"),
-        (lambda bundle: (bundle / "manifest.json").unlink(), "manifest.json: missing"),
+        (lambda bundle: (bundle / "manifest.json").unlink(), "does not contain manifest.json"),
         (lambda bundle: (bundle / "large").write_bytes(bytes(PLENTY)), "max_bundle_bytes"),
         (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: the directory cannot be read"),
         (add_many, f"more than {MAX_FILES} files"),

@@ -179,7 +179,7 @@ async def test_a_system_is_in_the_place_of_a_model() -> None:
     assert (both["param"], both["code"]) == ("system", "model_and_system")
     assert (attention["param"], attention["code"]) == ("mode", "no_such_mode") and "bundle" in attention["message"]
     assert size["param"] == "observations[0]" and "system:" in size["message"]
-    assert (leads["param"], leads["code"]) == ("horizon", "too_large") and "up to 63 leads" in leads["message"]
+    assert (leads["param"], leads["code"]) == ("horizon", "too_large") and "at most 63 horizons" in leads["message"]
 
 
 def plain(document: Any) -> Any:

@@ -105,7 +105,7 @@ def test_remote_write_gives_the_rows_of_a_stream(tmp_path: Path) -> None:
     [
         (b"", "not a valid snappy block"),
         (b"\xff" * 20, "not a valid snappy block"),
-        (b"\xff\xff\xff\xff\x0f" + b"x" * 50, "limit is 67,108,864"),
+        (b"\xff\xff\xff\xff\x0f" + b"x" * 50, "exceeds the limit of 67,108,864"),
         (cramjam.snappy.compress_raw(b"\xff\xff not protobuf"), "not a WriteRequest"),
         (bytes(cramjam.snappy.compress_raw(b"abc"))[:-1], "not a valid snappy block"),
     ],

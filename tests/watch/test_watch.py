@@ -206,7 +206,7 @@ def test_another_expression_starts_anew(fake: FakePrometheus, tmp_path: Path, ca
     first.step(2)
     first.watch.close()
     other = Running(config_for(fake.url, query='name = "q"\nexpr = "load"'), tmp_path / "state")
-    assert "query q starts again" in caplog.text
+    assert "query q restarts from empty states" in caplog.text
     other.now = first.now
     other.step(1)
     assert not other.rows and other.watch.filters["q"].labels  # history only

@@ -190,13 +190,16 @@ def test_one_flipped_bit_is_refused(bundle_dir: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_missing_file_is_refused(bundle_dir: Path, name: str) -> None:
     (bundle_dir / name).unlink()
-    with pytest.raises(BundleError, match=f"{name}: missing"):
+    with pytest.raises(
+        BundleError,
+        match="does not contain manifest.json" if name == "manifest.json" else f"{name}: the file is missing",
+    ):
         open_bundle(bundle_dir)
 
 
 def test_unlisted_file_is_refused(bundle_dir: Path) -> None:
     (bundle_dir / "notes.txt").write_text("hello")
-    with pytest.raises(BundleError, match=r"notes\.txt: not listed"):
+    with pytest.raises(BundleError, match=r"notes\.txt: the file is not listed"):
         open_bundle(bundle_dir)
 
 
@@ -252,7 +255,7 @@ def test_wrong_manifest_is_refused(bundle_dir: Path, change: Callable[[dict[str,
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "step.onnx", ""])
 def test_external_data_is_refused(bundle_dir: Path, location: str) -> None:
     replace_file(bundle_dir, "step.onnx", accumulator([external("weight.T", (4, 3), location)]))
-    with pytest.raises(BundleError, match=r"step\.onnx: refers to external data"):
+    with pytest.raises(BundleError, match=r"step\.onnx: it refers to external data"):
         open_bundle(bundle_dir)
 
 

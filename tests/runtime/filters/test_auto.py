@@ -239,7 +239,7 @@ def test_a_column_that_stood_still_is_followed(noise: float, rows: int) -> None:
 def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(InvalidInput, match=re.escape(f"up to {MOST_COLUMNS} columns")):
         AutoRuntime.of(MOST_COLUMNS + 1)
-    with pytest.raises(InvalidInput, match='no "attention" mode'):
+    with pytest.raises(InvalidInput, match='does not support the mode "attention"'):
         AutoRuntime.of(1).filter([0.0], [[1.0]], mode="attention")
     with pytest.raises(InvalidInput, match="does not support inputs"):
         AutoRuntime.of(1).check_input(AutoRuntime.of(1).readout((0.9,), (), 0).options.alarm, None, is_given=True)

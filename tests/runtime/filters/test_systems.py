@@ -204,7 +204,7 @@ def test_a_system_is_gone_with_its_last_user() -> None:
 def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
     model = runtime({**PLANE, "preset": "level", "dimensions": size})
     most = MOST_STEP_WORK // size**3 - 1
-    with pytest.raises(InvalidInput, match=f"supports at most {most} leads") as refused:
+    with pytest.raises(InvalidInput, match=f"supports at most {most} horizons") as refused:
         model.readout((0.9,), tuple(map(float, range(most + 1))), 0)
     assert refused.value.param == "horizon"
     found = model.filter([0.0, 1.0], [[1.0] * size] * 2, horizon=(1.0, 2.0))
@@ -214,7 +214,10 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
 @pytest.mark.parametrize(
     ("ask", "reason"),
     [
-        (lambda model: model.filter([0.0], [[1.0, 2.0]], mode="attention"), 'no "attention" mode, which requires'),
+        (
+            lambda model: model.filter([0.0], [[1.0, 2.0]], mode="attention"),
+            'does not support the mode "attention"',
+        ),
         (lambda model: model.filter([0.0], [[1.0]]), "takes 2"),
         (lambda model: model.readout((0.9,), (), 0, ReadoutOptions(passes=4)), "passes of model 'system:"),
         (
