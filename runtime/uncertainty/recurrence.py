@@ -12,9 +12,15 @@ tail probability of d, if
   periods must be at most BY_CHANCE. Only episodes with the size of d count.
 
 An expected change of the value is an episode too, if an episode with its sign and at most LARGER times its size
-occurred an hour, a day or a week before. Times may differ by TOLERANCE typical lags. A filter that follows a job on
-some nights also has a deviation at the job's end on these nights. For a quarter of the period after a recurring
+occurred an hour, a day or a week before. Times may differ by TOLERANCE typical lags, and times of days and weeks by
+MORE times as many, up to LATE seconds. On a working day, earlier working days are tried, too. A filter that follows a
+job on some nights also has a deviation at the job's end on these nights. For a quarter of the period after a recurring
 deviation, one of those times therefore suffices.
+
+What follows a recurring deviation belongs to it for LONGER times the mean time to the ends of earlier ones, without the
+longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the first episode
+within a quarter of the period that has the other sign and at least the share UNDONE of its size. Rows in between follow
+it if their own deviation is at most LARGER times as large, because a forecast may expect the end at any of these rows.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -34,9 +40,16 @@ LENGTH, PEAK = range(2)
 PERIODS, LEAST_PERIODS = 4, 3
 LARGER, TOLERANCE = 1.5, 2.5
 BY_CHANCE = 0.05
-# Shortest period in typical lags, and periods that are tried first, in seconds.
+# Shortest period in typical lags, and periods that are tried first, in seconds: an hour, a day, a working day, a week.
 SHORTEST_PERIOD = 20.0
-USUAL_PERIODS = np.array([3_600.0, 86_400.0, 604_800.0])
+DAY, WORKDAY = 86_400.0, 2
+USUAL_PERIODS = np.array([3_600.0, DAY, DAY, 7 * DAY])
+# Tolerance of a time of day. A job may begin ten minutes late.
+MORE, LATE = 4.0, 600.0
+# Limits on what follows a recurring deviation, in its length and size, and the minimum number of known ends.
+LONGER, UNDONE, LEAST_ENDS = 1.25, 0.5, 2
+# Weekday of the first day of 1970, from Monday on, and number of working days.
+FIRST_WEEKDAY, WORKDAYS = 3.0, 5.0
 
 
 @inline_jit
@@ -49,25 +62,35 @@ def _ongoing(begins, episodes, time, deviation, step):
 
 
 @inline_jit
-def _peak_at(begins, episodes, time, deviation, step):
+def _tolerance(step, period):
+    """Return the difference at which two times count as the same."""
+    return max(TOLERANCE * step, min(MORE * TOLERANCE * step, LATE)) if period >= DAY else TOLERANCE * step
+
+
+@inline_jit
+def _peak_at(begins, episodes, time, deviation, tolerance):
     """Return the largest peak with this sign around a time, or 0."""
     peak = 0.0
     for k in range(EPISODES):
         since = time - begins[k]
-        is_at = -TOLERANCE * step <= since <= episodes[k, LENGTH] + TOLERANCE * step
+        is_at = -tolerance <= since <= episodes[k, LENGTH] + tolerance
         if is_at and episodes[k, PEAK] * deviation > 0:
             peak = max(peak, abs(episodes[k, PEAK]))
     return peak
 
 
 @inline_jit
-def _share_with_period(begins, episodes, time, deviation, step, period, least):
+def _share_with_period(begins, episodes, time, deviation, step, period, least, weekday):
     """Return the share of the last times, at this period, that had the deviation, or 0 if there are fewer than
     `least`.
+
+    Args:
+        weekday: Days since Monday, if weekends are skipped, else infinity.
     """
     count, peaks = 0, 0.0
     for k in range(1, PERIODS + 1):
-        peak = _peak_at(begins, episodes, time - k * period, deviation, step)
+        skipped = (7 - WORKDAYS) * DAY if k > weekday else 0.0
+        peak = _peak_at(begins, episodes, time - k * period - skipped, deviation, _tolerance(step, period))
         count, peaks = count + (1 if peak > 0 else 0), peaks + peak
     return count / PERIODS if count >= least and abs(deviation) * count <= LARGER * peaks else 0.0
 
@@ -77,7 +100,7 @@ def comes_again(begins, episodes, time, change, step):
     """Return whether a change of the value follows an episode by an hour, a day or a week."""
     for k in range(len(USUAL_PERIODS)):
         if step > 0 and USUAL_PERIODS[k] >= SHORTEST_PERIOD * step:
-            peak = _peak_at(begins, episodes, time - USUAL_PERIODS[k], change, step)
+            peak = _peak_at(begins, episodes, time - USUAL_PERIODS[k], change, TOLERANCE * step)
             if 0 < peak <= LARGER * abs(change):
                 return True
     return False
@@ -103,19 +126,58 @@ def recurring_share(begins, episodes, time, deviation, step, recurred, period):
     # Beyond this period, memory contains too few periods.
     longest = (time - oldest + TOLERANCE * step) / LEAST_PERIODS
     by_chance = 4 * tried * (covered / (time - oldest)) ** 3 if time > oldest else 1.0
-    usual = len(USUAL_PERIODS)
+    usual, weekday = len(USUAL_PERIODS), (np.floor(time / DAY) + FIRST_WEEKDAY) % 7
     for k in range(usual + EPISODES + 1):  # There is one loop, because each call is compiled into it.
-        least, lag = LEAST_PERIODS, USUAL_PERIODS[min(k, usual - 1)]
+        least, lag, skips = LEAST_PERIODS, USUAL_PERIODS[min(k, usual - 1)], np.inf
         if k == usual + EPISODES:
             least, lag = 1, period if 0 < time - recurred <= period / 4 else 0.0
         elif k >= usual:
             is_alike = episodes[k - usual, PEAK] * deviation > 0 and by_chance <= BY_CHANCE
             lag = begin - begins[k - usual] if is_alike else 0.0
+        elif k == WORKDAY:
+            lag, skips = lag if weekday < WORKDAYS else 0.0, weekday
         if step > 0 and SHORTEST_PERIOD * step <= lag <= max(longest, lag if least == 1 else 0.0):
-            share = _share_with_period(begins, episodes, time, deviation, step, lag, least)
+            share = _share_with_period(begins, episodes, time, deviation, step, lag, least, skips)
             if share > 0:
                 return share, lag if least > 1 else 0.0
     return 0.0, 0.0
+
+
+@inline_jit
+def _end_after(begins, episodes, time, deviation, longest):
+    """Return the time from a deviation to the end of the first episode that undoes it, or 0 if there is none until
+    `longest`.
+    """
+    first, end = longest, 0.0
+    for k in range(EPISODES):
+        since, undone = begins[k] - time, -episodes[k, PEAK] * np.sign(deviation)
+        if undone >= UNDONE * abs(deviation) and 0 < since <= first:
+            first, end = since, since + episodes[k, LENGTH]
+    return end
+
+
+@inline_jit
+def follows(begins, episodes, time, deviation, step, recurred, period):
+    """Return whether a row follows a recurring deviation, and belongs to it.
+
+    Args:
+        recurred, period: See `recurring_share`.
+    """
+    if not 0 < time - recurred <= period / 4:
+        return False
+    start, peak, tolerance = recurred, 0.0, _tolerance(step, period)
+    ends, longest, total = 0, 0.0, 0.0
+    for k in range(EPISODES):
+        if recurred - period / 4 <= begins[k] <= recurred and abs(episodes[k, PEAK]) > abs(peak):
+            start, peak = begins[k], episodes[k, PEAK]
+    if abs(deviation) > LARGER * abs(peak) or peak == 0:
+        return False
+    for k in range(1, PERIODS + 1):
+        before = start - k * period
+        if LARGER * _peak_at(begins, episodes, before, peak, tolerance) >= abs(peak):
+            end = _end_after(begins, episodes, before, peak, period / 4)
+            ends, longest, total = ends + (1 if end > 0 else 0), max(longest, end), total + end
+    return ends >= LEAST_ENDS and time - start <= LONGER * (total - longest) / (ends - 1) + TOLERANCE * step
 
 
 @inline_jit

@@ -19,7 +19,7 @@ from rfa.runtime.pool import StateField
 from rfa.runtime.uncertainty import learned_tail, lengths, recurrence, stretch
 from rfa.runtime.uncertainty.lengths import BIN, COUNT, LONGEST, TWO, add_length, least_tail, length_tail
 from rfa.runtime.uncertainty.mute import is_muted_between
-from rfa.runtime.uncertainty.recurrence import add_episode, comes_again, recurring_share
+from rfa.runtime.uncertainty.recurrence import add_episode, comes_again, follows, recurring_share
 from rfa.runtime.uncertainty.stretch import SIZE, is_usual, learn_size, least_stretch_tail, note_alarm, stretch_tail
 
 Array = np.ndarray[Any, Any]
@@ -49,8 +49,9 @@ UNUSUAL, ENDS_AFTER = 0.05, 10
 RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
 # Deviations below this number of typical ones are not looked up.
 ORDINARY_SIZE = 2.0
-# Minimum tail probability of a deviation towards the usual values at such times of a day.
-USUAL, NO_PERIOD = 0.25, -1.0
+# Minimum tail probability of a deviation towards the usual values at such times of a day, or after a recurring one;
+# and the periods of these two.
+USUAL, NO_PERIOD, FOLLOWS = 0.25, -1.0, -2.0
 # Number of rows from which a standstill can be detected, and the largest share of repeated values.
 FEWEST, OFTEN = 100, 0.5
 # A repeated value is a standstill, and is not informative about the noise, if this is the largest probability of such
@@ -144,24 +145,31 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
 
     Args:
         local_time: Local time of the observation, whose days recur.
-        periods: Output. Periods of recurrence, 0 for none, NO_PERIOD if only usual at such times, `[P]`.
+        periods: Output. Periods of recurrence, 0 for none, NO_PERIOD if only usual at such times, FOLLOWS if the row
+            follows a recurring deviation, however small its own is, `[P]`.
     """
     least, large = 1.0, 0
     for a in range(len(is_scored)):
-        periods[a] = 0.0
-        last = state.last[observation.stream, a]
-        if is_scored[a] and _is_large(state.stretch[observation.stream, a], _deviation(last, posterior, a)):
+        share, periods[a] = 0.0, 0.0
+        if not is_scored[a]:
+            continue
+        last, innovation = state.last[observation.stream, a], posterior.innovation[a]
+        begins, episodes = state.begins[observation.stream, a], state.episodes[observation.stream, a]
+        numbers, value = state.stretch[observation.stream, a], observation.value[a]
+        is_large = _is_large(numbers, _deviation(last, posterior, a))
+        if is_large:
             share, periods[a] = recurring_share(
-                state.begins[observation.stream, a], state.episodes[observation.stream, a], local_time,
-                posterior.innovation[a], step, last[RECURRED], last[PERIOD],
+                begins, episodes, local_time, innovation, step, last[RECURRED], last[PERIOD]
             )  # fmt: skip
-            value = observation.value[a]
-            if share == 0 and is_usual(
-                state.stretch[observation.stream, a], state.profile[observation.stream, a], value, value - last[LAST],
-                local_time, posterior.innovation[a], step,
-            ):  # fmt: skip
-                share, periods[a] = USUAL, NO_PERIOD
-            least, large = min(least, share), large + 1
+        if follows(begins, episodes, local_time, innovation, step, last[RECURRED], last[PERIOD]):
+            share, periods[a] = max(share, USUAL), FOLLOWS
+        if not is_large:
+            continue
+        change = value - last[LAST]
+        profile = state.profile[observation.stream, a]
+        if share == 0 and is_usual(numbers, profile, value, change, local_time, innovation, step):
+            share, periods[a] = USUAL, NO_PERIOD
+        least, large = min(least, share), large + 1
     return least if large > 0 else 0.0
 
 
@@ -269,11 +277,13 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
         own = _own_deviation(posterior, a)
         if not is_still:
             numbers, tail = state.stretch[stream, a], state.tail[stream, a]
-            stretched = stretch_tail(numbers, state.profile[stream, a], tail, value[a], change, local_time, step)
+            is_following = work.periods[a] == FOLLOWS
+            stretched = stretch_tail(
+                numbers, state.profile[stream, a], tail, value[a], change, is_following, local_time, step
+            )  # fmt: skip
             recurs = is_explained and work.periods[a] != NO_PERIOD
             _take(work, STRETCH, a, 1.0 if recurs else stretched, least_stretch_tail(numbers, tail))
-            if not is_explained:
-                learn_size(numbers, _deviation(last, posterior, a))
+            learn_size(numbers, _deviation(last, posterior, a))
         if is_explained and work.periods[a] > 0:
             last[RECURRED], last[PERIOD] = local_time, work.periods[a]
         begins, episodes, deviation = state.begins[stream, a], state.episodes[stream, a], posterior.innovation[a]

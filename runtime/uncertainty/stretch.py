@@ -10,8 +10,9 @@ d is a profile of working days and one of weekends, ℓ the level of a week, and
 F and S start again on each weekend and after it. If values nearly always move in one direction, as those of a counter
 do, y is their change. Without a clock, d is a mean, and s that of all rows.
 
-The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s. A random
-walk, a trend or a counter is therefore compared with its own past. T is the largest score in units of its mean.
+The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s. A random walk, a trend or a counter is therefore compared
+with its own past. T is the largest score in units of its mean. Rows that follow a recurring deviation, such as those of
+a nightly job, do not change F, S and the means.
 Successive rows have nearly the same T, and only peaks are independent (declustering, Davison and Smith 1990). A stretch
 lasts for SHORTEST rows and until T is below the threshold of the tail again. Its peak updates the tail
 (learned_tail.py, as in SPOT, Siffer et al. 2017), so a change is not learned from while it lasts. With the mean length
@@ -323,11 +324,12 @@ def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
 
 
 @inline_jit
-def stretch_tail(numbers, cells, tail, value, change, time, step):
+def stretch_tail(numbers, cells, tail, value, change, is_following, time, step):
     """Return the tail probability of the last rows, and update `numbers`, `cells` and `tail`.
 
     Args:
         change: Change of the value.
+        is_following: Whether the row follows a recurring deviation.
         time: Local time.
         step: Typical lag.
     """
@@ -357,9 +359,11 @@ def stretch_tail(numbers, cells, tail, value, change, time, step):
     r = y - numbers[LEVEL] - _read(numbers, cells, PROFILE + k)
     scale = max(_hour_spread(numbers, cells, hour), _read(numbers, cells, BIN_SPREAD + k % BINS))
     _begin_days(numbers, r, 1.0 if k >= BINS else 0.0)
-    error, score, p = r - numbers[SLOWER], _largest_score(numbers, r, FAR * scale, scale), 1.0
-    if numbers[SCORED] > FIRST_ROWS and (days >= 1 or not is_timed):
-        p = _peak_tail(numbers, tail, score)
+    error, p = r - numbers[SLOWER], 1.0
+    if not is_following:
+        score = _largest_score(numbers, r, FAR * scale, scale)
+        if numbers[SCORED] > FIRST_ROWS and (days >= 1 or not is_timed):
+            p = _peak_tail(numbers, tail, score)
     _learn_profile(numbers, cells, r, error, scale, rows_of_day, place)
     return p
 

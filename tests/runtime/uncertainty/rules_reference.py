@@ -17,12 +17,18 @@ from rfa.runtime.uncertainty.recurrence import (
     BY_CHANCE,
     EPISODES,
     LARGER,
+    LATE,
+    LEAST_ENDS,
     LEAST_PERIODS,
+    LONGER,
+    MORE,
     OLDEST,
     PERIODS,
     SHORTEST_PERIOD,
     TOLERANCE,
+    UNDONE,
     USUAL_PERIODS,
+    WORKDAY,
 )
 from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
@@ -46,11 +52,16 @@ class Recurrence:
         ongoing = next((one for one in alike_ones if abs(t - one[1]) <= TOLERANCE * self.step), None)
         begin = t if ongoing is None else ongoing[0]
         others = [one for one in alike_ones if one is not ongoing]
-        lags = list(USUAL_PERIODS)
+        weekday = (t // 86_400 + 3) % 7
+        lags = [(lag, weekday if k == WORKDAY else 7) for k, lag in enumerate(USUAL_PERIODS)]
+        if weekday >= 5:
+            del lags[WORKDAY]
         if self._chance(t, deviation, others) <= BY_CHANCE:
-            lags += [begin - one[0] for one in others]
-        for lag in lags:
-            if lag >= SHORTEST_PERIOD * self.step and (share := self._with_period(t, deviation, lag, LEAST_PERIODS)):
+            lags += [(begin - one[0], 7) for one in others]
+        for lag, last_day in lags:
+            if lag >= SHORTEST_PERIOD * self.step and (
+                share := self._with_period(t, deviation, lag, LEAST_PERIODS, last_day)
+            ):
                 self.recurred = t, lag
                 return share
         last, period = self.recurred
@@ -69,7 +80,8 @@ class Recurrence:
     def add_again(self, t: float, change: float) -> None:
         """Add a change that follows an episode of its size by an hour, a day or a week."""
         periods = [period for period in USUAL_PERIODS if period >= SHORTEST_PERIOD * self.step]
-        if any(0 < self._peak(t - period, change) <= LARGER * abs(change) for period in periods):
+        near = TOLERANCE * self.step
+        if any(0 < self._peak(t - period, change, near) <= LARGER * abs(change) for period in periods):
             self.add(t, change)
 
     def add(self, t: float, deviation: float) -> None:
@@ -83,13 +95,40 @@ class Recurrence:
         self.episodes[min(oldest, key=lambda k: abs(self.episodes[k][2]))] = self.episodes[self.newest]
         self.episodes[self.newest] = t, t, deviation
 
-    def _with_period(self, t: float, deviation: float, period: float, least: int) -> float:
-        peaks = [self._peak(t - k * period, deviation) for k in range(1, PERIODS + 1)]
+    def follows(self, t: float, deviation: float) -> bool:
+        """Whether a row belongs to what recurred, which ended with a deviation of the other sign."""
+        last, period = self.recurred
+        if not 0 < t - last <= period / 4:
+            return False
+        recent = [one for one in self.episodes if one[2] and last - period / 4 <= one[0] <= last]
+        start, _, peak = max(recent, key=lambda one: abs(one[2]), default=(last, last, 0.0))
+        if abs(deviation) > LARGER * abs(peak) or not peak:
+            return False
+        lengths = []
+        for k in range(1, PERIODS + 1):
+            before = start - k * period
+            ends = [
+                (begin, end)
+                for begin, end, other in self.episodes
+                if alike(other, -peak) and abs(other) >= UNDONE * abs(peak) and 0 < begin - before <= period / 4
+            ]
+            if LARGER * self._peak(before, peak, self._near(period)) >= abs(peak) and ends:
+                lengths.append(min(ends)[1] - before)
+        if len(lengths) < LEAST_ENDS:
+            return False
+        return bool(t - start <= LONGER * np.mean(sorted(lengths)[:-1]) + TOLERANCE * self.step)
+
+    def _near(self, period: float) -> float:
+        near = TOLERANCE * self.step
+        return max(near, min(MORE * near, LATE)) if period >= 86_400 else near
+
+    def _with_period(self, t: float, deviation: float, period: float, least: int, last_day: float = 7) -> float:
+        times = [t - (k + (2 if k > last_day else 0) * 86_400 / period) * period for k in range(1, PERIODS + 1)]
+        peaks = [self._peak(time, deviation, self._near(period)) for time in times]
         count = sum(peak > 0 for peak in peaks)
         return count / PERIODS if count >= least and abs(deviation) * count <= LARGER * sum(peaks) else 0.0
 
-    def _peak(self, t: float, deviation: float) -> float:
-        near = TOLERANCE * self.step
+    def _peak(self, t: float, deviation: float, near: float) -> float:
         peaks = [
             abs(peak)
             for begin, end, peak in self.episodes
@@ -161,7 +200,7 @@ class Stretch:
         self.begin = self.first = self.last = math.nan
         self.moves = 0.0
 
-    def probability(self, value: float, time: float) -> float:
+    def probability(self, value: float, time: float, follows: bool) -> float:
         """Of a row, which is then learned."""
         if not self.seen:
             self.begin, self.first = time, value
@@ -182,11 +221,13 @@ class Stretch:
         self.since, self.weekend = (0 if weekend != self.weekend else self.since + 1), weekend
         if self.since == 0:
             self.near, self.slow = [r] * 3, [r] * 3
-        error, p, score = r - self.slow[0], 1.0, self._score(r, scale)
+        error, p = r - self.slow[0], 1.0
         dates = range(int(self.begin // 86_400), int((time + 43_200 / self.rows_of_day) // 86_400))
         days = sum(((day + 3) % 7 >= 5) == weekend for day in dates)
-        if self.scored > stretch.FIRST_ROWS and days >= 1:
-            p = self.peaks.probability(score, self.scored)
+        if not follows:
+            score = self._score(r, scale)
+            if self.scored > stretch.FIRST_ROWS and days >= 1:
+                p = self.peaks.probability(score, self.scored)
         self._learn(r, error, scale, weekend, k, hour, days)
         return p
 

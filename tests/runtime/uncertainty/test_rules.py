@@ -89,15 +89,20 @@ def test_they_are_those_of_plain_python() -> None:
     times = MONDAY + 600.0 * np.arange(rows) + 1200.0 * np.cumsum(rng.random(rows) < 0.01)
     values, deviations = np.round(rng.normal(size=rows)), rng.standard_normal(rows)
     deviations[np.isclose(times % DAY, 3600.0, atol=900)] += 9.0
+    deviations[np.isclose(times % DAY, 10_800.0, atol=300)] -= 9.0
     p = np.where(np.abs(deviations) > 1.5, 1e-3, 0.5)
     found = run(times, values, deviations, p, 600.0)
     recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(600.0), 0
-    any_still, size, deviating = False, 0.0, 0
+    any_still, any_follows, size, deviating = False, False, 0.0, 0
     for t in range(rows):
         is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size
+        follows = t > 0 and recurrence.follows(times[t], deviations[t])
+        any_follows, recurred = any_follows or follows, recurrence.recurred
         share = recurs = recurrence.share(times[t], deviations[t]) if is_large else 0.0
-        if is_large and not share and stretch.is_usual(values[t], times[t], deviations[t]):
-            share = rules.USUAL
+        if follows:
+            recurrence.recurred = recurred
+        if is_large and (follows or (not share and stretch.is_usual(values[t], times[t], deviations[t]))):
+            share = max(share, rules.USUAL)
         assert found.explained[t] == share
         is_still = False
         if t and values[t] == values[t - 1]:
@@ -117,9 +122,9 @@ def test_they_are_those_of_plain_python() -> None:
             gaps.longest = max(gaps.longest, gap)
             assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
             if not is_still:
-                tail = min(1.0, stretch.probability(values[t], times[t]))
+                tail = min(1.0, stretch.probability(values[t], times[t], follows))
+                recurs = recurs or (follows and share)
                 assert found.tails[t, STRETCH] == pytest.approx(1.0 if recurs else tail, rel=1e-2)
-            if not is_still and not share:
                 largest = LARGEST_SIZE * size * np.sqrt(np.pi / 2) if size else FIRST_SIZE
                 size += (min(abs(deviations[t]), largest) - size) / (deviating + 1)
                 deviating += 1
@@ -128,7 +133,8 @@ def test_they_are_those_of_plain_python() -> None:
             recurrence.add(times[t], deviations[t])
         elif t and abs(change) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size:
             recurrence.add_again(times[t], change)
-    assert any_still and (found.explained > 0).any() and (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
+    assert any_still and any_follows and (found.explained > 0).any()
+    assert (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
 
 
 def nightly(days: int, sizes: Array, *, jitter: int = 1) -> tuple[Array, Array, Array]:
@@ -154,6 +160,41 @@ def test_what_came_on_three_days_is_not_rare_on_the_fourth() -> None:
     for begin in begins:
         elsewhere[begin - 3 : begin + 7] = 0.0
     assert not elsewhere.any()
+
+
+def test_what_follows_a_recurring_deviation_is_not_rare_until_its_usual_end() -> None:
+    """Jobs of ten rows, whose end is a deviation, too. A deviation twice as large as the job is still rare."""
+    begins, deviations = 20 + ROWS_OF_DAY * np.arange(9), noise(9 * ROWS_OF_DAY)
+    lengths = np.array([10, 9, 11, 10, 8, 10, 10, 10, 10])
+    deviations[begins], deviations[begins + lengths] = 12.0, -12.0
+    inside, large, after, opposite = begins[5] + 5, begins[6] + 5, begins[7] + 30, begins[8] + 3
+    deviations[[inside, large, after, opposite]] = 8.0, 24.0, 8.0, -8.0
+    p = np.where(np.abs(deviations) > 5, 1e-5, 0.5)
+    found = run(600.0 * np.arange(len(p)), noise(len(p)), deviations, p, 600.0)
+    assert (found.explained[[inside, opposite]] >= rules.USUAL).all()
+    assert not found.explained[[large, after]].any()
+    assert (found.explained[(begins + lengths)[3:]] >= rules.USUAL).all()
+
+
+def test_a_job_of_working_days_is_not_rare_after_a_weekend() -> None:
+    times = MONDAY + 600.0 * np.arange(12 * ROWS_OF_DAY)
+    deviations = noise(len(times))
+    begins = 20 + ROWS_OF_DAY * np.array([0, 1, 2, 3, 4, 7, 8])
+    deviations[begins] = 12.0
+    weekend = 20 + 5 * ROWS_OF_DAY
+    found = run(times, noise(len(times)), deviations, np.where(deviations > 5, 1e-5, 0.5), 600.0)
+    assert (found.explained[begins[3:]] > 0).all() and not found.explained[[*begins[:3], weekend]].any()
+
+
+@pytest.mark.parametrize(("minutes", "is_explained"), [(8, True), (15, False)])
+def test_a_job_may_begin_ten_minutes_late(minutes: int, is_explained: bool) -> None:
+    """Of minutes. The largest distance of TOLERANCE rows would be two minutes and a half."""
+    times, deviations = MINUTE * np.arange(5 * 1440), noise(5 * 1440)
+    begins = 180 + 1440 * np.arange(5)
+    begins[4] += minutes
+    deviations[begins] = 12.0
+    found = run(times, noise(len(times)), deviations, np.where(deviations > 5, 1e-5, 0.5), MINUTE)
+    assert (found.explained[begins[4]] > 0) == is_explained
 
 
 def test_a_gap_in_a_maintenance_window_is_none_and_is_not_counted() -> None:
