@@ -127,7 +127,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x08"
+    magic = b"RFAC\x09"
     rows = 256
 
     def __init__(

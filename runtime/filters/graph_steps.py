@@ -82,7 +82,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x0d"
+    magic = b"RFAF\x0e"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Horizons) -> None:

@@ -41,7 +41,7 @@ from rfa.runtime.uncertainty.steps import Readout
 Array = np.ndarray
 MAGIC: Final = b"RFAS\x06"
 # First bytes of states with a mixture.
-MIXED_MAGIC: Final = b"RFAM\x06"
+MIXED_MAGIC: Final = b"RFAM\x07"
 PREFIX: Final = "series."
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
 # Rows of a piece, which take about 20 ms in compiled code. With the network on a device, a piece has four times as

@@ -10,7 +10,8 @@ d is a profile of working days and one of weekends, ℓ the level of a week, and
 F and S start again on each weekend and after it. If values nearly always move in one direction, as those of a counter
 do, y is their change. Without a clock, d is a mean, and s that of all rows.
 
-The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s. A random walk, a trend or a counter is therefore compared
+The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s, and for the
+mean of |innovation| / s, which shows cycles of another shape. A random walk, a trend or a counter is therefore compared
 with its own past. T is the largest score in units of its mean. Rows that follow a recurring deviation, such as those of
 a nightly job, do not change F, S and the means.
 Successive rows have nearly the same T, and only peaks are independent (declustering, Davison and Smith 1990). A stretch
@@ -36,8 +37,9 @@ from rfa.runtime.uncertainty.learned_tail import learn_tail_probability
 
 # Rows of the means F and S. F covers a spike, an hour and half a day of five-minute rows; S covers some days.
 FAST, SLOW = np.array([1.0, 4.0, 16.0]), np.array([24.0, 96.0, 384.0])
-LEVELS, SCORES = len(FAST), len(FAST) + 1
-# Rows of the spread, and of the shortest stretch.
+LEVELS, SCORES = len(FAST), len(FAST) + 2
+OF_SPREAD, OF_ERRORS = LEVELS, LEVELS + 1
+# Rows of the spread and of the errors of forecasts, and of the shortest stretch.
 SPREAD_ROWS, SHORTEST = 16.0, 8.0
 # Number of rows of a day or weekend from which a score counts, in rows of its mean.
 SETTLING = 4.0
@@ -60,8 +62,8 @@ DISTINCT, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 3.0, 3.0, 0.5
 # Number of rows before there is a profile and before its rows count, of days in the s of an hour, and of rows in means;
 # and the smallest s of an hour relative to that of all rows.
 FIRST_ROWS, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
-# Limit on a score in its means.
-FAR_FROM_MEAN = 10.0
+# Limit on a score in its means, and on the error of a forecast in mean errors.
+FAR_FROM_MEAN, LARGEST_ERROR = 10.0, 8.0
 # Share of moves in the rarer direction up to which a column becomes a counter, and from which on it is not a counter.
 COUNTER, NO_COUNTER = 0.05, 0.2
 # Factor by which a tail is extrapolated beyond all peaks, and by which another alarm in the stretch of an alarm must be
@@ -85,11 +87,11 @@ OF_DAY, BEGAN, SEEN, FIRST, SCORED, LEVEL, SPREAD, UNIT, WAS_WEEKEND, SINCE, SQU
     IS_COUNTER + 1, IS_COUNTER + 12
 )
 # F and S; of the scores their means and the mean distances from these; of a stretch its peak, rows and the p of the
-# last alarm; of all stretches their mean length and number.
+# last alarm; of all stretches their mean length and number; and the mean error of the last forecasts.
 NEAR, SLOWER, MEAN = SQUARE + 1, SQUARE + 1 + LEVELS, SQUARE + 1 + 2 * LEVELS
 TYPICAL = MEAN + SCORES
-PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES = range(TYPICAL + SCORES, TYPICAL + SCORES + 5)
-NUMBERS = STRETCHES + 1
+PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES, ERROR = range(TYPICAL + SCORES, TYPICAL + SCORES + 6)
+NUMBERS = ERROR + 1
 # Cells of a column: d of both kinds of day, s of bins, and s of hours.
 PROFILE, BIN_SPREAD, HOUR_SPREAD = 0, 2 * BINS, 3 * BINS
 CELLS = HOUR_SPREAD + HOURS
@@ -258,23 +260,35 @@ def _peak_tail(numbers, tail, score):
 
 
 @inline_jit
-def _largest_score(numbers, r, bound, scale):
+def _update_error(numbers, error):
+    """Update the mean error of the last forecasts with an error in s."""
+    usual = numbers[MEAN + OF_ERRORS]
+    error = min(error, LARGEST_ERROR * usual if usual > 0 else FAR)
+    numbers[ERROR] += (error - numbers[ERROR]) / min(numbers[SCORED], SPREAD_ROWS)
+
+
+@inline_jit
+def _largest_score(numbers, r, bound, scale, innovation):
     """Return T of a row, and update F, S and the means of the scores."""
     since, largest = numbers[SINCE], 0.0
     numbers[SCORED] += 1
     rate = 1 / min(numbers[SCORED], MEMORY)
+    _update_error(numbers, abs(innovation) / scale)
     above = min(max(r - numbers[SLOWER], -bound), bound)
     u = above / scale
     numbers[SQUARE] += (u * u - numbers[SQUARE]) / min(SPREAD_ROWS, since + 1)
     for k in range(SCORES):
-        if k == LEVELS:
+        settled = since
+        if k == OF_SPREAD:
             found, rows = np.sqrt(numbers[SQUARE]), SPREAD_ROWS
+        elif k == OF_ERRORS:
+            found, rows, settled = numbers[ERROR], SPREAD_ROWS, numbers[SCORED]
         else:
             to, rows = r if k == 0 else numbers[SLOWER] + above, FAST[k]
             numbers[NEAR + k] += (to - numbers[NEAR + k]) / min(rows, since + 1)
             found = (numbers[NEAR + k] - numbers[SLOWER + k]) / scale
         away = found - numbers[MEAN + k]
-        if since >= SETTLING * rows and numbers[TYPICAL + k] > 0:
+        if settled >= SETTLING * rows and numbers[TYPICAL + k] > 0:
             largest = max(largest, abs(away) / numbers[TYPICAL + k])
         away = min(max(away, -FAR_FROM_MEAN), FAR_FROM_MEAN)
         numbers[MEAN + k] += away * rate
@@ -324,11 +338,12 @@ def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
 
 
 @inline_jit
-def stretch_tail(numbers, cells, tail, value, change, is_following, time, step):
+def stretch_tail(numbers, cells, tail, value, change, innovation, is_following, time, step):
     """Return the tail probability of the last rows, and update `numbers`, `cells` and `tail`.
 
     Args:
         change: Change of the value.
+        innovation: Error of the forecast of the value.
         is_following: Whether the row follows a recurring deviation.
         time: Local time.
         step: Typical lag.
@@ -361,7 +376,7 @@ def stretch_tail(numbers, cells, tail, value, change, is_following, time, step):
     _begin_days(numbers, r, 1.0 if k >= BINS else 0.0)
     error, p = r - numbers[SLOWER], 1.0
     if not is_following:
-        score = _largest_score(numbers, r, FAR * scale, scale)
+        score = _largest_score(numbers, r, FAR * scale, scale, innovation)
         if numbers[SCORED] > FIRST_ROWS and (days >= 1 or not is_timed):
             p = _peak_tail(numbers, tail, score)
     _learn_profile(numbers, cells, r, error, scale, rows_of_day, place)

@@ -195,12 +195,13 @@ class Stretch:
         self.cells: dict[tuple[str, int], int] = {}
         self.unit = self.level = self.spread = self.square = 0.0
         self.near, self.slow, self.since = [0.0] * 3, [0.0] * 3, stretch.SLOW[-1]
-        self.means, self.typical, self.peaks = [0.0] * 4, [0.0] * 4, Peaks()
+        self.means, self.typical, self.peaks = [0.0] * 5, [0.0] * 5, Peaks()
+        self.error = 0.0
         self.seen, self.scored, self.weekend = 0, 0, False
         self.begin = self.first = self.last = math.nan
         self.moves = 0.0
 
-    def probability(self, value: float, time: float, follows: bool) -> float:
+    def probability(self, value: float, time: float, innovation: float, follows: bool) -> float:
         """Of a row, which is then learned."""
         if not self.seen:
             self.begin, self.first = time, value
@@ -225,7 +226,7 @@ class Stretch:
         dates = range(int(self.begin // 86_400), int((time + 43_200 / self.rows_of_day) // 86_400))
         days = sum(((day + 3) % 7 >= 5) == weekend for day in dates)
         if not follows:
-            score = self._score(r, scale)
+            score = self._score(r, scale, abs(innovation) / scale)
             if self.scored > stretch.FIRST_ROWS and days >= 1:
                 p = self.peaks.probability(score, self.scored)
         self._learn(r, error, scale, weekend, k, hour, days)
@@ -285,20 +286,22 @@ class Stretch:
             return self.spread
         return max((1 - share) * two[0] + share * two[1], stretch.LEAST_SPREAD * self.spread)
 
-    def _score(self, r: float, scale: float) -> float:
+    def _score(self, r: float, scale: float, error: float) -> float:
         self.scored += 1
         bound, largest, rate = stretch.FAR * scale, 0.0, 1 / min(self.scored, stretch.MEMORY)
         above = bounded(r - self.slow[0], bound)
         self.square += ((above / scale) ** 2 - self.square) / min(stretch.SPREAD_ROWS, self.since + 1)
-        for k, rows in enumerate([*stretch.FAST, stretch.SPREAD_ROWS]):
-            if k == 3:
-                found = math.sqrt(self.square)
+        error = min(error, stretch.LARGEST_ERROR * self.means[4] if self.means[4] > 0 else stretch.FAR)
+        self.error += (error - self.error) / min(self.scored, stretch.SPREAD_ROWS)
+        for k, rows in enumerate([*stretch.FAST, stretch.SPREAD_ROWS, stretch.SPREAD_ROWS]):
+            if k >= 3:
+                found = self.error if k == 4 else math.sqrt(self.square)
             else:
                 to = r if k == 0 else self.slow[0] + above
                 self.near[k] += (to - self.near[k]) / min(rows, self.since + 1)
                 found = (self.near[k] - self.slow[k]) / scale
             away = found - self.means[k]
-            if self.since >= stretch.SETTLING * rows and self.typical[k] > 0:
+            if (self.scored if k == 4 else self.since) >= stretch.SETTLING * rows and self.typical[k] > 0:
                 largest = max(largest, abs(away) / self.typical[k])
             away = bounded(away, stretch.FAR_FROM_MEAN)
             self.means[k] += away * rate

@@ -122,7 +122,7 @@ def test_they_are_those_of_plain_python() -> None:
             gaps.longest = max(gaps.longest, gap)
             assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
             if not is_still:
-                tail = min(1.0, stretch.probability(values[t], times[t], follows))
+                tail = min(1.0, stretch.probability(values[t], times[t], deviations[t], follows))
                 recurs = recurs or (follows and share)
                 assert found.tails[t, STRETCH] == pytest.approx(1.0 if recurs else tail, rel=1e-2)
                 largest = LARGEST_SIZE * size * np.sqrt(np.pi / 2) if size else FIRST_SIZE
@@ -195,6 +195,15 @@ def test_a_job_may_begin_ten_minutes_late(minutes: int, is_explained: bool) -> N
     deviations[begins] = 12.0
     found = run(times, noise(len(times)), deviations, np.where(deviations > 5, 1e-5, 0.5), MINUTE)
     assert (found.explained[begins[4]] > 0) == is_explained
+
+
+def test_larger_errors_of_forecasts_of_ordinary_values_are_a_stretch() -> None:
+    """As in a cycle of another shape."""
+    deviations = noise(6_000)
+    deviations[5_000:5_030] *= 4.0
+    found = run(600.0 * np.arange(6_000), noise(6_000, 4), deviations, np.full(6_000, 0.5), 600.0)
+    tails = found.tails[:, STRETCH]
+    assert tails[5_000:5_030].min() < 2e-4 <= tails[4_000:5_000].min()
 
 
 def test_a_gap_in_a_maintenance_window_is_none_and_is_not_counted() -> None:
