@@ -66,7 +66,7 @@ class Server:
 
     def decided(self) -> int:
         """How many reloads have ended, one way or another."""
-        return len(re.findall(r" reload (?:committed:|of .+ (?:refused|aborted):)", self.log))
+        return len(re.findall(r" reload (?:finished:|of .+ (?:refused|aborted):)", self.log))
 
     def children(self) -> list[int]:
         """Process ids of the server processes that live now."""
