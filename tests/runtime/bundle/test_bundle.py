@@ -192,7 +192,7 @@ def test_missing_file_is_refused(bundle_dir: Path, name: str) -> None:
     (bundle_dir / name).unlink()
     with pytest.raises(
         BundleError,
-        match="does not contain manifest.json" if name == "manifest.json" else f"{name}: the file is missing",
+        match="does not contain manifest.json" if name == "manifest.json" else f"{name}: missing",
     ):
         open_bundle(bundle_dir)
 
