@@ -72,6 +72,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self._mode: Mode = config.modes[-1]
+        self._passes = config.inner
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
@@ -88,6 +89,20 @@ class LanguageModel(nn.Module):
         if mode not in self.config.modes:
             raise ValueError(f"a {self.config.mixer} model supports the modes {self.config.modes}, got {mode!r}")
         self._mode = mode
+
+    @property
+    def passes(self) -> int:
+        """Number of reweighting passes K of the memory slots, from 1 to `config.inner`, the default."""
+        return self._passes
+
+    @passes.setter
+    def passes(self, passes: int) -> None:
+        if not 1 <= passes <= self.config.inner:
+            raise ValueError(f"passes must be from 1 to {self.config.inner}, got {passes}")
+        self._passes = passes
+        for block in self._layers():
+            if isinstance(block.mixer, RobustMixer):
+                block.mixer.passes = passes
 
     def compile_attention(self) -> None:
         """Compile the attention of the reference implementation for training, which halves the time on a CPU."""

@@ -75,6 +75,7 @@ class RobustMixer(TokenMixer):
             sizes = {"query": width, "key": width, "value": width, "output": config.d_model}
             self.drift = nn.ParameterDict({name: torch.zeros(size) for name, size in sizes.items()})
         self._training_attention = relative_attention
+        self.passes = config.inner
 
     def compile_attention(self) -> None:
         """Compile the attention of the reference implementation for training."""
@@ -286,7 +287,7 @@ class RobustMixer(TokenMixer):
                 state.means,
                 state.precisions,
                 self.slot_parameters(dynamics),
-                SlotOptions(self.config.inner, self.config.innovation),
+                SlotOptions(self.passes, self.config.innovation),
             )
             after = LayerState(*slots)
         else:
@@ -308,7 +309,7 @@ class RobustMixer(TokenMixer):
                 state.means,
                 state.precisions,
                 parameters,
-                inner=config.inner,
+                inner=self.passes,
                 innovation=config.innovation,
                 impl=impl,
             )
@@ -321,7 +322,7 @@ class RobustMixer(TokenMixer):
             parameters,
             dynamics,
             lag=self.slot_lag(),
-            inner=config.inner,
+            inner=self.passes,
             innovation=config.innovation,
             impl=impl,
         )

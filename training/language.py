@@ -161,6 +161,7 @@ class Trainer:
         """Do one optimiser step, and return the loss of each mode."""
         config, parts = self.run.training, self.run.training.accumulation
         self.optimiser.zero_grad()
+        self.model.passes = config.passes_of(self.step, self.run.model.inner)
         losses: dict[str, float] = dict.fromkeys(self.modes_now, 0.0)
         for part in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
             for mode in self.modes_now:
@@ -189,6 +190,7 @@ class Trainer:
 
     def validate(self) -> dict[str, float]:
         tokens, context = self.corpus.tokens("valid"), self.run.training.context_of
+        self.averaged.passes = self.run.model.inner
         return {
             mode: validation_loss(self.averaged, tokens, context(mode), mode, VALIDATION_TOKENS) for mode in self.modes
         }

@@ -25,6 +25,7 @@ class TrainingConfig(OptimiserConfig):
         recurrent_share: weight of the recurrent loss if both modes are trained. The attention mode has the rest.
         own_rows: whether each mode trains on its own rows of a batch, `recurrent_share` of them on the recurrent mode,
             instead of both modes on all rows. A token then costs half as much.
+        vary_passes: whether steps use 1 to `inner` reweighting passes in turn, so that requests can choose among them.
         attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
         compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
         accumulation: number of parts of a batch that are computed one after another, to bound memory.
@@ -39,6 +40,7 @@ class TrainingConfig(OptimiserConfig):
     recurrent_from: float = 0.0
     recurrent_share: float = 0.5
     own_rows: bool = False
+    vary_passes: bool = False
     attention_context: int = 0
     seed: int = 0
     validate_every: int = 250
@@ -78,6 +80,10 @@ class TrainingConfig(OptimiserConfig):
     def context_of(self, mode: Mode) -> int:
         """Return the length of the windows of a mode."""
         return self.attention_context if mode == "attention" and self.attention_context else self.context
+
+    def passes_of(self, step: int, inner: int) -> int:
+        """Return the number of reweighting passes of a step."""
+        return 1 + step % inner if self.vary_passes else inner
 
 
 @dataclass(frozen=True)

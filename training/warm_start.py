@@ -21,12 +21,14 @@ def start_from(model: LanguageModel, earlier: LanguageModel) -> None:
 
     Own readouts start as copies of the shared ones. Output projections are divided by the initial output gates.
 
+    The number of reweighting passes may differ.
+
     Raises:
         ValueError: The configurations differ in more than `ADDED`, or `model` lacks a part of `earlier`.
     """
     for field in fields(model.config):
         new, old = getattr(model.config, field.name), getattr(earlier.config, field.name)
-        if new != old and not (field.name in ADDED and new):
+        if new != old and not (field.name in ADDED and new) and field.name != "inner":
             raise ValueError(f"a model with {field.name} {new!r} cannot start from one with {field.name} {old!r}")
     weights = earlier.state_dict()
     for name, tensor in model.state_dict().items():

@@ -1,5 +1,7 @@
 """The language model: one set of weights, two modes, and a stream that equals the batch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -96,6 +98,22 @@ def test_latent_noise_has_the_stated_spread(model, tokens):
     doubled, _ = model.step(tokens[:1, 0], state, 2 * noise)
     assert torch.allclose(doubled.latent - plain.latent, 2 * (noisy.latent - plain.latent), atol=1e-6)
     assert all(torch.equal(a, b) for a, b in zip(after, after_noisy, strict=True))
+
+
+def test_passes_are_those_of_a_model_with_as_many(tokens):
+    config = LanguageModelConfig(**SMALL, inner=3)
+    model = LanguageModel(config)
+    model.mode, logits = "recurrent", []
+    for passes in (1, 2, 3):
+        other = LanguageModel(replace(config, inner=passes))
+        other.load_state_dict(model.state_dict())
+        other.mode, model.passes = "recurrent", passes
+        assert torch.equal(found := model(tokens).logits, other(tokens).logits)
+        logits.append(found)
+    assert not torch.equal(logits[0], logits[1]) and not torch.equal(logits[1], logits[2])
+    for passes in (0, 4):
+        with pytest.raises(ValueError, match=f"from 1 to 3, got {passes}"):
+            model.passes = passes
 
 
 def test_config_refuses_what_it_does_not_know():

@@ -255,6 +255,26 @@ def test_each_mode_trains_on_its_own_rows_in_windows_of_its_own(data, tmp_path):
             TrainingConfig.from_dict({**TRAINING, **wrong})
 
 
+def test_steps_vary_the_passes(data, tmp_path):
+    seen = []
+
+    def loss(model, inputs, targets, mode):
+        seen.append((model.passes, *(block.mixer.passes for block in model.blocks)))
+        return next(model.parameters()).sum()
+
+    batch = torch.arange(4 * 33).reshape(4, 33)
+    for varies, expected in ((True, [1, 2, 3, 1]), (False, [3, 3, 3, 3])):
+        document = json.loads(Path(write_config(tmp_path, vary_passes=varies, modes=["recurrent"])).read_text())
+        document["model"]["inner"] = 3
+        config = tmp_path / "passes.json"
+        config.write_text(json.dumps(document))
+        trainer = Trainer(LanguageRun.from_file(config), SimpleNamespace(), tmp_path / "none", torch.device("cpu"))
+        for _ in range(4):
+            trainer.update(batch[:, :-1], batch[:, 1:], loss)
+        assert seen == [(passes,) * 3 for passes in expected]
+        seen.clear()
+
+
 def test_a_time_limit_ends_the_schedule(data, tmp_path, monkeypatch):
     rates, own = [], Optimiser.step
     monkeypatch.setattr(Optimiser, "step", lambda self, step: (rates.append(step), own(self, step)))
@@ -286,6 +306,7 @@ def test_a_model_with_more_parts_starts_from_an_earlier_one(data, tmp_path):
     record = train_language(str(config), data / "more.txt", second, device="cpu", begin_from=first)
     assert (second / "tokenizer.json").read_text() == (first / "tokenizer.json").read_text()
     assert set(record["from"]) == {"model.safetensors"}
+    start_from(LanguageModel(replace(model.config, inner=3)), earlier)
     with pytest.raises(ValueError, match="n_layers 2 cannot start from one with n_layers 3"):
         start_from(earlier, LanguageModel(replace(earlier.config, n_layers=3)))
 
