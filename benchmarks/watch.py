@@ -24,11 +24,11 @@ from tqdm import tqdm
 
 from rfa.benchmarks.command import finish, parser
 from rfa.library.models import find_model
+from rfa.library.watch.config import Query
+from rfa.library.watch.filters import QueryFilter, Samples
+from rfa.library.watch.selectors import Labels
+from rfa.library.watch.wire import HEADERS, write_request
 from rfa.measured import origin
-from rfa.watch.config import Query
-from rfa.watch.filters import QueryFilter, Samples
-from rfa.watch.selectors import Labels
-from rfa.watch.wire import HEADERS, write_request
 
 PER_REQUEST, STEP, ROUNDS_AT_REST = 2_000, 15.0, 10
 # Of the start and of a reply, which may wait for kernels.

@@ -131,11 +131,11 @@ def _of_config(
 
     from rfa.cli.filter import OUTLIER
     from rfa.cli.filter_run import Task, load_filter
+    from rfa.library.watch.config import load_config
+    from rfa.library.watch.history import recorded_series
+    from rfa.library.watch.prometheus import SourceError
     from rfa.runtime.uncertainty.alarms import alarm_of
     from rfa.runtime.uncertainty.input import value_range
-    from rfa.watch.config import load_config
-    from rfa.watch.history import recorded_series
-    from rfa.watch.prometheus import SourceError
 
     config = load_config(path)
     begin, end = (_moment(text, reading.zone) for text in (reading.start, reading.end))

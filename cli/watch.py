@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from rfa.watch.config import Config
+    from rfa.library.watch.config import Config
 
 ConfigFile = Annotated[
     Path, typer.Argument(help="TOML or YAML configuration file, described in the guide to rfa watch.", metavar="CONFIG")
@@ -50,7 +50,7 @@ def run(
     ] = False,
 ) -> None:
     """Watch until stopped. SIGHUP reloads the configuration. If the new one is invalid, the current one is kept."""
-    from rfa.watch.config import load_config
+    from rfa.library.watch.config import load_config
 
     options = load_config(config)
     if dry_run:
@@ -58,10 +58,10 @@ def run(
         return
     stop, hangup = threading.Event(), threading.Event()
     signal.signal(signal.SIGHUP, lambda *_: hangup.set())
+    from rfa.library.watch.routes import serve
+    from rfa.library.watch.store import open_store
+    from rfa.library.watch.watch import Watch
     from rfa.runtime.state.keys import read_keys
-    from rfa.watch.routes import serve
-    from rfa.watch.store import open_store
-    from rfa.watch.watch import Watch
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="rfa: %(message)s")
     store = None
@@ -86,7 +86,7 @@ def init(
     out: Annotated[Path, typer.Option(help="Configuration file to write. It must not exist yet.")] = Path("watch.toml"),
 ) -> None:
     """Write a configuration for some of the metrics of a running server."""
-    from rfa.watch.init import write_config
+    from rfa.library.watch.init import write_config
 
     if out.exists():
         raise ValueError(f"{out} already exists; name another file with --out")
@@ -103,10 +103,10 @@ def demo(
     ] = None,
 ) -> None:
     """Watch a simulated service with an incident. Three simulated hours take a few seconds."""
-    from rfa.watch.demo import DemoTarget, run_demo
+    from rfa.library.watch.demo import DemoTarget, run_demo
 
     if target is not None:
-        from rfa.watch.http_server import HttpServer
+        from rfa.library.watch.http_server import HttpServer
 
         with HttpServer(target, DemoTarget().routes()) as server:
             typer.echo(f"rfa: metrics on http://{':'.join(map(str, server.server_address[:2]))}/metrics", err=True)
@@ -120,8 +120,8 @@ def demo(
 @app.command()
 def rules(config: ConfigFile) -> None:
     """Print alert rules for Prometheus."""
-    from rfa.watch.config import load_config
-    from rfa.watch.rules import alert_rules
+    from rfa.library.watch.config import load_config
+    from rfa.library.watch.rules import alert_rules
 
     typer.echo(alert_rules(load_config(config)), nl=False)
 
@@ -131,8 +131,8 @@ def dashboard(config: ConfigFile) -> None:
     """Print a dashboard for Grafana as JSON."""
     import json
 
-    from rfa.watch.config import load_config
-    from rfa.watch.rules import dashboard as dashboard_of
+    from rfa.library.watch.config import load_config
+    from rfa.library.watch.rules import dashboard as dashboard_of
 
     typer.echo(json.dumps(dashboard_of(load_config(config)), indent=1))
 
@@ -142,7 +142,7 @@ def _check(options: Config) -> None:
     import time
 
     from rfa.library.models import find_model
-    from rfa.watch.prometheus import Prometheus, SourceError
+    from rfa.library.watch.prometheus import Prometheus, SourceError
 
     if (
         options.state is not None

@@ -66,13 +66,13 @@ ONLY = {
     "bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once "
     "a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone",
 }
-# Files of ten seconds and more run first, so that no worker starts one last: in the order of their names, those of
-# tests/watch/, which wait for half a minute each, would come last. Files that wait alternate with files that compute.
+# Files of ten seconds and more run first, so that no worker starts one last. Files that wait alternate with files that
+# compute.
 LONGEST = (
     "tests/runtime/filters/test_dense_numba.py",
-    "tests/watch/test_kafka.py",
+    "tests/library/watch/test_kafka.py",
     "tests/runtime/bundle/test_stored_kernels.py",
-    "tests/watch/test_real_servers.py",
+    "tests/library/watch/test_real_servers.py",
     "tests/model/test_triton_ops.py",
     "tests/test_docs.py",  # needs kernels that are compiled meanwhile
     "tests/soak/faults/test_sigterm.py",
@@ -85,12 +85,12 @@ LONGEST = (
     "tests/service/test_torch_filter.py",
     "tests/service/test_torch_runtime.py",
     "tests/model/test_triton_backward.py",
-    "tests/watch/test_pushed.py",
+    "tests/library/watch/test_pushed.py",
     "tests/runtime/filters/test_dense_numba_learned.py",
     "tests/service/test_bundle_checks.py",
     "tests/export/test_language_export.py",
     "tests/soak/faults/test_kill.py",
-    "tests/watch/test_history.py",
+    "tests/library/watch/test_history.py",
     "tests/runtime/gpu/test_torch_kernels.py",
     "tests/soak/faults/test_redis.py",
     "tests/service/test_http_connections.py",

@@ -27,13 +27,12 @@ ARROWS: dict[str, set[str]] = {
     "export": {"runtime", "model"},
     "service": {"data", "runtime"},
     "library": {"data", "runtime", "fitting"},
-    "watch": {"data", "runtime", "library"},
-    "benchmarks": {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "watch"},
-    "cli": {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "watch", "benchmarks"},
+    "benchmarks": {"data", "runtime", "model", "fitting", "training", "export", "service", "library"},
+    "cli": {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "benchmarks"},
 }
 # The one exception: the GPU runtime uses the kernels of the model. It is imported only on request.
 GPU_RUNTIME = ROOT / "runtime" / "gpu"
-NEEDS_NO_TORCH = ("data", "runtime", "fitting", "service", "library", "watch", "cli")
+NEEDS_NO_TORCH = ("data", "runtime", "fitting", "service", "library", "cli")
 
 
 def sources(folder: str) -> list[Path]:
@@ -323,7 +322,7 @@ def test_no_file_is_long_but_kernels(layer: str) -> None:
 # Shipped code must have callers in shipped code.
 
 SHIPPED = (*(layer for layer in ARROWS if layer != "benchmarks"), "rfa", "docs")
-HELD_TO_CALLERS = ("runtime", "model", "fitting", "export", "service", "library", "watch")
+HELD_TO_CALLERS = ("runtime", "model", "fitting", "export", "service", "library")
 # Decorators that register functions with a framework, and names that the application reads from modules.
 GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(", "infer", "lower_")
 READ_OF_EACH = {"router"}

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SHIPPED = {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "watch", "cli"}
+SHIPPED = {"data", "runtime", "model", "fitting", "training", "export", "service", "library", "cli"}
 
 
 def pins() -> dict[str, str]:
@@ -116,7 +116,7 @@ def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp
     (tmp_path / "series.csv").write_text("t,position\n0,0.1\n0.1,0.2\n0.2,0.3\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RFA_")}
     environment["PYTHONPATH"] = str(wheel)
-    modules = "rfa.library.filtering, rfa.runtime.series.filter, rfa.service.app, rfa.watch.watch"
+    modules = "rfa.library.filtering, rfa.runtime.series.filter, rfa.service.app, rfa.library.watch.watch"
     for arguments in (["-c", f"import {modules}"], ["-m", "rfa", "inspect", "series.csv", "--json"]):
         command = [sys.executable, *arguments]
         result = subprocess.run(

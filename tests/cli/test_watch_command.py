@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rfa.cli.main import app
+from tests.library.watch.fake_prometheus import fake_prometheus
 from tests.waiting import PATIENCE, wait_until
-from tests.watch.fake_prometheus import fake_prometheus
 
 ROOT = Path(__file__).resolve().parents[2]
 

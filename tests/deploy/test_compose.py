@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
+from rfa.library.watch.config import load_config
+from rfa.library.watch.rules import alert_rules, dashboard
 from rfa.service.access.keys import load_keys
 from rfa.service.settings import FIELDS, Settings, configured_keys
-from rfa.watch.config import load_config
-from rfa.watch.rules import alert_rules, dashboard
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,438 @@
+"""The configuration of `rfa watch`, in TOML, or in YAML if pyyaml is installed.
+
+Options for alarms and outputs have the same names and checks as in `rfa.Stream` and `POST /filter`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from base64 import b64encode
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from rfa.data.durations import SECONDS, duration
+from rfa.library.options import OutputOptions
+from rfa.library.watch.selectors import Selector, parse_selector
+
+MOST_BYTES: Final = 1_048_576
+MOST_QUERIES: Final = 1_000
+MOST_SERIES: Final = 1_000_000
+SHORTEST_STEP: Final = 0.1
+# A year of steps of three seconds.
+MOST_HISTORY_STEPS: Final = 10_000_000
+# Prometheus reads a lone m as minutes, but `duration` does not.
+_MINUTES: Final = re.compile(r"(\d+)m")
+
+
+class ConfigError(ValueError):
+    """Raised when a configuration is invalid. The message names the file, the line or key, and what is allowed."""
+
+
+def _seconds(value: Any) -> float:
+    text = str(value).strip()
+    number, unit = duration(_MINUTES.sub(r"\1min", text) if _MINUTES.fullmatch(text) else text) or (0.0, None)
+    if unit is None:
+        raise ValueError(f'must be a positive duration such as "15s", "5m" or "1d", got {value!r}')
+    return number * SECONDS[unit]
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    is_clean = url.isprintable() and " " not in url and not parts.fragment and (parts.port is None or parts.port > 0)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_clean:
+        raise ValueError(f'must be a URL such as "http://127.0.0.1:9090", got {url!r}')
+    if parts.username is not None:
+        raise ValueError("must have no user; the configuration has the keys user and password_file")
+    return url.rstrip("/")
+
+
+def _check_listen(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f'must be HOST:PORT such as "127.0.0.1:9464", got {address!r}')
+    return address
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Listen = Annotated[str, AfterValidator(_check_listen)]
+
+
+class Section(BaseModel):
+    """Base class of a table in the configuration file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Endpoint(Section):
+    """Server to which requests are sent.
+
+    Attributes:
+        bearer_token_file: file that contains the bearer token. It is read again for each request.
+        user: name for basic authentication.
+        password_file: file that contains the password of the user. It is read again for each request.
+        headers: further headers, such as the tenant of a request.
+        timeout: timeout of each request in seconds.
+    """
+
+    url: Url
+    bearer_token_file: Path | None = None
+    user: Annotated[str, Field(pattern=r"^[^:]+$")] | None = None
+    password_file: Path | None = None
+    headers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], str] = {}
+    timeout: Seconds = 30.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Endpoint:
+        if (self.user is None) != (self.password_file is None):
+            raise ValueError("user and password_file belong together")
+        if self.user is not None and self.bearer_token_file is not None:
+            raise ValueError("choose bearer_token_file or user")
+        return self
+
+    def authorization(self) -> str | None:
+        """Return the header that authenticates requests.
+
+        Raises:
+            OSError: If a file cannot be read.
+            ValueError: If a file is not UTF-8 text.
+        """
+        if self.bearer_token_file is not None:
+            return f"Bearer {self.bearer_token_file.read_text(encoding='utf-8').strip()}"
+        if self.password_file is None:
+            return None
+        password = self.password_file.read_text(encoding="utf-8").strip()
+        return f"Basic {b64encode(f'{self.user}:{password}'.encode()).decode()}"
+
+
+class Receiver(Section):
+    """HTTP server to which other programs send observations."""
+
+    listen: Listen = "127.0.0.1:9465"
+
+
+class Stdin(Section):
+    """Standard input as a source, with one JSON message per line. See `rfa.library.watch.pushed`."""
+
+
+class KafkaTopic(Section):
+    """A Kafka topic.
+
+    Attributes:
+        client: further settings for librdkafka, such as the SASL settings.
+    """
+
+    brokers: str
+    topic: str
+    client: dict[str, str | int | bool] = {}
+
+
+class KafkaSource(KafkaTopic):
+    """Kafka topic from which observations are read.
+
+    Attributes:
+        group: consumer group for which the offsets are committed.
+        replay: on the first start, messages from this period before it are used as history. They are filtered, but not
+            reported.
+    """
+
+    group: str = "rfa-watch"
+    replay: Seconds | None = None
+
+
+class Warmup(Section):
+    """History of pushed series. It is read before the first start, by range queries or from a file of messages.
+
+    Attributes:
+        prometheus: server that is queried over the period `history`.
+        file: file with one message per line, sorted by time within each series. See `rfa.library.watch.pushed`.
+    """
+
+    prometheus: Endpoint | None = None
+    file: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Warmup:
+        if (self.prometheus is None) == (self.file is None):
+            raise ValueError("it must name either prometheus or file")
+        return self
+
+
+class Sources(Section):
+    """Sources of observations. Exactly one must be set.
+
+    Attributes:
+        prometheus: any server with the query API of Prometheus.
+        remote_write: Prometheus or an agent writes to `/api/v1/write`.
+        otlp: OpenTelemetry exporters write to `/v1/metrics`.
+    """
+
+    prometheus: Endpoint | None = None
+    remote_write: Receiver | None = None
+    otlp: Receiver | None = None
+    kafka: KafkaSource | None = None
+    stdin: Stdin | None = None
+
+
+class MetricsSink(Section):
+    """Sink that serves the latest outputs of each series at `GET /metrics`."""
+
+    listen: Listen = "127.0.0.1:9464"
+
+
+class StdoutSink(Section):
+    """Sink that prints one JSON line for each observation, or only for observations with an alarm."""
+
+    rows: Literal["all", "alarms"] = "all"
+
+
+class Sinks(Section):
+    """Destinations of the outputs. The URL for remote write includes its path; the URL of the Alertmanager does not."""
+
+    metrics: MetricsSink | None = None
+    stdout: StdoutSink | None = None
+    remote_write: Endpoint | None = None
+    alertmanager: Endpoint | None = None
+    webhook: Endpoint | None = None
+    kafka: KafkaTopic | None = None
+
+
+class StateOptions(Section):
+    """Storage for the states of the series, in a file or in Redis. The states are sealed with the keys in
+    RFA_STATE_KEYS or RFA_STATE_KEYS_FILE.
+
+    Attributes:
+        redis: URL of Redis. States in Redis must be sealed.
+        password_file: file with the password of Redis, if the URL contains none.
+        name: name of this watch in Redis. Each watch needs its own name.
+        outbox: directory in which requests of sinks wait. The default is FILE.outbox, or Redis.
+    """
+
+    file: Path | None = None
+    redis: Annotated[str, Field(pattern=r"^rediss?://.+")] | None = None
+    password_file: Path | None = None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "watch"
+    outbox: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> StateOptions:
+        if (self.file is None) == (self.redis is None):
+            raise ValueError("it must name either file or redis")
+        if self.file is not None and (not self.file.name or self.file.is_dir()):
+            raise ValueError(f"file: {str(self.file)!r} is a directory")
+        return self
+
+    def outbox_of(self, sink: str) -> Path | None:
+        """Return the directory for the requests of a sink."""
+        folder = self.outbox
+        if folder is None and self.file is not None:
+            folder = self.file.with_name(f"{self.file.name}.outbox")
+        return None if folder is None else folder / sink
+
+
+class Query(Section):
+    """Query whose series are filtered.
+
+    Attributes:
+        expr: PromQL query.
+        type: `gauge`, `counter` or `auto`. A counter is converted to its rate per second. `auto` asks the server for
+            the type of a plain metric.
+        model: `auto` or `default`, see `rfa.Stream`.
+        alarm: alarm options, with the names of the fields of `alarm` in `POST /filter`.
+        horizon: horizons of the forecasts to export, such as "1h".
+        level: level of the intervals.
+        minimum, maximum: smallest and largest possible value.
+        tz: time zone of days, weeks and maintenance windows.
+        series_limit: maximum number of series. Further series are dropped.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    expr: Annotated[str, Field(min_length=1, max_length=10_000)]
+    type: Literal["auto", "gauge", "counter"] = "auto"
+    model: Literal["auto", "default"] = "auto"
+    alarm: dict[str, Any] = {"rate": "1/day"}
+    horizon: Annotated[list[Seconds], Field(max_length=8)] = []
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    minimum: float | None = None
+    maximum: float | None = None
+    tz: str = "UTC"
+    series_limit: Annotated[int, Field(ge=1, le=MOST_SERIES)] = 1_000
+
+    def options(self, step: float) -> OutputOptions:
+        """Return the options of the filter. The first horizon is one step.
+
+        Raises:
+            ValueError: If an option is invalid. The message names it.
+        """
+        limits = (self.minimum, self.maximum)
+        return OutputOptions.of((self.level,), (step, *self.horizon), self.alarm, limits=limits, tz=self.tz)
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Query:
+        if len(set(self.horizon)) < len(self.horizon):
+            raise ValueError("horizon: the same horizon is named twice")
+        self.options(60.0)
+        return self
+
+    @property
+    def selector(self) -> Selector | None:
+        """Parsed selector in `expr`, or None if `expr` is another kind of query. Sources other than Prometheus support
+        only selectors."""
+        return parse_selector(self.expr)
+
+
+class Config(Section):
+    """Content of a configuration file.
+
+    Attributes:
+        step: time between two observations of a series, in seconds.
+        history: length of the period before the first start from which the filters learn.
+        warmup: source of the history of pushed series.
+        delay: delay between a time step and its query, so that late scrapes are included. See `Prometheus.usual_delay`.
+        expire: time without values after which a series is removed.
+    """
+
+    step: Annotated[Seconds, Field(ge=SHORTEST_STEP)] = 60.0
+    history: Seconds = 86_400.0
+    delay: Annotated[
+        float | None, BeforeValidator(lambda value: 0.0 if value in (0, "0", "0s") else _seconds(value))
+    ] = None
+    expire: Seconds = 3_600.0
+    source: Sources
+    sink: Sinks = Sinks()
+    state: StateOptions | None = None
+    warmup: Warmup | None = None
+    query: Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
+
+    def history_begin(self, end: float) -> float:
+        """Return the last time step before the history that ends at a given time."""
+        return end - math.ceil(self.history / self.step) * self.step
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        if sum(getattr(self.source, name) is not None for name in Sources.model_fields) != 1:
+            raise ValueError(f"source: it must name exactly one of {', '.join(Sources.model_fields)}")
+        if self.warmup is not None and self.source.prometheus is not None:
+            raise ValueError(
+                "warmup is not supported with source.prometheus, which already provides the history; remove it"
+            )
+        if self.history > MOST_HISTORY_STEPS * self.step:
+            raise ValueError(f"history: must be at most {MOST_HISTORY_STEPS:,} steps")
+        if self.source.prometheus is None:
+            for query in self.query:
+                if query.selector is None:
+                    raise ValueError(
+                        f'query {query.name!r}: with this source, expr must be a selector such as up{{job="api"}}'
+                    )
+        names = [query.name for query in self.query]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"query: the name {min(repeated)!r} is used twice; query names must be unique")
+        return self
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: If it is invalid.
+        OSError: If it cannot be read.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise ConfigError(f"{path}: the file is larger than {MOST_BYTES:,} bytes")
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a mark
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    return parse_config(text, str(path), is_yaml=path.suffix in (".yaml", ".yml"))
+
+
+def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
+    """Check the text of a configuration file, and return its content.
+
+    Raises:
+        ConfigError: If it is invalid.
+    """
+    document = _parse_yaml(text, name) if is_yaml else _parse_toml(text, name)
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        location = first["loc"]
+        line = None if is_yaml else _line_of(text, location)
+        where = f"{name}:{line}" if line else name
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+        raise ConfigError(f"{where}: {key + ': ' if key else ''}{_explain(first, location)}") from None
+
+
+def _explain(error: Any, location: tuple[int | str, ...]) -> str:
+    if error["type"] == "extra_forbidden":
+        allowed = _fields_at(location[:-1])
+        return f"unknown key; the allowed keys are {', '.join(allowed)}" if allowed else "unknown key"
+    if error["type"] == "missing":
+        return "is required"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Config
+    for part in location:
+        if isinstance(part, str) and (field := model.model_fields.get(part)) is not None:
+            found = [
+                kind for kind in kinds_of(field.annotation) if isinstance(kind, type) and issubclass(kind, Section)
+            ]
+            if not found:
+                return []
+            model = found[0]
+    return list(model.model_fields)
+
+
+def kinds_of(annotation: Any) -> list[Any]:
+    """Return the types in an annotation, such as both types of `X | None` or the element type of a list."""
+    inner = getattr(annotation, "__args__", ())
+    return [annotation] if not inner else [kind for each in inner for kind in kinds_of(each)]
+
+
+def _parse_toml(text: str, name: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _parse_yaml(text: str, name: str) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"{name}: reading YAML needs the package pyyaml; install it with pip install pyyaml, or write TOML"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{name}: {' '.join(str(error).split())}") from None
+
+
+def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
+    """Return the line number of a key in TOML, or of the table that lacks it."""
+    counts: dict[str, int] = {}
+    best, found, table = 0, None, list[int | str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
+            table = list(header[2].split("."))
+            if header[1] == "[[":
+                counts[header[2]] = counts.get(header[2], -1) + 1
+            if (count := counts.get(str(table[0]))) is not None:
+                table.insert(1, count)
+            path = table
+        elif key := re.match(r'\s*"?([\w.-]+)"?\s*=', line):
+            path = [*table, *key[1].split(".")]
+        else:
+            continue
+        if tuple(path) == location[: len(path)] and len(path) > best:
+            best, found = len(path), number
+    return found
