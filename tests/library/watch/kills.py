@@ -62,13 +62,14 @@ def main(kills: int, folder: Path) -> None:
             found.value = value
             os.write(writer, found.url.encode())
             signal.pause()
-    url = os.read(reader, 200).decode()
-    for k in range(2):  # the second compiles nothing
-        begin, warm = time.monotonic(), Running(config_for(url), folder / f"warm{k}")
-        warm.step(3)
-        warm.abandon()
-    took, begin, died = time.monotonic() - begin, time.monotonic(), 0
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        url = os.read(reader, 200).decode()
+        for k in range(2):  # the second compiles nothing
+            begin, warm = time.monotonic(), Running(config_for(url), folder / f"warm{k}")
+            warm.step(3)
+            warm.abandon()
+        took, begin, died = time.monotonic() - begin, time.monotonic(), 0
         for _ in range(kills):
             child = os.fork()
             if child == 0:
