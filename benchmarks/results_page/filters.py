@@ -1,4 +1,4 @@
-"""Results of the filters: accuracy, calibration, forecasts, anomalies, speed."""
+"""Tables and targets of filters on the results page that need a computation. All others are declared in tables.toml."""
 
 from __future__ import annotations
 

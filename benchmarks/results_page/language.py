@@ -1,4 +1,5 @@
-"""Results of the language models: quality, calibration, memory, cost, and the kernels for training."""
+"""Tables and targets of language models on the results page that need a computation. All others are declared in
+tables.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Results of the series network."""
+"""Tables and targets of the series network on the results page that need a computation. All others are declared in
+tables.toml."""
 
 from __future__ import annotations
 

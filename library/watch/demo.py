@@ -16,7 +16,7 @@ from rfa.library.watch.exposition import CONTENT_TYPE
 from rfa.library.watch.filters import QueryFilter, Samples, Scored
 from rfa.library.watch.http_server import Reply, Route
 from rfa.library.watch.selectors import labels_of
-from rfa.library.watch.sinks import Sink
+from rfa.library.watch.sink import Sink
 from rfa.library.watch.watch import Watch
 from rfa.runtime.uncertainty.alarms import RULE_NAMES
 from rfa.runtime.uncertainty.rules import RAISED_BY

@@ -12,7 +12,7 @@ from rfa.library.watch.config import Endpoint
 from rfa.library.watch.exposition import output_labels, row_samples
 from rfa.library.watch.filters import QueryFilter, Scored
 from rfa.library.watch.outbox import Outbox, RequestStorage
-from rfa.library.watch.sinks import Sink, rows_as_documents
+from rfa.library.watch.sink import Sink, rows_as_documents
 
 JSON: Final = {"Content-Type": "application/json"}
 # Number of steps, and minimum seconds, after which an alert that is not sent again ends. Values may be sent late.

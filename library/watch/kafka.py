@@ -23,7 +23,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from rfa.library.watch.config import KafkaSource, KafkaTopic
 from rfa.library.watch.filters import QueryFilter, Scored
-from rfa.library.watch.sinks import Sink, rows_as_documents
+from rfa.library.watch.sink import Sink, rows_as_documents
 
 if TYPE_CHECKING:
     from rfa.library.watch.watch import Watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rfa.library.watch.config import Config
 from rfa.library.watch.http_sinks import Alertmanager, RemoteWrite, Webhook
 from rfa.library.watch.outbox import FolderRequests, RequestStorage
-from rfa.library.watch.sinks import JsonLines, Sink
+from rfa.library.watch.sink import JsonLines, Sink
 from rfa.library.watch.store import Store
 
 

@@ -24,7 +24,7 @@ from rfa.library.watch.history import QuerySource, delay_of, is_counter_query, l
 from rfa.library.watch.outputs import has_transactions, make_sinks
 from rfa.library.watch.prometheus import Prometheus, SourceError
 from rfa.library.watch.pushed import Router, read_messages
-from rfa.library.watch.sinks import Sink
+from rfa.library.watch.sink import Sink
 from rfa.library.watch.store import Cursors, Store, StoreUnavailable
 from rfa.library.watch.warmup import warm_up
 

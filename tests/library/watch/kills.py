@@ -47,7 +47,7 @@ def watch_until_killed(url: str, folder: Path, begin: float) -> None:
 
 
 def _lines(out: Any) -> Any:
-    from rfa.library.watch.sinks import JsonLines
+    from rfa.library.watch.sink import JsonLines
 
     return JsonLines(only_alarms=False, out=out)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rfa.library.watch.config import Config, parse_config
-from rfa.library.watch.sinks import JsonLines
+from rfa.library.watch.sink import JsonLines
 from rfa.library.watch.storage import FileStorage, Storage
 from rfa.library.watch.store import Store
 from rfa.library.watch.watch import Watch

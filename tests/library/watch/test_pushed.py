@@ -30,7 +30,7 @@ from rfa.library.watch.http_sinks import RemoteWrite
 from rfa.library.watch.prometheus import Requests
 from rfa.library.watch.routes import serve
 from rfa.library.watch.selectors import labels_of
-from rfa.library.watch.sinks import JsonLines, rows_as_documents
+from rfa.library.watch.sink import JsonLines, rows_as_documents
 from rfa.library.watch.storage import FileStorage
 from rfa.library.watch.store import Store
 from rfa.library.watch.watch import Watch

@@ -1,4 +1,4 @@
-"""Sinks, which receive the outputs of rows and the incidents."""
+"""The interface of a sink, which receives the outputs of rows and the incidents, and the sink that prints them."""
 
 from __future__ import annotations
 
