@@ -76,8 +76,8 @@ def gift_tables(document: Document) -> list[Table]:
     found = [
         Table(
             (*head, f"MASE, {len(others)} tasks never looked at", "WQL"), means,
-            "Geometric means relative to the seasonal naive forecast, with intervals of a seasonal walk; lower is "
-            "better. A dash: not on all of the tasks.",
+            "Geometric means relative to the seasonal naive forecast, whose intervals are those of a seasonal random "
+            "walk; lower is better. A dash means that the model was not run on all of the tasks.",
         )
     ]  # fmt: skip
     published = list(document["published"].get("models", {}))
