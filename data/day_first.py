@@ -31,11 +31,13 @@ LEAST_YEAR: Final = 300 * DAY
 
 
 def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
-    """Return the format with the day first, or the format of another column of dates, and the reason. Return None
-    without evidence.
+    """Return the date format that other evidence in the file supports, and the reason. Return None if there is no
+    evidence. Evidence is another column of dates, the name of the time column, equal steps between the times, or the
+    decimal marks, separators, header words and currencies of the table.
 
     Args:
-        clock, cells: name and text of the times.
+        clock: name of the time column.
+        cells: its cells as text.
     """
     for name in date_columns({name: column for name, column in table.columns.items() if name != clock}):
         form = _format_of(table.columns[name], name)

@@ -115,10 +115,11 @@ def _count_words(rows: Sequence[Sequence[str]]) -> int:
 
 
 def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names in the rows of a header. The row with most names counts, and the others complete it.
+    """Return the column names of a header with several rows.
 
-    A repeated name gets the name of its group, which is above it or further left in that row. The unit of a first
-    column in units of time is part of its name.
+    The row with the most distinct names provides the names, and the other rows fill its empty cells. A repeated name is
+    preceded by its group: the cell above it, or the next one to the left in that row. A unit of time in a row below is
+    added to the name of the first column, and of columns named like elapsed time.
     """
     width = len(rows[0])
     rows = [[cell.strip() for cell in row] for row in rows if len(row) == width]

@@ -1,4 +1,4 @@
-"""Checks that a table has no other reading, with other times, time zones, units or tables."""
+"""Checks that reject ambiguous tables, whose times, time zones, units or series could be interpreted differently."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 - Size and memory: bytes are reserved as they arrive. A body beyond the limit is rejected, whether it declares its
   length or not.
 - Time: there is a maximum time between two pieces and a minimum rate for the whole body.
-- Cost: pieces are counted as they arrive (`rfa.service.json_cost`), and an expensive text is rejected before it is
-  decoded.
+- Cost: values and names are counted in the bytes that arrive (`rfa.service.json_cost`), and an expensive text is
+  rejected before it is decoded.
 - Fairness: other work runs between the pieces of a large body.
 
 FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limits, and repeats a rejected body in its reply.
@@ -111,7 +111,7 @@ class BodyReader:
         return cls(request, state.settings.limits, lease_of(request), state.cooperative)
 
     async def read_model(self, model: type[Model], limits: BodyLimits) -> Model:
-        """Return the validated body. The lease then covers the body, but no longer its bytes.
+        """Return the validated body. The lease then covers the validated model instead of the bytes of the body.
 
         Raises:
             PayloadTooLarge: If the body is too large or needs too much memory.

@@ -1,4 +1,4 @@
-"""Log message about the compilation of kernels."""
+"""Log that kernels are being compiled."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ logger = logging.getLogger("rfa.server")
 
 @cache
 def log_compilation() -> None:
-    """Log the message once in this process."""
+    """Log that kernels are being compiled, at most once in this process."""
     logger.info(COMPILING)

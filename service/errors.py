@@ -21,7 +21,7 @@ class ErrorBody(Reply):
     """Description of an error."""
 
     message: Annotated[str, says("description of the error: the field and what was expected")]
-    type: Annotated[str, says("class of the error; each status has one")]
+    type: Annotated[str, says("class of the error, which determines the HTTP status")]
     param: Annotated[str | None, says("path of the field that caused the error; null if no field did")]
     code: Annotated[str, says("precise reason")]
 

@@ -124,7 +124,7 @@ class Metrics:
         )
         self.filter_series = counter(
             "filter_series",
-            "Series in requests with several series, which were answered or failed.",
+            "Series in requests with several series, by outcome.",
             "model_name",
             "outcome",
         )

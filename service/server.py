@@ -1,4 +1,4 @@
-"""Function `serve`, which serves one address with one or more server processes."""
+"""Run the server on one address, with one or more server processes."""
 
 from __future__ import annotations
 

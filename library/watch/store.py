@@ -77,7 +77,7 @@ class Store:
             return {}, []
         header = orjson.loads(first)
         if header["magic"] != MAGIC:
-            raise StateError(f"{self.name} was written by another version; remove it to start from empty states")
+            raise StateError(f"{self.name} was written by another version; delete it to start from empty states")
         self._generation = header["generation"]
         cursors, stored = header["cursors"], header["queries"]
         restored = {name for name, one in stored.items() if name in filters and _fits(filters[name], name, one)}
@@ -183,7 +183,7 @@ class Store:
                 if kind == "journal" and next(frames, None) is None:
                     return
                 raise StateError(
-                    f"{self.name}: {error}; check RFA_STATE_KEYS, or remove it to start from empty states"
+                    f"{self.name}: {error}; check RFA_STATE_KEYS, or delete {self.name} to start from empty states"
                 ) from None
             yield content
 

@@ -207,10 +207,13 @@ class Watch:
     def push(
         self, samples: Sequence[Samples], cursors: Cursors | None = None, *, only: Collection[str] | None = None
     ) -> None:
-        """Filter pushed observations, each with the queries that select it. Return when they are confirmed.
+        """Filter pushed observations with each query that selects them. Return when the outputs are written and the
+        rows are stored.
 
         Args:
-            only: queries for which the observations are history.
+            cursors: positions of the source after these observations, which are stored with the rows.
+            only: names of queries. Only these process the observations, as history without outputs. None processes
+                them for all queries, with outputs.
 
         Raises:
             StoreUnavailable: See `ingest`.

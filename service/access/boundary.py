@@ -1,7 +1,7 @@
 """The outermost middleware, which adds request ids and common headers, and counts and logs each request once.
 
-It also turns unexpected exceptions into error responses. Otherwise the server would close the connection together with
-its other requests.
+It also turns unexpected exceptions into error responses. Otherwise, the server would close the connection, and
+pipelined requests would get no response.
 """
 
 from __future__ import annotations

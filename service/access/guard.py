@@ -5,9 +5,9 @@
 
 The subprotocol with the key, in base64url without padding, is removed here, so that the application only sees `rfa.v1`.
 
-The decision uses `scope["path"]`, which the router matches, and a short list of open paths. Nothing is decoded again or
-taken from the Host header. This module and the router therefore interpret a path alike, and new routes require a key by
-default.
+The decision uses `scope["path"]`, which the router matches, and a short list of open paths. The path is not decoded
+again, and the Host header is not used. Therefore, this module and the router interpret a path in the same way, and new
+routes require a key by default.
 """
 
 from __future__ import annotations

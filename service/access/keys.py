@@ -1,6 +1,6 @@
 """Read, check and compare API keys.
 
-A key may be followed by quotas of its own, which override the settings. `off` means no limit:
+A key may be followed by its own quotas, which override the settings. `off` means no limit:
 
     0123456789abcdef requests=5 concurrent=2 streams=10 tokens=200 observations=off
 """

@@ -10,8 +10,8 @@ same-origin with this server. The server accepts addresses (a page loaded from a
 a browser.
 
 *Origin*, against cross-origin requests: methods other than GET, HEAD and OPTIONS, and every WebSocket, must have no
-origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`; `Sec-Fetch-Site` must agree. Other requests are answered, but
-the browser hides the response, because CORS headers are sent only for allowed origins.
+origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`, and `Sec-Fetch-Site` must not contradict this. Other requests
+are answered, but the browser hides the response, because CORS headers are sent only for allowed origins.
 
 Headers are parsed completely before they are compared. Starlette's TrustedHostMiddleware cuts the header at the first
 colon and does not support IPv6; its CORSMiddleware rejects preflights in plain text and ignores WebSocket handshakes.

@@ -10,12 +10,12 @@ usually belongs to one machine).
     tokens         per second, prompts and replies   → 429 quota_tokens
     observations   per second                        → 429 quota_observations; a live stream is read more slowly
 
-Quotas per second are token buckets that hold `BURST_SECONDS`. A request is accepted if the bucket has its amount,
-or is full and smaller than that; the rest becomes a debt. A text reserves `max_new_tokens`, and unused tokens are
-refunded at its end.
+Quotas per second are token buckets that hold `BURST_SECONDS`. A request is accepted if the bucket contains the required
+amount. A request that requires more than a full bucket is accepted if the bucket is full; the level then becomes
+negative. A text reserves `max_new_tokens`, and unused tokens are refunded at its end.
 
-Each process counts separately, so a client that uses all of them has `RFA_PROCESSES` times its quotas. If the quotas
-were divided among the processes, a client with one connection would only get the share of one process.
+Each process counts separately, so a client with connections to all processes has `RFA_PROCESSES` times its quotas. If
+the quotas were divided among the processes, a client with one connection would only get the share of one process.
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ def client_of(connection: HTTPConnection) -> Client:
 
 @contextmanager
 def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
-    """Reserve tokens for the jobs that are added to the list inside a context. Unused tokens are refunded.
+    """Context manager that reserves tokens for jobs, and yields a list to which the caller adds these jobs. Tokens that
+    the jobs do not use are refunded at the end of the request.
 
     Raises:
         Overloaded: If the tokens exceed the quota.

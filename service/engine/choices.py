@@ -1,5 +1,5 @@
-"""What a request uses for its computation: a model by name, the system that it contains, or a model with columns whose
-future values are known."""
+"""How a request selects its model: by name, by the system that it contains, or with columns whose future values are
+known."""
 
 from __future__ import annotations
 

@@ -122,17 +122,18 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
 
 
 def whole_bytes(shape: StepShape, count: int) -> int:
-    """Return the memory of the columns of all steps: in parts, joined, and encoded."""
+    """Return the memory of the columns of all steps, which exist three times: as parts, joined, and encoded."""
     return 3 * NUMBER * count * (shape.numbers + WHOLE_COLUMNS)
 
 
 def ahead_bytes(shape: StepShape, rows: int) -> int:
-    """Return the memory of the forecasts of future rows: as computed, in columns, and encoded."""
+    """Return the memory of the forecasts of future rows, which exist three times: as computed, in columns, and
+    encoded."""
     return 3 * NUMBER * rows * shape.numbers_ahead
 
 
 def series_bytes(shape: StepShape, count: int) -> int:
-    """Return the memory of one of several series, from its end until it is encoded."""
+    """Return the memory of one of several series, from its completion until its result is encoded."""
     tallied = TALLIED_COLUMNS + TALLIED_OF_HORIZON * shape.horizon
     return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + tallied) + STEP
 
@@ -151,7 +152,7 @@ def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
 
 
 def frame_bytes(shape: StepShape) -> int:
-    """Return the memory of one reply frame of a live stream: the step, its JSON in parts and as a whole, and the
+    """Return the memory of one reply frame of a live stream: the step, the parts of its JSON, the joined JSON, and the
     message."""
     return shape.held_bytes + 3 * shape.json_bytes
 

@@ -44,8 +44,12 @@ class RunQueue:
             queue.requests.append(job)
 
     def take(self, busy: int, workers: int) -> list[Job]:
-        """Take the next jobs, which are advanced together. A worker gets its share of the waiting jobs and of the
-        `busy` ones."""
+        """Remove and return the next jobs, which are advanced together. They belong to one stage, and their number is
+        at most an equal share of its waiting jobs and the `busy` ones for each worker.
+
+        Args:
+            busy: number of jobs that are being advanced.
+        """
         is_live_first = self._is_live_next()
         stage = self._next_stage(is_live_first)
         queue = self._stages.pop(stage)

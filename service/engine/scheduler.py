@@ -209,8 +209,8 @@ class Scheduler:
             del jobs  # jobs must not stay alive while this thread waits
 
     def _take(self) -> list[Job] | None:
-        """Take the next jobs, which are advanced together and are an equal share of the work. Return None when the
-        scheduler is closing."""
+        """Wait for jobs, and return those that this worker advances together (see `RunQueue.take`). Return None when
+        the scheduler is closing."""
         with self._lock:
             while not self._runnable and not self._closing:
                 self._work_arrived.wait()

@@ -9,7 +9,7 @@ flow control and ordering:
               (431) and discarded; `rfa.service.body` limits its time; after an early response the rest is discarded
     upgrade   to a WebSocket by a GET without a body; other upgrades are ignored
     response  a client that reads nothing for `send_timeout_seconds` is disconnected
-    pipeline  requests sent before the response wait in the client's socket beyond `MAX_AHEAD_BYTES`
+    pipeline  up to `MAX_AHEAD_BYTES` of later requests are read during a response; the rest waits in the socket
     frames    a message has limits on bytes and fragments; while the client reads nothing, none of its frames is read
     sockets   beyond `max_connections` the connection that has been idle longest is closed; if none is idle, 503
     memory    unfinished heads and messages reserve memory from the budget of the process (`rfa.service.memory`)

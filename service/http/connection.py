@@ -229,8 +229,9 @@ class Connection(asyncio.Protocol):
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
     """Return the number of bytes that the client has not acknowledged, or 0 once all have been passed to the kernel.
 
-    This includes the kernel's buffer. The kernel only accepts more once a third of its megabytes is free; until then a
-    slow client would look like one that reads nothing.
+    This includes the bytes in the send buffer of the kernel, which can hold megabytes. The kernel accepts more bytes
+    only when a third of this buffer is free, so the bytes outside the buffer alone would not show that a slow client is
+    reading.
     """
     buffered = transport.get_write_buffer_size()
     if buffered == 0:

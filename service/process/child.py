@@ -4,9 +4,9 @@ It loads the bundles, reports this, and accepts connections after the message `s
 with the seconds since the engine's last progress. On SIGTERM, it completes running requests and exits. It also exits if
 its supervisor does, because it would otherwise accept connections of the next server on the port.
 
-A reload has two phases. On `prepare`, the process loads other bundles while it serves its own. It uses them as soon as
-the shared status has their generation, which every request reads when it begins. `commit` only lets a process without
-requests free the old bundles.
+A reload has two phases. On `prepare`, the process loads other bundles while it serves its own. Every request reads the
+generation in the shared status when it begins, and uses the bundles of this generation. `commit` is sent afterwards, so
+that a process without requests also frees the old bundles.
 """
 
 from __future__ import annotations

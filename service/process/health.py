@@ -66,7 +66,7 @@ class HealthStatus:
         """Determine the health of the processes from their heartbeats.
 
         Args:
-            tick: seconds per tick without a heartbeat.
+            tick: seconds between two checks of the heartbeats; `silent_ticks` of a process counts checks without one.
             stall: seconds without progress after which a process is not ready. After twice this time it is not alive.
         """
         silent = {process: process.silent_ticks * tick for process in processes if process.heard}

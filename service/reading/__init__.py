@@ -1,1 +1,1 @@
-"""Reads uploaded files in a subprocess."""
+"""Reading of uploaded files in a subprocess."""

@@ -1,7 +1,7 @@
 """Subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
-Standard input is the file. Standard output is a letter followed by JSON. The process imports its modules, sets its
-limits, and then reads the file.
+Standard input is the file. Standard output is one letter (`ANSWERED`, `REFUSED` or `EXHAUSTED`) followed by JSON. The
+process imports its modules, sets its limits, and then reads the file.
 """
 
 from __future__ import annotations

@@ -181,7 +181,11 @@ class LeadChecks(Reply):
         float | None, says("horizon as a number of typical time steps of this stream; null if no forecast was scored")
     ]
     scored: Annotated[
-        int, says("number of forecasts of single components that can be scored; at most 32 of them are still pending")
+        int,
+        says(
+            "number of values that were compared with a forecast for their time. At most 32 forecasts are pending at a "
+            "time, so only some of the forecasts for long horizons are scored"
+        ),
     ]
     coverage: Coverage
 

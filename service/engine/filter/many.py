@@ -36,8 +36,8 @@ class Part:
         index: position in the request, counted from 0.
         model: name of its filter.
         numbers: estimated number of numbers in its reply.
-        waiting_bytes: memory until the series ends.
-        ended_bytes: memory from its end until it is encoded.
+        waiting_bytes: memory until the series is complete.
+        ended_bytes: memory from then until its result is encoded.
     """
 
     index: int

@@ -1,9 +1,9 @@
 """Stages for filter requests.
 
 A quantum takes one observation of each job, so that requests and live streams share steps. Streamed steps are delivered
-at once. The other series then continue on a compiled filter, many observations at a time, until the quantum's time is
-up or their readers lag. Attention and smoothing need a whole sequence and do not share quanta. A quantum ends early if
-a live stream waits for it.
+at once. Then a compiled filter processes many observations of each of the other series, until the quantum's time is
+over or the buffer of the reader is full. Attention and smoothing need a whole sequence and do not share quanta. A
+quantum ends early if a live stream waits for it.
 
 Except with smoothing, each step becomes an event as soon as it is final. The scheduler's buffer limits the number of
 unread events.
@@ -70,7 +70,8 @@ class _QuantumCounts:
     scores: list[np.ndarray] = field(default_factory=list)
 
     def add(self, tally: np.ndarray) -> None:
-        """Add a tally, without its columns by horizon, which differ between requests."""
+        """Add a tally. Its columns after the first `len(self.tally)`, which count by requested horizon, are left
+        out."""
         self.tally += tally[: len(self.tally)]
 
 
@@ -285,7 +286,7 @@ class _ForecastCounters:
         self._counters = [columns[i] for i in range(len(columns))]
 
     def add(self, sums: np.ndarray) -> None:
-        """Count the forecasts of a tally, without its columns by horizon."""
+        """Count the forecasts of a tally, except for the columns that count by requested horizon."""
         for counter, value in zip(self._counters, sums[: len(self._counters)].tolist(), strict=True):
             if value:
                 counter.inc(value)

@@ -171,7 +171,7 @@ _Row = tuple[GenerateJob, TextSequence]
 
 @dataclass(frozen=True)
 class _Deferred:
-    """A continuation that is advanced now, and whose pending token is read later."""
+    """A continuation whose next token is sampled now, from a stored output, and whose pending token is read later."""
 
     stream: TextSequence
 

@@ -42,7 +42,7 @@ CLOSE_SECONDS: Final = 10
 @dataclass(frozen=True)
 class DriftSample:
     """A generated text that is compared. `prompt` lacks its last token; `tokens` begins with that token and contains
-    the input of each step. The text was generated in `mode` and is compared with `other`.
+    the input of each step.
 
     The text was generated in `mode` and is compared with `other`.
     """
