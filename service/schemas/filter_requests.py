@@ -102,13 +102,13 @@ class FilterSeries(Request):
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"one entry per observation, or null for none: {INPUT}",
+        description=f"one entry per observation, where null means no input: {INPUT}",
     )
     bias: list[Input | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"one entry per observation, or null for none: {BIAS}",
+        description=f"one entry per observation, where null means no offset: {BIAS}",
     )
     known: dict[ColumnName, Column] | None = Field(
         default=None,
@@ -324,7 +324,9 @@ class FilterRequest(FilterSeries):
         """Check that no field of a single series is at the top level if `series` is set."""
         for name in FilterSeries.model_fields:
             if name not in SHARED_FIELDS and getattr(self, name) is not None:
-                raise FieldError(name, f"{name} belongs in each item of series", "of_each_series")
+                raise FieldError(
+                    name, f"{name} must be set in each item of series, not next to series", "of_each_series"
+                )
         if isinstance(self.return_state, str):
             message = (
                 "return_state names one session, but a session stores only one series; set it in each item of series"
