@@ -88,8 +88,8 @@ class StageQueue:
         return len(self.live) + len(self.requests)
 
     def take(self, count: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
-        """Take the jobs of the next quantum: the first one, and up to `count` as long as the sum of their rows is
-        within the limit."""
+        """Remove and return the jobs of the next quantum: the first one, and further ones up to `count` jobs and
+        `max_rows` rows in total."""
         jobs: list[Job] = []
         rows = 0
         kinds = ("live", "requests") if is_live_first else ("requests", "live")

@@ -128,20 +128,20 @@ def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _PieceBuffer:
-    """Collects parts until they have PIECE_BYTES."""
+    """Buffer that joins parts of a reply to pieces of at least PIECE_BYTES."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, part: bytes) -> bytes:
-        """Return all parts joined if they have PIECE_BYTES, else nothing."""
+        """Add a part. Return all parts joined if they have at least PIECE_BYTES; otherwise, return b""."""
         self._parts.append(part)
         self._size += len(part)
         return self.flush() if self._size >= PIECE_BYTES else b""
 
     def flush(self) -> bytes:
-        """Return all parts joined, and begin anew."""
+        """Return all parts joined, and empty the buffer."""
         joined = b"".join(self._parts)
         self._parts.clear()
         self._size = 0

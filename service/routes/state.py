@@ -21,7 +21,7 @@ NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @contextmanager
 def errors_name(field: str) -> Iterator[None]:
-    """Let errors about a state name this field instead of `state`."""
+    """Context manager in which errors about a state name this field instead of `state`."""
     try:
         yield
     except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:

@@ -1,4 +1,4 @@
-"""Loading and storing of the states of requests. The object is `app.state.keeper`."""
+"""Load and store the states of requests. `app.state.keeper` is the `StateKeeper` of the server."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Last event of a stream that ends without an error. It describes the steps of this stream."""
+    """Last event of a stream that ends without an error. Steps in the initial state are not included."""
 
     steps: int
     log_likelihood: float
