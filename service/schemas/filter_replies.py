@@ -180,13 +180,7 @@ class LeadChecks(Reply):
     steps: Annotated[
         float | None, says("horizon as a number of typical time steps of this stream; null if no forecast was scored")
     ]
-    scored: Annotated[
-        int,
-        says(
-            "number of values that were compared with a forecast for their time. At most 32 forecasts are pending at a "
-            "time, so only some of the forecasts for long horizons are scored"
-        ),
-    ]
+    scored: Annotated[int, says("number of values that were compared with a forecast for their time")]
     coverage: Coverage
 
 
