@@ -1,9 +1,10 @@
-"""Converts texts to tokens, with a byte-level BPE trained on the training split, and memory-mapped token files.
+"""Convert texts to tokens, which are stored in memory-mapped files. The tokenizer is a byte-level BPE that is trained
+on the training split.
 
 A corpus is a directory with `train`, `valid` and `test`, each a directory of files or files of that name
-(`train.jsonl`, `train-00000-of-00004.parquet`; `validation` is `valid`). One file, or a directory of files without
-these names, is a training split, whose last twentieth of tokens is used for validation. `documents.py` lists the kinds
-of files. Files of whole numbers are sequences of events (`sequences.py`).
+(`train.jsonl`, `train-00000-of-00004.parquet`; `validation` may replace `valid`). One file, or a directory of files
+without these names, is a training split, whose last twentieth of tokens is used for validation. `documents.py` lists
+the kinds of files. Files of whole numbers are sequences of events (`sequences.py`).
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def _readable(paths: Iterator[Path]) -> list[Path]:
 def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> Tokenizer:
     """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
 
-    For sequences, the numbers in the files determine the size instead of `vocab_size`.
+    For files of event sequences, `vocab_size` is ignored. The numbers in the files then determine the size of the
+    vocabulary.
     """
     if are_sequences(files):
         return event_tokenizer(files)
@@ -98,7 +100,7 @@ def encode_files(tokenizer: Tokenizer, files: list[Path], field: str = FIELD) ->
     """Return the token ids of all files as uint16 (uint32 for large vocabularies), with an end-of-text token after each
     document.
 
-    Sequences begin with end-of-text, and each sequence is followed by one.
+    For files of event sequences (one per line), the result also begins with an end-of-text token.
     """
     return np.concatenate([tokens for tokens, _ in _encoded(tokenizer, files, field)])
 
@@ -123,7 +125,9 @@ def _encoded(tokenizer: Tokenizer, files: list[Path], field: str) -> Iterator[tu
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """Return SHA-256 by file name, with the directory's name where two files have the same name."""
+    """Return the SHA-256 of each file, by file name. Names that occur more than once are preceded by the name of the
+    directory.
+    """
     names = Counter(file.name for file in files)
     found = {}
     for file in files:
@@ -185,7 +189,7 @@ def _write_tokens(path: Path, tokenizer: Tokenizer, files: list[Path], field: st
             stream.write(tokens.tobytes())
             count, size, kind = count + len(tokens), size + text_bytes, tokens.dtype
     if not count:
-        raise ValueError(f"{', '.join(map(str, files))}: no text")
+        raise ValueError(f"{', '.join(map(str, files))}: the files contain no text")
     with path.open("wb") as stream, body.open("rb") as tokens_file:
         header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (count,)}
         np.lib.format.write_array_header_1_0(stream, header)
@@ -204,14 +208,17 @@ def _hold_out(directory: Path) -> None:
 
 
 class Blocks:
-    """Shuffled windows of `context` tokens. Seed and epoch determine the offset and the order of each epoch.
+    """Shuffled windows of `context` tokens. The seed and the number of the epoch determine the offset and the order of
+    the windows.
 
     The windows of a step depend only on the step, so a resumed run reads the same windows.
     """
 
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
-            raise ValueError(f"the training split has {len(tokens)} tokens; context {context} needs {context + 2}")
+            raise ValueError(
+                f"the training split has {len(tokens)} tokens; context {context} needs {context + 2} or more"
+            )
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
         # One window fewer than fit, because of the offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)

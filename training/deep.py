@@ -42,7 +42,8 @@ class FilterTrainingConfig(StrictConfig):
     """Training settings. The learning rates are the peaks of a cosine schedule with 5 % warm-up, one per phase.
 
     Attributes:
-        outliers, missing: shares of disturbed inputs for recorded data. Simulated data have disturbances of their own.
+        outliers, missing: shares of rows that training on recorded data disturbs. Simulated data already contain
+            outliers and gaps.
         noise_settings: (sigma², eta²) of the simulated systems.
     """
 
@@ -66,7 +67,7 @@ class FilterTrainingConfig(StrictConfig):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 0 <= self.outliers < 1 or not 0 <= self.missing < 1:
-            raise ValueError("outliers and missing must be in [0, 1)")
+            raise ValueError(f"outliers and missing must be in [0, 1), got {self.outliers} and {self.missing}")
 
 
 def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
@@ -89,12 +90,13 @@ class DeepTrainer:
     """A training run with its model, optimiser and progress. A directory with progress is resumed.
 
     Args:
-        data: source of the batches, for the request: hashes of files, or a name.
-        is_recorded: whether the batches come from files, without disturbances.
-        extended_at: earlier total numbers of steps, at which the schedule jumped.
+        data: source of the batches, as stored in the request file: hashes of files, or the name of a simulation.
+        is_recorded: whether the batches come from files. Training then adds outliers and gaps.
+        extended_at: earlier values of `steps` of a run that was extended. At these steps, the learning rate changed
+            abruptly to the new schedule.
 
     Raises:
-        ValueError: If the directory holds another run.
+        ValueError: If the directory contains another run.
     """
 
     out: Path
@@ -145,7 +147,7 @@ class DeepTrainer:
 
     @property
     def steps(self) -> int:
-        """Total steps of both phases."""
+        """Total number of steps of both phases."""
         return self.training.nominal_steps + self.training.steps
 
     def save(self) -> None:
@@ -227,7 +229,11 @@ def _normalise(model: DeepFilter, batch: Batch) -> None:
 def _loss(
     model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean negative log likelihood per component over the trained parts, and the values of all parts."""
+    """Return the loss of the current phase, and the negative log likelihood per component of each part.
+
+    The parts are the nominal filter and, with blocks, the head in both modes. The loss is that of the nominal filter
+    or, with blocks, the mean over both modes of the head.
+    """
     lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
     ones = torch.ones_like(lags)
     # The nominal filter gets no gradient while the blocks are trained, because the head trains its parameters.

@@ -2,8 +2,7 @@
 datasets.
 
 A plain text file is one document. In the other formats, each row is a document, whose text is in the field `field`.
-Memory is bounded by a piece of text or a row, except for plain text in an encoding other than UTF-8, which is read
-whole.
+Files are read in parts. Only text files in an encoding other than UTF-8 are read as a whole.
 """
 
 from __future__ import annotations
@@ -45,7 +44,9 @@ def is_plain(file: Path) -> bool:
 
 
 def pieces(parts: Iterator[str]) -> Iterator[str]:
-    """Split at line breaks that are followed by text."""
+    """Split a text, given in parts, at line breaks, into pieces of `PIECE_CHARACTERS` or more. A line break belongs to
+    the piece after it.
+    """
     text = ""
     for part in parts:
         text += part
@@ -64,7 +65,7 @@ def is_utf8(file: Path) -> bool:
 
 
 def decoded(file: Path) -> Iterator[str]:
-    """Yield the text of a file in any encoding, with its line ends, in parts.
+    """Yield the text of a file in any encoding in parts. Line breaks are not changed.
 
     Raises:
         ValueError: If the file is not text. The message names the file and the line.
@@ -157,6 +158,6 @@ def _check_column(field: str, names: list[str], file: Path) -> None:
 
 def _checked(value: Any, field: str, names: list[str], where: str) -> str:
     if not isinstance(value, str):
-        found = f"no field {field!r} among {', '.join(names)}" if value is None else f"{field!r} is not a text"
+        found = f"no field {field!r} among {', '.join(names)}" if value is None else f"field {field!r} is not a string"
         raise ValueError(f"{where}: {found}; name the text field with --field")
     return value

@@ -103,7 +103,7 @@ def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, f
 
 
 def joined(parts: Sequence[Batch]) -> Batch:
-    """Concatenate batches of the same length that have the truth."""
+    """Concatenate batches of sequences of equal length. All must contain the true states."""
     truth = [part.truth for part in parts if part.truth is not None]
     return Batch(
         np.concatenate([part.times for part in parts]),
@@ -113,7 +113,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
 
 
 def save_batch(path: Path, batch: Batch) -> None:
-    """Write a batch for the export."""
+    """Write a batch to a file, which `rfa export` reads for the calibration."""
     tensors = {"times": batch.times, "observations": batch.observations}
     if batch.truth is not None:
         tensors["truth"] = batch.truth
@@ -144,8 +144,8 @@ def train_filter(
     """Train (deep), fit (structural) or build (linear) a filter, and write its run.
 
     The files are config.json, model.safetensors, validation.safetensors, train.json, and metrics.jsonl for deep
-    filters. An interrupted deep filter is resumed. A finished run is returned unchanged, or continued if there are more
-    steps.
+    filters. An interrupted deep filter is resumed. A finished run is returned unchanged, or continued if the
+    configuration has more steps.
 
     Args:
         config: a configuration file, or its content.
@@ -153,7 +153,7 @@ def train_filter(
         report: called with every line of metrics.jsonl.
 
     Raises:
-        ValueError: If the data do not fit the configuration, or the directory holds another run.
+        ValueError: If the data do not fit the configuration, or the directory contains another run.
         Stopped: If a signal arrived. The run is saved, and the same call continues it.
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)

@@ -50,7 +50,8 @@ class Trainer:
 
     Attributes:
         smooth: running mean of the training loss of each mode.
-        extended_at: earlier total numbers of steps, at which the schedule jumped.
+        extended_at: earlier values of `steps` of a run that was extended. At these steps, the learning rate changed
+            abruptly to the new schedule.
         processes: the processes that train together.
         begin_from: the model whose weights a new run starts with. None uses random weights.
     """
@@ -87,7 +88,10 @@ class Trainer:
             elif has_compiler():
                 self._compiled_loss = compiled_cross_entropy()
             else:
-                warnings.warn("no C++ compiler found; training is eager, which is up to twice as slow", stacklevel=2)
+                warnings.warn(
+                    "no C++ compiler found; training runs without compilation, which is up to twice as slow",
+                    stacklevel=2,
+                )
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
@@ -107,12 +111,14 @@ class Trainer:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Modes of the finished model."""
+        """Modes that are trained by the end of the run."""
         return self.run.training.modes or self.run.model.modes
 
     @property
     def position(self) -> float:
-        """Position in the schedule, in steps. With a time limit, it is the share of the time used, times all steps."""
+        """Position in the learning rate schedule, in steps. With a time limit, it is `steps` times the share of the
+        time that has passed.
+        """
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -152,7 +158,9 @@ class Trainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def extend(self, earlier_steps: int) -> None:
-        """Continue a run that had fewer steps. Its record is removed, because the weights will change."""
+        """Continue a run that was started with fewer steps. The record of the run is removed, because the weights will
+        change.
+        """
         self.extended_at.append(earlier_steps)
         (self.out / RECORD_FILE).unlink(missing_ok=True)
         self.save()
@@ -181,7 +189,7 @@ class Trainer:
         return losses
 
     def _windows(self, rows: Tensor, mode: Mode) -> Tensor:
-        """Return the windows of a mode from rows `[B, N]` of a batch, `[B', N']`."""
+        """Split the rows `[B, N]` of a batch into the windows `[B', N']` of a mode."""
         config = self.run.training
         if config.own_rows and len(self.modes_now) == 2:
             recurrent = min(max(1, round(config.recurrent_share * len(rows))), len(rows) - 1)
@@ -259,7 +267,8 @@ def train_language(
 ) -> dict[str, Any]:
     """Train a language model on a corpus directory. A directory with progress is resumed.
 
-    A finished run is returned unchanged. With more steps, it continues on the schedule for the new number.
+    A finished run is returned unchanged. If the configuration has more steps, the run continues with the learning rates
+    for the new number of steps.
 
     Args:
         config: name of a packaged configuration, or path of a JSON file.
@@ -276,7 +285,7 @@ def train_language(
         The record of the run, with validation losses, tokens seen, seconds and provenance.
 
     Raises:
-        ValueError: If the directory holds another run, the text has too few tokens, or the device does not exist.
+        ValueError: If the directory contains another run, the text has too few tokens, or the device does not exist.
         Stopped: If a signal arrived. The run is saved, and the same call continues it.
     """
     path = find_config(config)
@@ -294,7 +303,9 @@ def train_language(
 
 
 class Source(NamedTuple):
-    """What a run reads: corpus, field of the text, folder of the tokens, and the model that it starts from."""
+    """Inputs of a run: corpus, field of the text, directory of the tokenised corpus, and the run or bundle with the
+    initial weights.
+    """
 
     data: Path
     field: str
@@ -312,9 +323,15 @@ def _train(
 ) -> dict[str, Any]:
     """Train on this process's share of each batch."""
     if run.training.batch % (run.training.accumulation * processes.count):
-        raise ValueError(f"batch must be a multiple of accumulation times {processes.count} processes")
+        raise ValueError(
+            f"batch must be a multiple of accumulation times the {processes.count} processes, got batch "
+            f"{run.training.batch} and accumulation {run.training.accumulation}"
+        )
     if run.training.minutes is not None and processes.count > 1:
-        raise ValueError("minutes require one process, because processes measure different times")
+        raise ValueError(
+            "minutes is supported only with one process, because the clocks of several processes differ; "
+            "set steps instead"
+        )
     out.mkdir(parents=True, exist_ok=True)
     request, finished = out / REQUEST_FILE, out / RECORD_FILE
     is_extended = request.is_file() and _is_extended(out, run)
@@ -372,7 +389,7 @@ def _record(trainer: Trainer, validation: dict[str, float], source: Source, **na
 def _is_extended(out: Path, run: LanguageRun) -> bool:
     """Return whether the run in `out` differs only by having fewer steps.
 
-    Values are compared instead of text, because requests of earlier versions may lack fields.
+    The parsed values are compared, because request files of earlier versions may lack fields.
     """
     found = LanguageRun.from_file(out / REQUEST_FILE)
     requested, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
@@ -387,7 +404,9 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
     """Return the record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
-        raise ValueError(f"{out} contains a run that was trained on other text than {data}; choose another --out")
+        raise ValueError(
+            f"{out} contains a run that was trained on different files from those now in {data}; choose another --out"
+        )
     tqdm.write(LEFT.format(out), file=sys.stderr)
     return record
 
@@ -396,5 +415,5 @@ def _save_tokenizer(out: Path, corpus: Corpus) -> None:
     """Write the tokenizer. If the run is in progress, the tokenizer must match its tokenizer."""
     path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
     if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
-        raise ValueError(f"{out} contains a run that was started with other text; choose another --out")
+        raise ValueError(f"{out} contains a run that was started with different text; choose another --out")
     path.write_text(text)

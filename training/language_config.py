@@ -21,17 +21,22 @@ class TrainingConfig(OptimiserConfig):
 
     Attributes:
         modes: modes to train. If empty, all modes of the model are trained.
-        recurrent_from: share of the steps that only train the attention mode, before the recurrent mode joins.
-        recurrent_share: weight of the recurrent loss if both modes are trained. The attention mode has the rest.
-        own_rows: whether each mode trains on its own rows of a batch, `recurrent_share` of them on the recurrent mode,
-            instead of both modes on all rows. A token then costs half as much.
-        vary_passes: whether steps use 1 to `inner` reweighting passes in turn, so that requests can choose among them.
+        recurrent_from: share of the steps, at the start, that train only the attention mode. Later steps train both
+            modes.
+        recurrent_share: weight of the loss of the recurrent mode if both modes are trained. The loss of the attention
+            mode has the remaining weight.
+        own_rows: whether each row of a batch trains only one mode, which takes half the time per token. The share
+            `recurrent_share` of the rows trains the recurrent mode, the others the attention mode. By default, all rows
+            train both modes.
+        vary_passes: whether successive steps use 1, 2, … `inner` reweighting passes in turn, so that requests can
+            choose the number of passes.
         attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
         compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
         accumulation: number of parts of a batch that are computed one after another, to bound memory.
-        minutes: time limit of the training, in minutes of its steps. Learning rates then follow the share of the time,
-            and `steps` only divides the schedule.
-        fsdp: Share out weights, gradients and moments over the processes of torchrun (FSDP2), with Adam.
+        minutes: time limit of the training steps, in minutes. The learning rates then depend on the share of the time
+            that has passed instead of the number of steps.
+        fsdp: whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).
+            Requires Adam.
     """
 
     batch: int = 16
@@ -59,7 +64,7 @@ class TrainingConfig(OptimiserConfig):
         if self.batch % self.accumulation:
             raise ValueError(f"batch must be a multiple of accumulation, got {self.batch} and {self.accumulation}")
         if self.fsdp and (self.optimiser != "adam" or self.ema or self.compile):
-            raise ValueError("fsdp supports optimiser 'adam' without ema and compile")
+            raise ValueError("fsdp requires optimiser 'adam' and does not support ema or compile")
         if not 0 <= self.recurrent_from < 1:
             raise ValueError(f"recurrent_from must be in [0, 1), got {self.recurrent_from}")
         if self.recurrent_from and self.modes and set(self.modes) != {"attention", "recurrent"}:
@@ -73,7 +78,10 @@ class TrainingConfig(OptimiserConfig):
         if self.attention_context < 0 or (self.attention_context and self.context % self.attention_context):
             raise ValueError(f"attention_context must divide context {self.context}, got {self.attention_context}")
         if self.own_rows and self.batch // self.accumulation < 2:
-            raise ValueError(f"own_rows requires a batch of 2 rows or more per part, got batch {self.batch}")
+            raise ValueError(
+                "own_rows requires batch / accumulation >= 2, "
+                f"got batch {self.batch} and accumulation {self.accumulation}"
+            )
         if self.precision not in ("bf16", "fp32"):
             raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
 

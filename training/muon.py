@@ -1,4 +1,4 @@
-"""Muon in float32, for processors that emulate bfloat16, on which bfloat16 is twenty times slower."""
+"""Muon in float32. On processors that emulate bfloat16, bfloat16 is twenty times slower than float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import Tensor
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Return U S' Vᵀ for a matrix U S Vᵀ, with S' about 1, by the Newton-Schulz iteration (Jordan et al. 2024)."""
+    """Return U S' Vᵀ, with singular values S' of about 1, for a matrix with the decomposition U S Vᵀ. The method is the
+    Newton-Schulz iteration (Jordan et al. 2024).
+    """
     a, b, c = coefficients
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / x.norm().clamp(min=eps)
@@ -22,7 +24,9 @@ def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], ste
 
 
 class Float32Muon(torch.optim.Muon):
-    """torch's Muon with adjust_lr_fn "match_rms_adamw" and Nesterov momentum. The state has the same names."""
+    """Muon in float32, with adjust_lr_fn "match_rms_adamw" and Nesterov momentum. The names in its state are those of
+    torch's Muon.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]

@@ -1,8 +1,9 @@
 """Optimisers with parameter groups, a learning rate schedule, and a running average of the weights.
 
 The default is the paper's recipe (Racioppo, Robust Filter Attention, E.1): Adam, one cycle of the learning rate, and a
-separate group for the SDE scalars with beta1 = 0 and a tighter clip. Options replace parts of it.
-    muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ of the momentum's U S Vᵀ, for matrices inside the blocks
+separate group for the SDE scalars with beta1 = 0 and a lower clipping threshold. Options replace parts of it:
+
+    muon   W [A, B] ← W − rate · 0.2 √max(A, B) · U Vᵀ, where U S Vᵀ is the momentum, for matrices inside the blocks
            (Jordan et al. 2024; the factor of Liu et al. 2025 gives steps of Adam's size)
     wsd    warm-up, a constant rate, a decay to zero over the last `decay_fraction` of the steps (Hu et al. 2024)
     ema    w̄ ← ema · w̄ + (1 − ema) · w after every step; w̄ is validated and saved
@@ -84,8 +85,8 @@ class OptimiserConfig(StrictConfig):
 
 
 def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
-    """Return the factor of a cosine from 1/25 of the peak up to it, then down to 1e-4 of the start (torch's
-    OneCycleLR).
+    """Return the learning rate as a share of its peak under torch's OneCycleLR. It rises along a cosine from 1/25 to 1,
+    then falls along a cosine to 1e-4 / 25.
     """
     start, end = 1 / 25, 1 / 25 / 1e4
     warmup = max(1.0, warmup_fraction * steps) - 1
@@ -99,7 +100,9 @@ def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
 def warmup_stable_decay(
     step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
-    """Return the factor of a linear warm-up, a constant peak, and a decay that reaches zero at step `steps`."""
+    """Return the learning rate as a share of its peak: a linear warm-up, a constant part, and a decay that reaches zero
+    at step `steps`.
+    """
     up = (step + 1) / max(1.0, warmup_fraction * steps)
     done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
@@ -126,8 +129,8 @@ def _is_matrix(parameter: Tensor) -> bool:
 def block_matrices(module: nn.Module) -> list[Tensor]:
     """Return the weights of the linear layers in the blocks, for Muon.
 
-    The embedding, which is also the output head, and the tables of heads and slots are left out, because they do not
-    map between activations.
+    The embedding, which is also the output head, and the parameters of heads and slots are excluded, because they are
+    not matrices that map activations to activations.
     """
     return [
         parameter
@@ -167,7 +170,7 @@ def clip_gradients(module: nn.Module, config: OptimiserConfig) -> None:
 
 
 def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state of torch's optimisers as `<key>.<parameter>`."""
+    """Return the state of torch's optimisers as tensors with the names `<key>.<parameter>`."""
     return {
         f"{key}.{name}": value
         for name, parameter in module.named_parameters()
@@ -221,7 +224,9 @@ class Optimiser:
             part.zero_grad(set_to_none=True)
 
     def step(self, step: float) -> None:
-        """Clip the gradients and update at the rates of step `step`, which may be fractional."""
+        """Clip the gradients, and update the parameters with the learning rates of step `step`, which may be
+        fractional.
+        """
         clip_gradients(self.module, self.config)
         factor = rate_factor(step, self.config)
         for part in self.parts:
@@ -232,7 +237,9 @@ class Optimiser:
             self.average.update_parameters(self.module)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state to resume from, in addition to the saved model, as `<key>.<parameter>`."""
+        """Return the state that is needed to resume, in addition to the saved model, as tensors with the names
+        `<key>.<parameter>`.
+        """
         tensors = moments(self.module, self.parts)
         if self.average is not None:
             tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}

@@ -1,4 +1,4 @@
-"""Several processes that train one model together. Each takes its rows of every batch (`torchrun`).
+"""Train one model with several processes (`torchrun`). Each process trains on its own rows of every batch.
 
     torchrun --nproc-per-node 2 -m rfa train lm …
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """Process `rank` out of `count`."""
+    """Index of this process, and number of processes."""
 
     rank: int = 0
     count: int = 1
@@ -46,8 +46,8 @@ class Processes:
             gradient.copy_(part.view_as(gradient))
 
     def shard(self, module: nn.Module) -> None:
-        """Distribute weights, gradients and moments over the processes (FSDP2). A pass gathers weights and averages
-        gradients.
+        """Distribute weights, gradients and moments over the processes (FSDP2). Forward and backward passes gather the
+        weights, and the backward pass averages the gradients.
         """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -81,12 +81,14 @@ ALONE = Processes()
 
 
 def gathered(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return whole tensors, of which each process may have a part. All processes must call this."""
+    """Return the complete tensors, which may be sharded over the processes. All processes must call this."""
     return {name: part.full_tensor() if is_part(part) else part for name, part in tensors.items()}
 
 
 def is_part(tensor: Any) -> bool:
-    """Return whether this process has only a part of a tensor, as a DTensor, whose import takes a second."""
+    """Return whether a tensor is a DTensor, of which this process has only a part. The class is not imported, because
+    that takes a second.
+    """
     return hasattr(tensor, "full_tensor")
 
 

@@ -32,11 +32,11 @@ LEFT = "{} is finished (a larger --steps continues it)"
 
 @contextmanager
 def atomic_checkpoint(directory: Path) -> Iterator[Path]:
-    """Create a directory whose files replace those in `directory` once all of them are written, together with their
-    digests.
+    """Create a temporary directory for the files of a checkpoint.
 
-    After the rename, the new directory counts as written. If the process is killed before all files are moved,
-    `has_checkpoint` moves the rest.
+    When the context ends, these files and their digests replace those in `directory`. The checkpoint is complete once
+    the temporary directory has been renamed. If the process is then killed before all files are moved, `has_checkpoint`
+    moves the rest.
 
     Raises:
         FloatingPointError: If a tensor is not finite. `directory` is unchanged.
@@ -84,7 +84,7 @@ def _check_finite(files: Path, directory: Path) -> None:
 
 
 def remaining_state(out: Path) -> str:
-    """Return what remains of a failed run, for its error message."""
+    """Return a phrase for the error message of a failed run that says whether a checkpoint remains."""
     return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
 
 
@@ -100,7 +100,9 @@ def has_checkpoint(out: Path) -> bool:
     digests = out / DIGESTS_FILE
     if not digests.is_file():
         if left := [name for name in CHECKPOINT if (out / name).exists()]:
-            raise ValueError(f"{out} has {left[0]} but no {DIGESTS_FILE} to continue from; choose another --out")
+            raise ValueError(
+                f"{out} has {left[0]} but no {DIGESTS_FILE}, which is required to continue a run; choose another --out"
+            )
         return False
     saved = digests.read_text(errors="replace").splitlines()
     for path in (out / name for name in CHECKPOINT):

@@ -16,7 +16,7 @@ MIN_WINDOW = 96
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:
-    """Split a series into training, validation and test part, in the order of time."""
+    """Split a series in time into a training, a validation and a test part."""
     n = len(series.times)
     first, second = int(SPLIT[0] * n), int((SPLIT[0] + SPLIT[1]) * n)
     bounds = (slice(0, first), slice(first, second), slice(second, n))
@@ -25,10 +25,10 @@ def split(series: Series) -> tuple[Series, Series, Series]:
 
 
 def windows(series: Series, length: int) -> Batch:
-    """Return windows that overlap by half as a batch. A series shorter than one window is one window."""
+    """Return a batch of windows that overlap by half. A series that is shorter than `length` gives one window."""
     n = len(series.times)
     if n < 2:
-        raise ValueError(f"a split of the series has {n} rows; it needs at least 2")
+        raise ValueError(f"a part of the series (training, validation or test) has {n} rows; it needs at least 2")
     length = min(length, n)
     starts = range(0, n - length + 1, max(1, length // 2))
     return Batch(
@@ -38,8 +38,8 @@ def windows(series: Series, length: int) -> Batch:
 
 
 def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
-    """Return windows of the validation part for the export. A window has twice the longest period, and there are as
-    many as calibration can afford.
+    """Return windows of the validation part for the calibration. A window covers twice the longest period. The number
+    of windows is limited by the work and the memory of the calibration.
 
     Args:
         states: number of states of the filter.

@@ -1,5 +1,6 @@
-"""Batches for the series network, with series on cells, their tokens, queried horizons, and the values at these
-horizons.
+"""Batches for the series network: the tokens of series, queried horizons, and the values at these horizons.
+
+A series is averaged on a regular grid of time steps, which are called cells.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
 
 class Cells(NamedTuple):
-    """A series on cells of one step.
+    """A series that is averaged on a regular grid of time steps (cells).
 
     Attributes:
         values: `[C]` float64, NaN where a cell is empty. The first cell is not empty.
-        start, step: time of the first cell and the step, in seconds.
+        start, step: time of the first cell, and length of a cell, in seconds.
         has_calendar: whether times are dates.
     """
 
@@ -55,8 +56,15 @@ class Cells(NamedTuple):
 
 
 class SeriesBatch(NamedTuple):
-    """Tokens `[B, N, FEATURES]`, their ends `[B, N]`, the queried horizons, targets asinh((y - c) / s) `[B, N, K]`, and
-    weights, which are 0 where there is no value.
+    """A batch of B series with N tokens each, and K queried horizons per token.
+
+    Attributes:
+        tokens: `[B, N, FEATURES]`.
+        ends: number of cells up to the end of each token, `[B, N]`.
+        asked: the queried horizons.
+        targets: asinh((y - c) / s), `[B, N, K]`, for values y at the horizons, and the centre c and the scale s of the
+            token.
+        weights: 1 where there is a target, else 0, `[B, N, K]`.
     """
 
     tokens: Tensor
@@ -67,7 +75,8 @@ class SeriesBatch(NamedTuple):
 
 
 def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
-    """Average the values at times `[N]`, in seconds, on at most `count` cells from the first value on.
+    """Average values `[N]` at `times` `[N]`, in seconds, on a grid of at most `count` cells, which starts at the first
+    value.
 
     Returns:
         The cells, or None if there are no values.
@@ -84,11 +93,11 @@ def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, 
 
 
 class TokenPlan(NamedTuple):
-    """Specifies how tokens are made from series.
+    """Settings for the conversion of series to tokens.
 
     Attributes:
         tokens: number of tokens per series.
-        early_series: share of series with tokens before their patch is complete.
+        early_series: share of series in which some tokens end before their patch is complete.
         early_tokens: share of such tokens in these series.
     """
 
@@ -98,7 +107,9 @@ class TokenPlan(NamedTuple):
 
 
 def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
-    """Return the tokens of each series. Regular tokens are one patch apart."""
+    """Return the tokens of each series, horizons for each token, and the values at these horizons. By default, tokens
+    are one patch apart; some end earlier.
+    """
     shape = (len(series), plan.tokens, LEADS)
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
@@ -126,14 +137,14 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
 
 
 def _ends(rng: np.random.Generator, series: int, plan: TokenPlan) -> np.ndarray:
-    """Return the number of cells up to each token, `[B, N]`."""
+    """Return the number of cells up to the end of each token, `[B, N]`."""
     shape = (series, plan.tokens)
     is_early = (rng.random(shape) < plan.early_tokens) & (rng.random((series, 1)) < plan.early_series)
     return np.cumsum(np.where(is_early, rng.integers(1, PATCH, shape), PATCH), axis=1)
 
 
 def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return horizons `[B, N, K]`."""
+    """Sample horizons for each token, in cells, `[B, N, K]`."""
     count = NEAR_LEADS - 1
     width = NEAR // count
     near = 1 + width * np.arange(count) + rng.integers(0, width, (*shape[:2], count))
@@ -143,10 +154,9 @@ def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: Split = "training") -> SeriesBatch:
-    """Return batch `index` of a seed. It is a deterministic function of all arguments.
+    """Return batch `index` for a seed. The result depends only on the arguments.
 
-    Some batches have more series that are shorter, or fewer series that are longer, with the same number
-    of tokens.
+    Some batches contain more but shorter series, or fewer but longer series, with the same total number of tokens.
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(tokens), False
@@ -186,13 +196,11 @@ class Recorded:
         self._parts = [(one, int(TRAINED_SHARE * len(one.values))) for one in series if len(one.values) >= 2 * PATCH]
         if not self._parts:
             raise ValueError(
-                f"training needs at least {2 * PATCH} steps of the usual length, but no series has as many"
+                f"training needs a series of at least {2 * PATCH} regular time steps, but all series are shorter"
             )
 
     def batch(self, seed: int, count: int, index: int) -> SeriesBatch:
-        """Return windows of the training parts, with each series equally likely. The result is deterministic in the
-        arguments.
-        """
+        """Return windows of the training parts of randomly chosen series. The result depends only on the arguments."""
         rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(2,)))
         windows = []
         for which in rng.integers(0, len(self._parts), count).tolist():
@@ -202,7 +210,9 @@ class Recorded:
         return batch_of(windows, rng, self._plan)
 
     def held_out(self) -> SeriesBatch:
-        """Return the held-out parts, as far as a window reaches, with context before them."""
+        """Return one window per series, which contains the start of the held-out part and the values before it. Only
+        targets of tokens in the held-out part have weight.
+        """
         windows, begins = [], []
         for one, end in self._parts:
             begin = max(0, end - self._tokens * PATCH // 2)
@@ -218,7 +228,7 @@ class Recorded:
 
 
 def _window(one: Cells, begin: int, end: int) -> Cells:
-    """Return the cells of a series from the first value on."""
+    """Return the cells `begin` to `end` of a series, without empty cells at the start."""
     values = one.values[begin:end]
     seen = np.flatnonzero(np.isfinite(values))
     first = int(seen[0]) if len(seen) else 0
@@ -298,5 +308,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ignore Ctrl-C, which reaches all processes of a terminal. The training process saves its state before it ends."""
+    """Ignore Ctrl-C in a worker process. The training process handles the signal and saves its state."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

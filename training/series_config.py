@@ -26,7 +26,8 @@ class SeriesTrainingConfig(OptimiserConfig):
             forgetting.
         workers: number of processes that generate series.
         threads: number of threads of the training process.
-        minutes: duration, which the learning rates then follow. With None, the run ends after `steps`.
+        minutes: duration of the training. The learning rates then depend on the share of the time that has passed. With
+            None, the run ends after `steps` steps.
         compile: whether to use torch.compile.
     """
 

@@ -72,7 +72,7 @@ def _levels(device: torch.device) -> Tensor:
 
 
 def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
-    """Return the mean over levels of ρ(z - q) at every horizon, `[B, N, K]`."""
+    """Return the pinball loss at every horizon, averaged over the levels of the quantiles, `[B, N, K]`."""
     levels = _levels(quantiles.device)
     off = batch.targets[..., None] - quantiles.float()
     return torch.maximum(levels * off, (levels - 1) * off).mean(-1)
@@ -84,7 +84,7 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
-    """Freeze the parameters that both modes share if only attention is trained."""
+    """If only the attention mode is trained, freeze the parameters that both modes share."""
     if modes == ("attention",):
         for name, parameter in model.named_parameters():
             owner = model.get_submodule(name.rpartition(".")[0])
@@ -93,8 +93,8 @@ def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
 
 @torch.no_grad()
 def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-    """Return mean losses and the coverage of 90 % intervals at near and distant horizons, and the loss relative to the
-    last value, as a geometric mean over series.
+    """Return the mean losses and the coverage of 90 % intervals, each at near and at distant horizons. Also return the
+    geometric mean over series of the loss relative to that of a forecast by the last value.
     """
     model.eval()
     model.mode = mode
@@ -126,13 +126,13 @@ class SeriesTrainer:
     """A training run with its network, optimiser and progress.
 
     Attributes:
-        begin_from: run with the initial weights. None uses random weights.
-        own: the user's series, in addition to synthetic ones.
-        data: hashes of their files.
+        begin_from: network with the initial weights. None uses random weights.
+        own: the user's series, which are trained on in addition to synthetic ones.
+        data: hashes of the files of these series.
         copy_to: directory that gets a copy of each checkpoint.
 
     Raises:
-        ValueError: If the directory holds a run with another configuration or other data, or a damaged checkpoint.
+        ValueError: If the directory contains a run with another configuration or other data, or a damaged checkpoint.
     """
 
     run: SeriesRun
@@ -188,13 +188,13 @@ class SeriesTrainer:
 
     @property
     def series(self) -> int:
-        """Number of synthetic series so far."""
+        """Number of synthetic series that were used so far."""
         return self.step * self.run.training.batch
 
     @property
     def position(self) -> float:
-        """Position in the learning rate schedule, in steps. With a time limit, it is the share of the time used, times
-        all steps.
+        """Position in the learning rate schedule, in steps. With a time limit, it is `steps` times the share of the
+        time that has passed.
         """
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
@@ -325,8 +325,8 @@ def _check_sizes(own: Sequence[Cells]) -> None:
     largest = max((float(np.nanmax(np.abs(one.values))) for one in own), default=0.0)
     if largest > LARGEST:
         raise ValueError(
-            f"the series reach {largest:g}, but the network supports values up to {LARGEST:.0e}; use a larger unit, "
-            "or leave that column out"
+            f"the series contain a value of magnitude {largest:g}, but the network supports at most {LARGEST:.0e}; "
+            "use a larger unit, or leave that column out"
         )
 
 
@@ -343,7 +343,7 @@ def train_series(
     """Train into a run directory. An interrupted run is resumed, and a finished run is returned unchanged.
 
     Args:
-        begin_from: run with the initial weights. None uses random weights.
+        begin_from: network with the initial weights. None uses random weights.
         own: series to train on in addition to synthetic ones.
         files: files of these series, for the record.
         device: auto, cpu or cuda.
@@ -353,8 +353,8 @@ def train_series(
         The record of the run, with validation losses, number of series, seconds and provenance.
 
     Raises:
-        ValueError: If the directory holds a run with another configuration or other data, or a damaged checkpoint; if
-            values are too large; or if the device does not exist.
+        ValueError: If the directory contains a run with another configuration or other data, or a damaged checkpoint;
+            if values are too large; or if the device does not exist.
         FloatingPointError: If the training diverged. The last checkpoint is intact.
         Stopped: If a signal arrived. The run is saved, and the same call continues it.
     """

@@ -1,4 +1,4 @@
-"""Starts a language model from the weights of an earlier one that has fewer parts."""
+"""Start the training of a language model from the weights of a model that has the same or fewer parts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ OWN = "recurrent_weight"
 
 @torch.no_grad()
 def start_from(model: LanguageModel, earlier: LanguageModel) -> None:
-    """Copy the weights of `earlier`, so that both models compute the same.
+    """Copy the weights of `earlier`, so that both models compute the same outputs.
 
     Own readouts start as copies of the shared ones. Output projections are divided by the initial output gates.
 
     The number of reweighting passes may differ.
 
     Raises:
-        ValueError: The configurations differ in more than `ADDED`, or `model` lacks a part of `earlier`.
+        ValueError: If the configurations differ in other fields than `ADDED` and `inner`, or `model` lacks a part of
+            `earlier`.
     """
     for field in fields(model.config):
         new, old = getattr(model.config, field.name), getattr(earlier.config, field.name)

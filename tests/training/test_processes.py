@@ -90,5 +90,5 @@ def test_two_processes_that_share_the_weights_are_one(data: Path, tmp_path: Path
     assert {name: value.shape for name, value in moments[0].items()} == {
         name: value.shape for name, value in moments[1].items()
     }
-    with pytest.raises(ValueError, match="fsdp supports optimiser 'adam'"):
+    with pytest.raises(ValueError, match="fsdp requires optimiser 'adam'"):
         train_language(write_config(tmp_path, fsdp=True, ema=0.9), data, tmp_path / "other", device="cpu")

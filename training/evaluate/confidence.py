@@ -2,7 +2,7 @@
 
 The expected calibration error (ECE, 15 bins of equal mass) is measured for the served confidence of the most likely and
 of a sampled token, and for the plain softmax. Confidence intervals resample windows, because tokens within a text are
-dependent. The "floor" is the expected error of a perfectly calibrated model on a text of this size.
+dependent. The "floor" is the error that a perfectly calibrated model is expected to have on a text of this size.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class Observed:
     """Predictions of one mode at n positions of some windows.
 
     Attributes:
-        stated: probability of the chosen token by stage and rule, `[n]`.
-        is_right: whether the chosen token was the actual token, by rule, `[n]`.
+        stated: probability of the chosen token, `[n]`, by stage ("softmax" or "served") and by the rule that chose it
+            ("top" or "sampled").
+        is_right: whether the chosen token was the actual token, `[n]`, by rule.
         nats: loss of the actual token, `[n]`.
-        place, window: position in the window, and number of the window, `[n]`.
+        place, window: position of the token in its window, and index of the window, `[n]`.
     """
 
     stated: dict[str, dict[str, Reals]]
@@ -121,7 +122,7 @@ def _observe_window(
 
 
 def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict[str, Any]:
-    """Return the bins and ECE of `reliability`, its 95 % interval by resampling windows, and its floor.
+    """Return the ECE with the bins of `reliability`, a 95 % interval of the ECE by resampling windows, and the floor.
 
     The percentile interval uses the bins of the whole text. Resampled texts have more noise, so the interval is biased
     upwards.
@@ -141,7 +142,9 @@ def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict
 
 
 def calibration_part(seen: Observed) -> dict[str, Any]:
-    """Return the errors by rule and stage, and by position for the served confidence of the most likely token."""
+    """Return the calibration errors by rule and stage. For the served confidence of the most likely token, also return
+    the errors by position in the window.
+    """
     rules = {
         rule: {
             stage: calibration_error(stated[rule], seen.is_right[rule], seen.window)
@@ -171,7 +174,7 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
     trained_on = set(bundle.manifest.provenance["training"]["data"].values())
     seen = [name for name, digest in file_hashes(files).items() if digest in trained_on]
     if seen:
-        raise ValueError(f"{', '.join(seen)}: bundle {bundle.name!r} was trained on this text")
+        raise ValueError(f"{', '.join(seen)}: bundle {bundle.name!r} was trained or calibrated on this text")
     return files
 
 
@@ -202,7 +205,9 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
 
 
 def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the targets: an ECE of at most 1 % as served, for the most likely and the sampled token, in every mode."""
+    """Return the targets and whether they are met: for the served confidence of the most likely and of a sampled token,
+    an ECE of at most 1 % in every mode.
+    """
     rows = []
     for mode, part in modes.items():
         for rule in ("top", "sampled"):
@@ -214,7 +219,7 @@ def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """Return the lines for the terminal."""
+    """Return the lines of the table that `rfa eval` prints."""
     lines = [
         f"{'mode':<10} {'token':<8} {' '.join(f'{stage:>11}' for stage in STAGES)} {'served, 95 %':>15} {'floor':>7}"
     ]

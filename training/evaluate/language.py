@@ -64,7 +64,8 @@ def window_losses(
         length: number of tokens per window. Windows start without context.
         scored: number of predictions that are scored at the end of each window, which is also the step between windows.
             By default all are scored, without overlap.
-        first: index of the token before the first scored one. The first window starts within the text.
+        first: index of the token before the first scored token. It must be at least `length - scored`, so that the
+            first window starts within the text.
     """
     model.mode = mode
     scored = scored or length

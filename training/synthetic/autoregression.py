@@ -1,4 +1,4 @@
-"""Autoregressions and long memory, in whole steps."""
+"""Autoregressions and long-memory processes on a grid of whole time steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ BURN_IN = 256
 
 
 def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` samples of φ(B) Φ(B^s) y = θ(B) e: ARMA with p ≤ 5 and q ≤ 2, seasonal in a third of the series.
+    """Return samples `[B, N]` of ARMA processes with p ≤ 5 and q ≤ 2, φ(B) Φ(B^s) y = θ(B) e. A third of the series are
+    seasonal.
 
     Partial autocorrelations are sampled instead of coefficients (Barndorff-Nielsen and Schou, 1973), so every series is
-    stationary. The first one is from -.9 to .999 and mostly near 1; the others decrease. Φ is from .3 to .98.
-    Innovations are normal or Student's t.
+    stationary. The first one is from -0.9 to 0.999 and mostly near 1. The range of the others decreases with their
+    order. The seasonal coefficient is from 0.3 to 0.98. Innovations are normal or Student's t.
     """
     count = clock.count
     shape = (count, clock.grid_length + BURN_IN)
@@ -54,10 +55,11 @@ def stationary(partial: np.ndarray) -> np.ndarray:
 
 
 def long_memory(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` fractional Gaussian noise with Hurst exponent H, which is cumulated in three of ten series.
+    """Return fractional Gaussian noise with Hurst exponent H, `[B, N]`. In three of ten series, the noise is summed
+    over time.
 
-    The spectrum is f^(1-2H) at low frequencies. H is from .55 to .98, and in a tenth of the series from .1 to .45. The
-    samples are exact, by circulant embedding of the autocovariance (Davies and Harte, 1987).
+    The spectrum is f^(1-2H) at low frequencies. H is from 0.55 to 0.98 and, in a tenth of the series, from 0.1 to 0.45.
+    The samples are exact, by circulant embedding of the autocovariance (Davies and Harte, 1987).
     """
     count = clock.count
     hurst = np.where(rng.random(count) < 0.9, rng.uniform(0.55, 0.98, count), rng.uniform(0.1, 0.45, count))

@@ -36,10 +36,10 @@ BURN_IN, DELAY_STEPS = 100, 40
 def chaos(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return `[B, N]` values of one variable of a chaotic system on its attractor, without noise.
 
-    Flows are Lorenz, Rössler, Duffing (driven), Hindmarsh-Rose (bursts) and Thomas, with 8 to N/2 values per cycle.
-    Maps in whole steps are the logistic map x' = r x (1 - x) with r in 3.6..4, Hénon x' = 1 - a x² + y, y' = .3 x with
-    a in 1.2..1.4, and Ikeda. The delay equation is Mackey-Glass, x' = .2 x(t - τ) / (1 + x(t - τ)^10) - .1 x with τ in
-    17..40.
+    The flows are those of Lorenz, Rössler, Duffing (driven), Hindmarsh-Rose (bursts) and Thomas, with 8 to N/2 values
+    per cycle. The maps, which take whole steps, are the logistic map x' = r x (1 - x) with r from 3.6 to 4, the Hénon
+    map x' = 1 - a x² + y, y' = 0.3 x with a from 1.2 to 1.4, and the Ikeda map. The delay equation is that of Mackey
+    and Glass, x' = 0.2 x(t - τ) / (1 + x(t - τ)^10) - 0.1 x with τ from 17 to 40.
     """
     count = clock.count
     kind = choose(rng, KINDS, count)

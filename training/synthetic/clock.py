@@ -1,11 +1,11 @@
 """Times of the values of a series.
 
-A clock has a step, from a second to a week, and a start on the calendar. Days, weeks, months and years therefore have
-the periods of recorded data with that step: 24 and 168 values for hours, 288 and 2016 for five minutes, 7 and 365.25
-for days. One series in seven has no calendar. Its values are 1 s apart and start at the epoch.
+A clock has a step, from a second to a week, and a start on the calendar. Daily, weekly and yearly seasons therefore
+have the same periods as in recorded data with that step. For example, hourly series have periods of 24 and 168 values.
+One series in seven has no calendar. Its values are 1 s apart and start at the epoch.
 
-Most clocks are regular. The others jitter, have exponential lags, lose rows and blocks, or come in bursts. Series are
-evaluated at these times, without resampling.
+Most clocks are regular. The others have jitter, exponential time steps, missing rows and blocks, or bursts of values.
+Series are evaluated at these times, without resampling.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Clock:
         return int(self._nearest.max()) + 1
 
     def from_grid(self, values: np.ndarray) -> np.ndarray:
-        """Return a process in whole steps, `[B, G]`, at the step nearest to each time, `[B, N]`."""
+        """Return the values of a process on a grid of whole steps, `[B, G]`, at the step nearest to each time,
+        `[B, N]`.
+        """
         if values.shape[1] == self.length and self.is_regular:
             return values
         return np.take_along_axis(values, self._nearest, axis=1)
@@ -95,8 +97,8 @@ class Clock:
         return bool((self._nearest == np.arange(self.length)).all())
 
     def periods(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the number of steps per season, `[B]`. It is usually a calendar cycle that step and length resolve,
-        otherwise any number.
+        """Return the number of steps per season, `[B]`. It is usually that of a calendar cycle that is longer than
+        three steps and shorter than the series, otherwise a random number.
         """
         cycles, weights = np.array(list(CYCLES)), np.array(list(CYCLES.values()))
         found = cycles / self.step[:, None]
@@ -111,7 +113,9 @@ class Clock:
         return np.where(is_free, free, period)
 
     def days(self, rng: np.random.Generator) -> np.ndarray:
-        """Return `[B, N]` days since the epoch, which is a Thursday. Without a calendar, the days start anywhere."""
+        """Return the times in days since the epoch (a Thursday), `[B, N]`. Without a calendar, the length of a day and
+        the first day are random.
+        """
         period = np.where(self.has_calendar, 1.0, self.periods(rng))[:, None]
         phase = rng.uniform(0, 7, self.count)[:, None]
         return np.where(self.has_calendar[:, None], self.times / DAY, self.steps / period + phase)
@@ -154,14 +158,14 @@ def _dropped(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
 
 
 def _bursts(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """Return short time steps, with a long one at every fifth to fiftieth value."""
+    """Return times with bursts of 5 to 50 values: short time steps, with a long one between bursts."""
     lags = rng.standard_exponential((count, length - 1)) + 0.2
     is_long = rng.random(lags.shape) < log_uniform(rng, 0.02, 0.2, count)[:, None]
     return _cumulated(np.where(is_long, lags * log_uniform(rng, 5, 50, count)[:, None], lags))
 
 
 def _cumulated(lags: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` times whose lags `[B, N-1]` have mean one."""
+    """Return times `[B, N]` with the given lags `[B, N-1]`, scaled to mean one."""
     steps = np.concatenate([np.zeros((len(lags), 1)), np.cumsum(lags, axis=1)], axis=1)
     # Time steps are at least a thousandth of a step, so that float64 seconds since the epoch are distinct.
     steps += 1e-3 * np.arange(steps.shape[1])

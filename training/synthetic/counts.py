@@ -14,10 +14,10 @@ RARE, BURSTS = 0.3, 8
 def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return counts and their rate, `[B, N]` each, given a latent signal with mean 0 and variance 1.
 
-    log λ = m + s latent, with e^m log-uniform from .1 to 300 and s log-uniform from .2 to 1.2. Half of the series are
-    Poisson, the others negative binomial: λ is multiplied by Gamma(k) with mean 1 and k log-uniform from .5 to 50. In
-    three of ten series, e^m is from .003 to .5, with up to eight temporary bursts of 1 to 50, like rare errors of a
-    service.
+    log λ = m + s latent, with e^m log-uniform from 0.1 to 300 and s log-uniform from 0.2 to 1.2. Half of the series are
+    Poisson, the others negative binomial: λ is multiplied by Gamma(k) with mean 1 and k log-uniform from 0.5 to 50.
+    Three of ten series resemble rare errors of a service: e^m is from 0.003 to 0.5, and up to eight bursts temporarily
+    add a rate of 1 to 50.
     """
     count = len(latent)
     rate = log_uniform(rng, 0.1, 300, (count, 1)) * np.exp(log_uniform(rng, 0.2, 1.2, (count, 1)) * latent)
@@ -39,7 +39,7 @@ def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarr
     """Return intermittent demand and its mean, `[B, N]` each, given a latent signal with mean 0 and variance 1.
 
     The probability of a demand is 1/(1 + e^-(l + s latent)), where l is the logit of a share that is log-uniform from
-    .01 to .5. s is 0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal
+    0.01 to 0.5. s is 0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal
     (Croston, 1972; Syntetos and Boylan, 2005).
     """
     count = len(latent)

@@ -1,4 +1,4 @@
-"""Event trains with a response, and quantities that fill up and reset."""
+"""Shot noise, which is the sum of responses to events, and quantities that fill up and reset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVENTS = 256
 
 
 def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = Σ_k m_k r((t - t_k)/d), which is shot noise such as jobs, orders, rain or spikes.
+    """Return shot noise x(t) = Σ_k m_k r((t - t_k) / d), `[B, N]`. It resembles jobs, orders, rain or spikes.
 
-    Events arrive at random (a Poisson process), periodically with a jitter of 0 to .2 (including calendar periods), or
-    in clusters, where each event of a Poisson process is followed by a geometric number of others at exponential lags
-    (Neyman-Scott). Marks are equal, exponential or lognormal, and in a fifth of the series of either sign. r is a
-    decay, a pulse, a box or a triangle that lasts up to a third of the mean interval.
+    Events arrive at random (a Poisson process), periodically (also with calendar periods) with a jitter of up to 0.2
+    periods, or in clusters, where each event of a Poisson process is followed by a geometric number of others at
+    exponential lags (Neyman-Scott). Marks m_k are equal, exponential or lognormal; in a fifth of the series, they have
+    random signs. The response r is a decay, a pulse, a box or a triangle that lasts up to a third of the mean interval.
     """
     count = clock.count
     every, arrivals = arriving(rng, clock, choose(rng, ARRIVALS, count))

@@ -16,9 +16,10 @@ SHORTEST = 24
 def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
     """Add outliers and stuck sensors to values `[B, N]`, in place.
 
-    Outliers are single values or patches of up to 12 values. A series has from one outlier to a fiftieth of its values,
-    which lie 3 to 100 deviations away. In a third of the series, they replace values by 0 or by one distant number. A
-    stuck sensor repeats a value for up to a quarter of the series. Constant series only deviate temporarily, if at all.
+    Outliers are single values or runs of up to 12 values. Their number is between one and about a fiftieth of the
+    length. They are shifted by 1 to 30 deviations or, in a third of the series, replaced by 0 or by one number up to
+    100 deviations above the maximum. A stuck sensor repeats a value for up to a quarter of the series. Constant series
+    only deviate temporarily, if at all.
     """
     count, length = values.shape
     spread = values.std(axis=1)
@@ -48,8 +49,9 @@ def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
 def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
     """Set missing values `[B, N]` to NaN, in place.
 
-    A fifth of the series lose single values (.2 to 30 %), one to five blocks of up to an eighth, or a part of every
-    cycle, such as nights and weekends. A third of the series have short histories of 24 values or more.
+    A fifth of the series lack single values (0.2 to 30 %), one to five blocks of up to an eighth of the series, or a
+    part of every cycle, such as nights and weekends. A third of the series begin late, with a history of 24 values or
+    more.
     """
     count, length = values.shape
     rows = np.flatnonzero(rng.random(count) < MISSING)

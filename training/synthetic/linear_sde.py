@@ -20,7 +20,7 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
     1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the length of the series. An oscillator has a
-    seasonal period and a coherence of .3 to 100 cycles, so it can represent a changing season.
+    seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a changing season.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)
@@ -41,8 +41,12 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` oscillators with variance 1 for lags `[B, N]`, 1/μ `[B]` and 2π/ω `[B]`, which is infinite for ω
-    = 0.
+    """Return oscillators with variance 1, `[B, N]`.
+
+    Args:
+        lags: steps since the previous value, `[B, N]`.
+        forgets: 1/μ in steps, `[B]`.
+        period: 2π/ω in steps, `[B]`. Infinity gives a relaxation.
     """
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
@@ -53,8 +57,8 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
 
 
 def bodies(rng: np.random.Generator, lags: np.ndarray, lasting: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` positions that start at 0, with velocities of unit variance and the given correlation times
-    `[B]`. The sampling is exact.
+    """Return positions `[B, N]` of moving bodies, sampled exactly. They start at 0, and their velocities have unit
+    variance and correlation times `lasting` `[B]`.
     """
     tau = lasting[:, None]
     h = lags / tau

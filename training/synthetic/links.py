@@ -1,4 +1,4 @@
-"""Conversion of a real-valued signal to instrument readings, with links, scales, offsets and grids."""
+"""Convert a real-valued signal to instrument readings: link function, scale, offset and quantisation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 
 
 def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values and truth, `[B, N]` each, through one link per series, and whether zero is a special value, `[B]`.
+    """Apply a random link function to each series.
 
-    The links are x itself, e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|, 1 where
-    x > c and 0 elsewhere, x clipped between two bounds, and the running sum of log(1 + e^(s x)).
+    The link functions are x itself, e^(s x), log(1 + e^(s x)), max(x, c) - c, min(x, c), 1/(1 + e^-(a + s x)), x², |x|,
+    1 where x > c and 0 elsewhere, x clipped between two bounds and scaled to 0 … 1, and the running sum of log(1 + e^(s
+    x)).
+
+    Args:
+        rng: random generator.
+        values, truth: the signal with and without noise, `[B, N]`.
+
+    Returns:
+        Values and truth, `[B, N]` each, and whether zero is a special value of the link function, `[B]`.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -58,12 +66,11 @@ def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
 def in_units(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, has_zero: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert values and truth to the units of an instrument, with scales over nine decades, offsets, and a grid in a
-    third of the series.
+    """Convert values and truth to the units of an instrument by an offset and a scale. Quantise a third of the series.
 
-    An offset makes all values positive (as for most physical quantities), is up to a hundred deviations of either sign,
-    or is zero. The grid is 1, 2 or 5 times a power of ten, with one to a thousand points per deviation. The truth is
-    not rounded.
+    Scales cover nine decades. An offset makes all values positive (as for most physical quantities), is up to a hundred
+    deviations of either sign, or is zero. Quantised values are multiples of 1, 2 or 5 times a power of ten, with one to
+    a thousand such steps per deviation. The truth is not quantised.
     """
     count = len(values)
     spread = values.std(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Series for training: mixed families, observed through links, noise and faults."""
+"""Series for training: sums of signals from several families, observed with link functions, noise and faults."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class Recipe(NamedTuple):
 
     Args:
         weight: weight of the kind.
-        slots: families of each component, and the probability that the series has the component.
+        slots: for each component, the weights of its families, and the probability that a series has the component.
         clean: share of series without noise.
-        noise: range of the ratio of noise to signal, which is log-uniform.
+        noise: range of the ratio of noise to signal, which is sampled log-uniformly.
     """
 
     weight: float
@@ -135,7 +135,7 @@ class Drawn:
 def draw(
     seed: int, count: int, length: int = 1088, *, index: int = 0, split: Split = "training", is_short: bool = False
 ) -> Drawn:
-    """Sample a batch of series. It is a deterministic function of the arguments.
+    """Sample a batch of series. The result depends only on the arguments.
 
     Args:
         seed: seed of a run.
@@ -189,7 +189,7 @@ def compose(
 
 
 def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -> None:
-    """Change the size and phase of the season, and the level, from some time on, in place."""
+    """Change the size and phase of the season, and the level, in place. The changes begin at a random time."""
     length = seasonal.shape[1]
     for row in np.flatnonzero(rng.random(len(seasonal)) < CHANGED):
         at, later = rng.integers(length // 8, length), rng.integers(0, length // 4)
@@ -199,7 +199,7 @@ def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
-    """Yield families, whether they are seasonal, and their rows, with one call per family and use."""
+    """Yield a family, whether it is used as a season, and the rows of the series that contain it."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)
@@ -216,7 +216,7 @@ def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[
 
 
 def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Return rows without repetition: the first row of each series, then the remaining ones."""
+    """Split indices of rows, which may repeat, into arrays without repetition."""
     rows = np.concatenate(parts)
     _, first = np.unique(rows, return_index=True)
     once = np.sort(first)
@@ -249,8 +249,8 @@ def standard(values: np.ndarray) -> np.ndarray:
 def _seen(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray, signal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values and truth `[B, N]` of signals, either through noise, links and units, or as counts and
-    demand.
+    """Return the observed values and the truth of signals, `[B, N]` each. Depending on the recipe, the signal gets
+    noise, a link function and units, or determines counts or demand.
     """
     values, truth = np.empty_like(signal), np.empty_like(signal)
     rows = np.flatnonzero(~np.isin(recipe, list(OBSERVED)))

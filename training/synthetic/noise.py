@@ -14,11 +14,12 @@ FOLLOWS_SIGNAL = 0.25
 
 
 def noise(rng: np.random.Generator, clock: Clock, signal: np.ndarray) -> np.ndarray:
-    """Sample noise `[B, N]` for a standardised signal `[B, N]`. It has zero mean and, before scaling, unit scale.
+    """Sample noise `[B, N]` for a standardised signal `[B, N]`. Its mean is zero, and its scale is one unless it
+    depends on the signal.
 
     The noise is normal, Student's t with 2.5 to 8 degrees of freedom, a centred Gamma variable of either sign, an
-    Ornstein-Uhlenbeck process of .3 to 30 steps, or normal with stochastic volatility. In a quarter of the series, it
-    scales with the signal as e^(k signal), with k from -.4 to .8.
+    Ornstein-Uhlenbeck process with a correlation time of 0.3 to 30 steps, or normal with stochastic volatility. In a
+    quarter of the series, the noise is multiplied by e^(k signal), with k from -0.4 to 0.8.
     """
     count = clock.count
     out = rng.standard_normal(signal.shape)

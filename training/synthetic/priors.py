@@ -17,7 +17,7 @@ def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | 
 
 
 def chance(rng: np.random.Generator, probability: float, count: int) -> np.ndarray:
-    """Return `[B, 1]` ones with the given probability, else zeros."""
+    """Return `[B, 1]` numbers that are one with the given probability, else zero."""
     return (rng.random((count, 1)) < probability).astype(np.float64)
 
 
@@ -45,8 +45,8 @@ def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: f
 
 
 def cosine(cycles: np.ndarray) -> np.ndarray:
-    """Return cos 2π x for x in cycles, with an error of 3e-7. The argument is reduced in float64 and evaluated in
-    float32, which is twenty times as fast.
+    """Return cos 2π x for x in cycles, with an error of 3e-7. The argument is reduced to one cycle in float64. The
+    cosine is computed in float32, which is twenty times as fast.
     """
     reduced = (cycles - np.floor(cycles)).astype(np.float32)
     reduced *= np.float32(2 * np.pi)
@@ -54,7 +54,17 @@ def cosine(cycles: np.ndarray) -> np.ndarray:
 
 
 def read(table: np.ndarray, cycles: np.ndarray, is_held: np.ndarray | None = None) -> np.ndarray:
-    """Read a cycle `[B, M]` at phases `[B, N]` in cycles: linear, or the previous point where `held` `[B]`."""
+    """Interpolate periodic functions at phases.
+
+    Args:
+        table: M points of one cycle, `[B, M]`.
+        cycles: phases in cycles, `[B, N]`.
+        is_held: whether to return the previous point instead of interpolating linearly, `[B]`. By default, no series
+            does.
+
+    Returns:
+        The values, `[B, N]`.
+    """
     points = table.shape[1]
     position = (cycles - np.floor(cycles)) * points
     index = np.minimum(position.astype(np.int64), points - 1)

@@ -1,4 +1,4 @@
-"""Series that switch between states, as machines, traffic or climates do."""
+"""Series that switch between states, such as those of machines, traffic or climates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ VISITS = 400
 
 
 def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x' = (m_s - x)/τ + noise of state s, with two to five states.
+    """Return series that switch between two to five states s, x' = (m_s - x)/τ + noise_s, `[B, N]`.
 
-    Each state has its own mean and deviation. The states alternate at random. In a third of the series, there are only
-    two states, on and off. The duration of a visit is Gamma(k) with a mean of 4 steps to a third of the series, and k
-    from 1 (Markov) to 100 (a duty cycle). Changes are immediate or, in a third of the series, take τ of 1 to 30 steps.
-    The states differ in mean in three of four series, and in deviation in the others.
+    Each state has its own mean and deviation. The order of the states is random. In a third of the series, there are
+    only two states, on and off. The time in a state has a Gamma distribution with shape k. Its mean is from 4 steps to
+    a third of the series, and k is from 1 (Markov) to 100 (a duty cycle). Changes are immediate or, in a third of the
+    series, take τ of 1 to 30 steps. The states differ in mean in three of four series, and in deviation in the others.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
@@ -38,8 +38,14 @@ def switching(
     spread: np.ndarray,
     approach: np.ndarray,
 ) -> np.ndarray:
-    """Return `[B, N]` values in states `[B, N]` with means and deviations `[B, K]`, which are approached within `[B]`
-    steps.
+    """Return values that follow given states, `[B, N]`.
+
+    Args:
+        rng: random generator.
+        clock: times.
+        state: state at each time, `[B, N]`.
+        mean, spread: mean and deviation of each state, `[B, K]`.
+        approach: time constant in steps with which the mean approaches that of a new state, `[B]`. 0 is immediate.
     """
     count = clock.count
     level = np.take_along_axis(mean, state, axis=1)

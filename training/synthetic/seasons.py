@@ -1,4 +1,4 @@
-"""Seasons of the calendar, of any period, and of daylight."""
+"""Seasonal signals: calendar seasons, seasons of any period, and daylight."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.n
 
 
 def harmonic(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return a Fourier season `[B, N]`: x(t) = Σ_h a_h cos(2π h φ(t) + ψ_h), h ≤ 6.
+    """Return a season with up to six harmonics, x(t) = Σ_h a_h cos(2π h φ(t) + ψ_h), `[B, N]`.
 
-    φ' = 1/p for a period p from the calendar or any other, with a_h ~ N(0, h^-2β) and β ~ U(.3, 2). In a quarter of the
-    series, a Brownian motion of .01 to .15 cycles per cycle is added to φ.
+    φ' = 1/p, where the period p is a calendar period or any other. a_h ~ N(0, h^-2β) with β ~ U(0.3, 2). In a quarter
+    of the series, φ also has a Brownian motion of 0.01 to 0.15 cycles per cycle.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None]
@@ -77,10 +77,10 @@ def harmonic(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = g_k P(t/p mod 1), a repeated profile P of any shape.
+    """Return a repeated profile P of any shape, x(t) = g_k P(t/p mod 1) in cycle k, `[B, N]`.
 
-    log g_k of cycle k is an AR(1) with a deviation of up to .5 in two of five series, and 0 in the others. Edges of P
-    stay sharp in half of the series. In a quarter, P changes to another profile, abruptly or slowly.
+    In two of five series, log g_k is an AR(1) process with a deviation of up to 0.5. In the others, g_k is 1. Edges of
+    P stay sharp in half of the series. In a quarter, P changes to another profile, abruptly or slowly.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None] + rng.random((count, 1))
@@ -95,12 +95,15 @@ def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = g_day [l(w) + a D_w(h)] (1 + m Y) + b Y(year) + c M(day of the month), for work and rest.
+    """Return the seasons of a calendar with working days and days of rest, `[B, N]`.
 
-    The hour h follows one profile on working days and another, or a mixture with the first, at the weekend. w is the
-    day of the week, and l is its level. Days off (ten per year, some of them forming a fortnight) are treated as
-    Sundays. Each day has its own size g, and in some series the season of the year Y scales the season of the day.
-    Without a calendar, a day is any season, and seven of them are a week.
+        x(t) = g_day [l(w) + a D_w(h)] (1 + m Y) + b Y(year) + c M(day of the month)
+
+    D_w is the profile of the hours h. Days of rest have a different profile from working days, or a mixture of both. w
+    is the day of the week, and l is its level. In half of the series, about ten days per year are off, and some have a
+    longer holiday; these days are treated as Sundays. In half of the series, each day has its own size g. In a quarter,
+    the season of the year Y scales the season of the day. Without a calendar, a day has any length, and seven of them
+    are a week.
     """
     count = clock.count
     days = clock.days(rng)
@@ -130,11 +133,12 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q, which is sunlight under clouds.
+    """Return sunlight under clouds, x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q, `[B, N]`.
 
     h is the hour angle, or noon if the step is too long to resolve hours. δ is the declination of the sun over the
-    year, φ is a latitude, and q ~ U(.7, 1.5). The clouds are c = 1/(1 + e^-z) with an Ornstein-Uhlenbeck process z of
-    an hour to three days. In half of the series, z varies around a clear sky.
+    year, φ is a latitude, and q ~ U(0.7, 1.5). The transmission of the clouds is c = 1/(1 + e^-z), where z is an
+    Ornstein-Uhlenbeck process with a correlation time of an hour to three days. In half of the series, the mean of z is
+    that of a clear sky.
     """
     count = clock.count
     days = clock.days(rng)
@@ -153,7 +157,9 @@ def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _week(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return the hours of a week, with levels and profiles of working days and days of rest, `[B, 7 POINTS]`."""
+    """Return the profile of a week, which consists of the levels and profiles of working days and days of rest,
+    `[B, 7 POINTS]`.
+    """
     work, rest = profiles(rng, count)[:, None], profiles(rng, count)[:, None]
     is_rest = np.zeros((count, 7))
     is_rest[:, 5:] = 1.0
@@ -181,7 +187,9 @@ def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _sizes(rng: np.random.Generator, cycles: np.ndarray, share: float) -> np.ndarray:
-    """Return the size of the cycle at each time, `[B, N]`. It is e^(AR(1)) in a share of the series, else 1."""
+    """Return the size of the cycle at each time, `[B, N]`. Its logarithm is an AR(1) process in a share of the series,
+    and 0 in the others.
+    """
     count = len(cycles)
     out = np.ones_like(cycles)
     rows = np.flatnonzero(rng.random(count) < share)

@@ -16,12 +16,12 @@ SHAPES = {"sine": 50, "square": 15, "triangle": 15, "ramp": 20}
 
 
 def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = a_k W(φ) with φ = (t - b_k) / (b_(k+1) - b_k), a waveform from beat to beat.
+    """Return a waveform W that is repeated from beat to beat, x(t) = a_k W((t - b_k) / (b_(k+1) - b_k)), `[B, N]`.
 
     W is a sum of one to five Gaussians of the phase, at most two of them tall and narrow. It has the shape of McSharry
     et al., A dynamical model for generating synthetic electrocardiogram signals, 2003, with random sizes. The intervals
-    b_(k+1) - b_k are p e^v, where v is an AR(1) with a deviation of .003 to .15. In a fifth of the series, single beats
-    come early or are missed. The sizes a_k vary by up to a third.
+    b_(k+1) - b_k are p e^v, where v is an AR(1) process with a deviation of 0.003 to 0.15. In a fifth of the series,
+    single beats come early or are missed. The sizes a_k vary by up to a third.
     """
     count = clock.count
     period = log_uniform(rng, 6, clock.length / 5, count)
@@ -40,7 +40,7 @@ def beating(
     Args:
         steps: times, `[B, N]`.
         period: median interval in steps, `[B]`.
-        spread: deviation of the log interval, `[B]`.
+        spread: standard deviation of the logarithm of the interval, `[B]`.
         is_odd: 1 if three beats in a hundred come early or are missed, else 0, `[B]`.
     """
     count = len(steps)
@@ -56,7 +56,7 @@ def beating(
 
 
 def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return a waveform of Gaussians around the cycle, `[B, M]`."""
+    """Return a waveform that is a sum of Gaussians of the phase, `[B, M]`."""
     u = np.arange(POINTS) / POINTS
     out = np.zeros((count, POINTS))
     waves = rng.integers(1, WAVES + 1, (count, 1))
@@ -70,10 +70,10 @@ def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x(t) = Σ_i A_i(t) w(φ_i(t)) with i ≤ 3, waves of changing amplitude and frequency.
+    """Return sums of up to three waves of changing amplitude and frequency, x(t) = Σ_i A_i(t) w(φ_i(t)), `[B, N]`.
 
-    φ' = f e^(r t) (1 + m cos 2π g t) is a chirp of up to two octaves with frequency modulation. A = a (1 + b cos 2π g'
-    t) has g' up to f/4, so that beats form. w is a sine, a square, a triangle or a ramp.
+    The frequency φ' = f e^(r t) (1 + m cos 2π g t) changes by up to two octaves and is modulated. The amplitude is A =
+    a (1 + b cos 2π g' t) with g' up to f/4, which gives beats. w is a sine, a square, a triangle or a ramp.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)

@@ -1,4 +1,4 @@
-"""Structural series with evolving level, slope and season, additive or multiplicative, and growth without noise."""
+"""Structural series with evolving level, slope and season, which are added or multiplied, and smooth growth."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ MULTIPLICATIVE = 0.45
 
 
 def structural(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` y = l + s + e, or y = l e^(s + e), the model of exponential smoothing.
+    """Return samples of the model of exponential smoothing, y = l + s + e or y = l e^(s + e), `[B, N]`.
 
         l' = l + b' + q_l ε      b' = φ b + q_b η      s' = s one season before + q_s ω      e ~ N(0, σ²)
 
-    The units are the noise of a step. φ is 1, or from .8 to .995. Each deviation is 0 in some of the series. A quarter
-    of the series have no season. Multiplicative series have a positive level, whose minimum is a tenth to three times
-    its range.
+    φ is 1, or from 0.8 to 0.995. Each of q_l, q_b and q_s is 0 in some of the series. A quarter of the series have no
+    season. Multiplicative series have a positive level, whose minimum is a tenth to three times its range.
     """
     count, length = clock.count, clock.grid_length
     shape = (count, length)
@@ -46,8 +45,8 @@ def structural(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.ndarray:
-    """Return a profile of `[B]` steps with variance about 1, `[B, N]`. Each step is a random walk from cycle to
-    cycle.
+    """Return a season with periods `[B]` in steps and a variance of about 1, `[B, N]`. The value at each phase follows
+    a random walk from cycle to cycle.
     """
     count = len(period)
     cycle = profiles(rng, count)
@@ -62,10 +61,10 @@ def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.nd
 
 
 def growth(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` x' = g, or the same for log x, which is smooth growth such as prices, populations or emissions.
+    """Return smooth growth such as that of prices, populations or emissions, x' = g or (log x)' = g, `[B, N]`.
 
-    g is a constant plus an Ornstein-Uhlenbeck process that lasts from a twentieth of the series to all of it. In half
-    of the series it is smoothed again.
+    g is a constant plus an Ornstein-Uhlenbeck process, whose correlation time is from a twentieth of the series to the
+    whole series. In half of the series, the process is smoothed.
     """
     count, length = clock.count, clock.length
     decay = np.exp(-clock.lags / log_uniform(rng, length / 20, length, (count, 1)))

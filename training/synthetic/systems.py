@@ -90,8 +90,17 @@ def integrate(rng, system, state, parameters, noise, longest, durations):
 
 
 class System(NamedTuple):
-    """A system with the ranges of its parameters, its initial state, time per cycle, relative diffusion of its first
-    two variables, observed variables, and integration steps per cycle.
+    """A system of equations with its parameters and settings.
+
+    Attributes:
+        kind: index of the equations.
+        weight: weight with which the system is chosen.
+        parameters: ranges of the parameters.
+        start: initial state.
+        cycle: time per cycle.
+        noise: diffusion of the first two variables.
+        seen: variables that may be observed.
+        resolution: integration steps per cycle.
     """
 
     kind: int
@@ -107,8 +116,8 @@ class System(NamedTuple):
 def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.ndarray, length: int) -> np.ndarray:
     """Return `[B, N]` values of one variable of a system at `steps` `[B, N]`, with 8 to `length / 2` steps per cycle.
 
-    The first 10 cycles are dropped, so that states are on the attractor. The noise is that of the system, or down to a
-    thirtieth of it.
+    The first 10 cycles are dropped, so that states are on the attractor. The noise is between a thirtieth of that of
+    the system and all of it.
     """
     count = len(steps)
     index = choose(rng, {i: one.weight for i, one in enumerate(systems)}, count)

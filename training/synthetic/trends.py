@@ -12,11 +12,12 @@ KINKS, BREAKS = 4, 6
 
 
 def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` a function of x = t / T: a line with up to four kinks, growth, and saturation.
+    """Return the sum of a line with up to four kinks, exponential growth and a saturating step, as functions of x = t /
+    T, `[B, N]`.
 
         y = s x + Σ_k s_k max(0, x - c_k) + a (e^(g x) - 1) / (e^|g| - 1) + b / (1 + e^-((x - c)/w))
 
-    s, s_k, a and b are N(0, 1), g is ±U(1, 6), and w is from .01 to .3. Half of the series have kinks, and a quarter
+    s, s_k, a and b are N(0, 1), g is ±U(1, 6), and w is from 0.01 to 0.3. Half of the series have kinks, and a quarter
     have each of the last two terms. A third of the series with such a term have no line.
     """
     count = clock.count
@@ -40,8 +41,8 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
         y = Σ_k h_k r((t - c_k) / d_k)
 
-    In half of the breaks, r(u) is a step. In the others, it is min(1, max(0, u)) over d of up to a tenth of the series,
-    a step that returns after d, or a slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
+    In half of the breaks, r is a step. In the others, it is a ramp over the duration d of up to a tenth of the series,
+    a step that ends after d, or the slope 2 max(0, t - c)/T. h is Student's t with 4 degrees of freedom.
     """
     count = clock.count
     steps, span = clock.steps, clock.steps[:, -1:]
@@ -63,12 +64,12 @@ def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` dy = (b - κ y) dt + σ(t) dW + jumps, which are random walks such as prices, stocks and levels.
+    """Return random walks such as those of prices, stocks and levels, dy = (b - κ y) dt + σ(t) dW + jumps, `[B, N]`.
 
-    Increments over a lag have variance σ² lag and are normal or Student's t. In half of the series they drift by b, up
-    to 2 σ / √T. κ is 0, or in a fifth of the series 1/κ is a third to three times the length. log σ is a slow process
-    in two of five series (stochastic volatility). A tenth of the series have rare jumps, and an eighth are integrated
-    again, which gives a local linear trend.
+    Increments over a lag have variance σ² lag and are normal or Student's t. Half of the series have a normal drift b
+    with deviation 2 σ / √T. κ is 0 in four of five series; in the others, 1/κ is a third of the length to three times
+    the length. log σ is a slow process in two of five series (stochastic volatility). A tenth of the series have rare
+    jumps, and an eighth are integrated again, which gives a local linear trend.
     """
     count, length = clock.count, clock.length
     lags = clock.lags
@@ -87,8 +88,8 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def volatility(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` e^v with median 1, where v is an Ornstein-Uhlenbeck process with a deviation of .3 to 1 and 10 to
-    N steps.
+    """Return volatilities e^v with median 1, `[B, N]`. v is an Ornstein-Uhlenbeck process with a deviation of 0.3 to 1
+    and a correlation time of 10 to N steps.
     """
     count = clock.count
     decay = np.exp(-clock.lags / log_uniform(rng, 10, clock.length, (count, 1)))

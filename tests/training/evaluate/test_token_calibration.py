@@ -108,7 +108,7 @@ def test_a_text_of_the_training_is_refused(tmp_path):
     (tmp_path / "test.txt").write_text(TEXT, encoding="utf-8")
     hashes = file_hashes([tmp_path / "test.txt"])
     manifest = SimpleNamespace(provenance={"training": {"data": {"book.txt": hashes["test.txt"]}}})
-    with pytest.raises(ValueError, match=r"test\.txt: bundle 'tiny' was trained on this text"):
+    with pytest.raises(ValueError, match=r"test\.txt: bundle 'tiny' was trained or calibrated on this text"):
         unseen_files(SimpleNamespace(name="tiny", manifest=manifest), tmp_path)
 
 
