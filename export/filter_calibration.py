@@ -1,6 +1,6 @@
 """Calibrate a filter on validation data: variance scales and split-conformal quantiles per level and horizon.
 
-For every mode:
+The calibration of each mode contains:
 
     state      multipliers of the model's std per level: conformal on the simulated truth or, for recorded data, the
                normal quantile times the scale of the one-step innovations
@@ -44,8 +44,9 @@ FAR = 9.0
 
 
 class Evaluation(NamedTuple):
-    """Results of one mode for a batch, `[B, N, …]`. Forecasts are `[lead, B, N, P]`, stored at the step that they
-    predict."""
+    """Results of one mode for a batch, `[B, N, …]`. Forecasts are `[lead, B, N, P]`; the index of the step is that of
+    the predicted observation.
+    """
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -60,8 +61,9 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
-    """Filter a batch, and forecast each observation from the states `leads` observations earlier. Forecasts for which
-    there is no such state are NaN."""
+    """Filter a batch. For each lead, forecast every observation from the state that many observations earlier.
+    Forecasts are NaN if there is no such state.
+    """
     y, present, times = batch.tensors()
     size, length, components = y.shape
     usable = tuple(lead for lead in leads if lead < length)
@@ -103,8 +105,9 @@ def _forecast_from(
     leads: tuple[int, ...],
     forecasts: np.ndarray,
 ) -> None:
-    """Compute forecasts from the states after observation `first` and later, and store them at the steps that they
-    predict."""
+    """Compute forecasts from `states`, which follow the observations from `first` on. Write them into `forecasts` at
+    the steps that they predict.
+    """
     if not leads:
         return
     size, length = times.shape
@@ -182,8 +185,9 @@ def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Return the novelty and the running novelty after each observation, `[B, N]`, computed in the same way as in the
-    runtime."""
+    """Return the novelty of each observation and the running novelty after it, `[B, N]` each. The computation is the
+    same as in the runtime.
+    """
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
     running = np.zeros_like(z)
@@ -195,7 +199,9 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Return the coverage of the 0.9 interval of the next observation, in bins of the running novelty before it."""
+    """Return how often an observation lies in the 0.9 interval of its one-step forecast, in bins of the running novelty
+    before the observation.
+    """
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed

@@ -1,8 +1,8 @@
 """Export a run of a filter as a bundle: calibration on its validation data, golden outputs, and ONNX graphs of deep
 filters.
 
-Deep filters have the following graphs (float32, dynamic batch). Linear filters have no graphs, and their golden outputs
-are those of a step and a forecast.
+Deep filters have the following graphs (float32, dynamic batch). Linear filters have no graphs. Their golden outputs are
+those of a step and a forecast of the torch model.
 
     step       observation [B, P], present [B, P], dt [B], noise_scale [B], for a linear filter with K > 1 passes also
                passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
@@ -124,7 +124,7 @@ def build_graph(source: GraphSource) -> Graph:
 
 
 class _TorchSession:
-    """The step or the forecast of the torch model, with the interface of an ONNX session."""
+    """Wrapper of a torch module (the step or the forecast) with the interface of an ONNX session."""
 
     def __init__(self, source: GraphSource) -> None:
         self._source = source

@@ -30,7 +30,7 @@ class Earlier(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """An input that is filled with a constant."""
+    """An input whose elements all have the same value."""
 
     shape: tuple[int, ...]
     value: float = 0.0
@@ -63,8 +63,9 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case, and store samples of its outputs. For `argmax` outputs, the argmax is also stored if it is
-        unambiguous."""
+        """Run a case, and store samples of its outputs. For the outputs that `argmax` names, the argmax is also stored
+        if the largest value exceeds the second largest by a multiple of the tolerance.
+        """
         sources = {name: _encode_source(source) for name, source in inputs.items()}
         arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
         outputs = run_graph(self._sessions, graph, arrays)
@@ -79,7 +80,7 @@ class GoldenRecorder:
         return RecordedCase(len(self._cases) - 1, outputs)
 
     def document(self, **notes: Any) -> dict[str, Any]:
-        """Return the content of golden.json. `notes` are added to the cases."""
+        """Return the content of golden.json: the cases, and `notes` as further fields."""
         return {"cases": self._cases, **notes}
 
 

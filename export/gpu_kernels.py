@@ -42,7 +42,12 @@ def main() -> None:
         description="Compile GPU kernels and store them in the bundle of a language model."
     )
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--gpu", required=True, metavar="ARCHITECTURES", help="such as sm_80,sm_90")
+    parser.add_argument(
+        "--gpu",
+        required=True,
+        metavar="ARCHITECTURES",
+        help="GPU architectures, separated by commas, such as sm_80,sm_90",
+    )
     arguments = parser.parse_args()
     was_signed = (arguments.bundle / SIGNATURE_FILE).exists()
     try:

@@ -1,8 +1,11 @@
-"""Compile the kernels that serve a language model. The GPUs need not be present.
+"""Compile the GPU kernels that are used to serve a language model. This does not require a GPU.
 
-Each architecture is compiled in a subprocess. It prints the number of kernels, then each kernel as a JSON line:
+Each architecture is compiled in a subprocess:
 
-    python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'    2 [entry, files] [entry, files]
+    python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'
+
+The subprocess prints the number of kernels on the first line, and then `[entry, files]` for each kernel as a line of
+JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def parse_architectures(text: str) -> tuple[int, ...]:
     """Parse a text such as `sm_80,sm_90` to (80, 90).
 
     Raises:
-        ValueError: If the text has any other form.
+        ValueError: If an architecture is unknown or occurs twice.
     """
     names = [part.strip() for part in text.split(",")]
     if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
@@ -73,8 +76,9 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
 
 
 class _Bar(tqdm):
-    """Progress bar for all kernels. As long as the count of an architecture is unknown, it is assumed to equal the
-    others."""
+    """Progress bar for the kernels of all architectures. Until the number of kernels of an architecture is known, the
+    mean of the known numbers is used.
+    """
 
     def __init__(self, architectures: int) -> None:
         super().__init__(desc="compile", unit="kernel", leave=False)
@@ -135,7 +139,7 @@ def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
     """Return the number of registers and stack bytes that each thread of a kernel uses.
 
     Raises:
-        ValueError: If the machine code does not state them.
+        ValueError: If cuobjdump does not report them.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
@@ -160,7 +164,7 @@ def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple
     """Compile a kernel, and return its entry in kernels.json and its files.
 
     Raises:
-        KernelCompilationError: If the kernel needs more than a plain launch.
+        KernelCompilationError: If the kernel needs a feature that stored kernels do not support, such as clusters.
     """
     import triton
 

@@ -1,6 +1,6 @@
-"""Record the kernel launches that serving a language model on a GPU makes, at several sizes.
+"""Record the kernel launches of serving a language model on a GPU, for several numbers of streams and tokens.
 
-Each kernel is compiled for the common properties of its launches, so that it serves all of them.
+A kernel is compiled for the properties that all of its launches have in common, so that one kernel serves all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
 
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """Return the launches of prefill, step, attention and sampling that serving a model makes, in each dtype."""
+    """Return the kernel launches of prefill, step, attention and sampling when a model is served, in each dtype."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:

@@ -49,16 +49,21 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class ChosenTokens:
-    """Tokens that were chosen by a rule: log softmax(logits / T)[token] `[n]`, and whether each was the actual
-    token."""
+    """Tokens that were chosen by a rule.
+
+    Attributes:
+        log_probability: log softmax(logits / T)[token], `[n]`.
+        is_right: whether the chosen token was the actual token, `[n]`.
+    """
 
     log_probability: Reals
     is_right: NDArray[np.bool_]
 
 
 def fit_temperature(scored: ScoredTokens) -> float:
-    """Return the temperature in [1/20, 20] that minimises the NLL. Newton's method is used on b = 1/T, in which the NLL
-    is convex."""
+    """Return the temperature T in [1/20, 20] that minimises the NLL. The method is Newton's method for b = 1/T, because
+    the NLL is a convex function of b.
+    """
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
         slope, curvature = _moments(scored, inverse)
@@ -114,7 +119,9 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
 
 
 def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
-    """Return the first two derivatives of the NLL E[lse(b z) − b z_y] in b = 1/T: E[E_p z − z_y], E[Var_p z]."""
+    """Return the first two derivatives of the NLL with respect to b = 1/T. For logits z and targets y, the NLL is
+    E[logsumexp(b z) - b z_y]. With p = softmax(b z), the derivatives are E[E_p z - z_y] and E[Var_p z].
+    """
     totals = np.zeros(2)
     for i in range(0, len(scored.targets), 1024):
         logits, targets = scored.logits[i : i + 1024], scored.targets[i : i + 1024]
@@ -131,7 +138,7 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
-    """Yield the logits of each window, computed without earlier context."""
+    """Yield the logits and targets of each window. Windows are processed without earlier context."""
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
         with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
@@ -139,7 +146,7 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Fit the temperature on evenly spaced windows. There is at least one, and as many as `MAX_LOGITS` allows."""
+    """Fit the temperature on evenly spaced windows: at least one, and as many as `MAX_LOGITS` allows."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
     logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
@@ -147,7 +154,9 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """Return the tokens "top" and "sampled" for each temperature, and the actual "next" tokens."""
+    """Return the tokens that each rule chooses at each temperature. The rules are "top", "sampled" and "next", which is
+    the actual token.
+    """
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:

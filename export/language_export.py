@@ -95,8 +95,9 @@ def export_language(
 
 
 def _provenance() -> dict[str, Any]:
-    """Return the library versions, and the commit of the working tree. The commit is marked if the tree has changes,
-    and is None outside a checkout."""
+    """Return the library versions and the commit of the working tree. The commit is marked if the working tree has
+    changes. It is None outside a checkout.
+    """
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {"commit": git_commit(), "versions": versions}
 

@@ -1,4 +1,4 @@
-"""ONNX graphs of a language model: attention, and for models with memory slots also step and prefill.
+"""ONNX graphs of a language model. Models without memory slots have only the graph `attention`.
 
     step       one token of every stream, recurrent, from state to state
     prefill    many tokens, recurrent, with batched projections and readout, and the slots in a Scan
@@ -131,9 +131,8 @@ def _scan_layer(
     """Apply the mixer of one layer to `[B, N, d]`.
 
     Returns:
-        The output, the memory slots after every token `[B, N, H, S, …]`, and with a window the ring and tokens `[B, W +
-            N, H,
-        4D + 2S]`.
+        The output, and the memory slots after every token `[B, N, H, S, …]`. For a model with a window, also the ring
+        followed by the new tokens `[B, W + N, H, 4D + 2S]`, otherwise None.
     """
     mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
     if not isinstance(mixer, RobustMixer):

@@ -1,8 +1,8 @@
 """Export torch modules as ONNX graphs without weights.
 
-Weights are inputs while a graph is simplified, so that no values are folded into it, and external constants when it is
-stored. `rfa.runtime.bundle.bundle.open_session` provides them when a graph is loaded. Two models with the same
-configuration give identical bytes.
+While a graph is simplified, its weights are inputs, so that their values are not folded into the graph. In the stored
+graph, they are external constants, whose values `rfa.runtime.bundle.bundle.open_session` provides when the graph is
+loaded. The graphs of two models with the same configuration are byte for byte the same.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def export_graph(
         outputs: names for the items of the tuple that `forward` returns.
         dynamic: names of the variable dimensions of each input. Equal names mean equal sizes.
         prefix: prefix of the module's `state_dict` names in model.safetensors, such as "model.".
-        decompose: whether to decompose operators, which takes half of the time. Otherwise `PLAIN` translates some of
-            them.
+        decompose: whether the exporter decomposes operators into simpler ones, which takes half of the export time.
+            Otherwise, some operators are translated by the functions in `PLAIN`.
 
     Returns:
         The graph, and the tensors of the `state_dict` that it uses.
@@ -110,10 +110,10 @@ def _captured(
 def _exact_scalar(
     value: float, dtype: int = TensorProto.FLOAT, layout: str = "", device: str = "", pin_memory: bool = False
 ) -> Any:
-    """Convert a Python number to a constant of its own type.
+    """Convert a Python number to a constant without rounding it to float32.
 
-    The exporter's translation rounds to float32. With 2 pi rounded in this way, a phase is off by 0.03 rad at position
-    10^6.
+    The translation of the exporter rounds to float32. With 2 pi rounded to float32, the phase at position 10^6 has an
+    error of 0.03 rad.
     """
     array = np.array(value, onnx_ir.DataType(dtype).numpy())
     return OPSET.Constant(value=onnx.numpy_helper.from_array(array))
@@ -152,14 +152,14 @@ def _eye(n: int, dtype: int = TensorProto.FLOAT, layout: str = "", device: str =
 
 def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     if (offset, dim1, dim2) != (0, -2, -1):
-        raise ValueError("only a matrix in the last two dimensions with its main diagonal can be translated to ONNX")
+        raise ValueError("diag_embed can be exported to ONNX only with offset=0, dim1=-2 and dim2=-1")
     is_diagonal = OPSET.Cast(_eye(self.shape[-1]), to=TensorProto.BOOL)
     return OPSET.Where(is_diagonal, OPSET.Unsqueeze(self, [-2]), OPSET.CastLike(0.0, self))
 
 
 def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     if n != 1 or append is not None:
-        raise ValueError("only first differences without appended values can be translated to ONNX")
+        raise ValueError("diff can be exported to ONNX only with n=1 and without append")
     joined = self if prepend is None else OPSET.Concat(prepend, self, axis=dim)
     later = OPSET.Slice(joined, [1], [np.iinfo(np.int64).max], [dim])
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))

@@ -8,8 +8,9 @@ tables that are constant outside their points. Their arguments are
     gain       trace of the state covariance over that of the innovation covariance
     surprise   running novelty, high after observations that the model did not expect
 
-With V = v a b and the hat functions h_i of the points, both tables solve Σ (error² / V - 1) h_i = 0 over simulated
-data. For heavy-tailed errors, 1 / precision exceeds the square of the half-width that covers 68 % of them.
+With V = v a b, both tables are fitted so that Σ (error² / V - 1) h_i = 0 over simulated data for every point i. The hat
+function h_i is 1 at point i and 0 at the other points. For heavy-tailed errors, 1 / precision exceeds the square of the
+half-width that covers 68 % of them.
 """
 
 from __future__ import annotations

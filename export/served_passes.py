@@ -1,7 +1,7 @@
-"""The passes of a language model that serving runs on a GPU, here with CPU tensors.
+"""Run the same passes of a language model as the server on a GPU, but with CPU tensors.
 
-With `rfa.model.placement.simulated_gpu`, they launch the serving kernels, for code that intercepts launches. Otherwise
-they are the eager code that the kernels are compared with.
+Under `rfa.model.placement.simulated_gpu`, the passes launch the kernels of the server, so that other code can intercept
+the launches. Otherwise, they run the eager code that serves as the reference for the kernels.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class Cache(NamedTuple):
 
 
 class ServedPasses:
-    """The passes of a model in one dtype.
+    """Passes of a model in one dtype: prefill, step, attention and sampling.
 
     Args:
         model: float32 model on the CPU.
         dtype: dtype of the matrices.
 
     Attributes:
-        has_slots, has_attention: whether the kernels support the recurrent mode and the attention mode.
+        has_slots: whether the kernels support the recurrent mode.
+        has_attention: whether the kernels support the attention mode.
 
     Raises:
         ValueError: If no decoder supports the model.

@@ -1,8 +1,8 @@
 """A Robust Filter Attention language model for transformers, in one file. It only needs torch and transformers.
 
 `rfa export --format transformers` writes this file as modeling_rfa.py, for `trust_remote_code`. `config.mode` selects
-whether the model runs token by token as a recurrence with constant memory, or as attention over whole sequences. The
-equations in the rotating frame (docs/MATH.md) are
+the mode: a recurrence over the tokens with constant memory, or attention over whole sequences. The equations in the
+rotating frame (docs/MATH.md) are
 
     slots      m⁻ = E m,  1/p⁻ = E²/p + q,  w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa') in K passes,
                p = p⁻ + w pi,  m = m⁻ + (delta w pi / p)(z - m⁻),  z = (k, v);  read at variance 1/p + gamma²
@@ -86,7 +86,7 @@ def positive(raw: Tensor) -> Tensor:
 
 
 def banded(heads: int, dims: int) -> Tensor:
-    """Return one bank of frequencies `[H, D]`, split over the heads from slow to fast."""
+    """Return one set of frequencies that is split over the heads from slow to fast, `[H, D]`."""
     half = heads * dims // 2
     bands = (10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)).flip(0).reshape(heads, dims // 2)
     return torch.stack([bands, -bands], dim=-1).reshape(heads, dims)
@@ -110,7 +110,7 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 class RfaLinear(nn.Linear):
-    """A matrix for both modes, or one for each mode."""
+    """A linear layer without bias, with one matrix for both modes or one matrix per mode."""
 
     def __init__(self, d_in: int, d_out: int, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -122,7 +122,7 @@ class RfaLinear(nn.Linear):
 
 
 class RfaNorm(nn.RMSNorm):
-    """Gains for both modes, or for each mode."""
+    """An RMS norm, with the same gains for both modes or separate gains."""
 
     def __init__(self, width: int, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -167,7 +167,7 @@ class RfaDynamics(nn.Module):
 
 
 class RfaMixer(nn.Module):
-    """Robust Filter Attention over a sequence, or with slots."""
+    """Robust Filter Attention over a sequence, or as a recurrence with memory slots."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest relative difference found in a comparison, and its limit."""
+    """Largest relative difference that a comparison found, and the allowed limit."""
 
     what: str
     error: float
@@ -57,7 +57,7 @@ class VerifyReport:
     """Results of `verify_bundle`. `comparisons` is empty if torch is not installed.
 
     Attributes:
-        kernels: for a bundle with GPU kernels, whether a given key signed them.
+        kernels: for a bundle with GPU kernels, a text that says whether they are signed with one of the trusted keys.
     """
 
     name: str
@@ -213,7 +213,7 @@ def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     """Compare the compiled network with the torch model on the golden stream.
 
-    A token before the end of its patch reads the memory slots without changing them.
+    Tokens before the end of a patch are compared too. They read the memory slots without changing them.
     """
     import torch
 
@@ -254,7 +254,9 @@ def _carried(state: Any) -> dict[str, Any]:
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare single steps with independent states. The second stream starts at a large position."""
+    """Compare single steps of two streams with those of the torch model. Each side continues from its own states. The
+    second stream starts at a large position.
+    """
     import torch
 
     session, largest = bundle.session("step"), _Largest()
@@ -278,7 +280,9 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
 
 
 def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare rows of different lengths with steps of the torch model. Padding must have no effect."""
+    """Compare the prefill of rows of different lengths with single steps of the torch model. Padding must have no
+    effect.
+    """
     import torch
 
     session, largest = bundle.session("prefill"), _Largest()
@@ -299,7 +303,9 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
 
 
 def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare a prompt followed by tokens with a cache with the parallel pass of the torch model."""
+    """Process a prompt and then single tokens with a cache. Compare the outputs with those of one parallel pass of the
+    torch model.
+    """
     import torch
 
     session, largest = bundle.session("attention"), _Largest()
@@ -337,7 +343,9 @@ def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare single steps with independent states, irregular times and one missing observation in ten."""
+    """Compare single steps with those of the torch model. Each side continues from its own states. Times are irregular,
+    and one value in ten is missing.
+    """
     import torch
 
     from rfa.model.state_filter import Token

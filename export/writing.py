@@ -1,5 +1,6 @@
-"""Write bundles. Files are written to a temporary directory and checked there. Then a rename replaces an older
-bundle."""
+"""Write bundles. The files are written to a temporary directory and checked. The directory is then renamed to its final
+name, which replaces an older bundle.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +54,10 @@ def write_bundle(
     """Write a bundle, check it, and replace an older one.
 
     Args:
-        weights, graphs: tensors and graphs by name. Each graph is written to `<name>.onnx`.
-        calibration, golden: contents of calibration.json, whose "summary" is repeated in the manifest, and of
-            golden.json.
+        weights: tensors by name.
+        graphs: graphs by name. Each is written to `<name>.onnx`.
+        calibration: content of calibration.json. Its field "summary" is also written to the manifest.
+        golden: content of golden.json.
         state: tensors of the recurrent state. Shapes exclude the batch.
 
     Raises:
