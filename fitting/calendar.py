@@ -6,9 +6,9 @@
 The prior makes the pattern smooth over the day (the part common to all days) and over the week (the differences between
 days). A holiday is modelled as a Sunday plus a smooth difference. The scales a maximise the marginal likelihood.
 
-Residuals are correlated within a day. A day therefore counts as a few observations, whatever its number of rows. It
-gets one Student-t weight, which is computed from its mean squared residual. The structural model is then fitted to the
-residuals.
+Residuals are correlated within a day. A day therefore counts as a few observations, whatever its number of rows. Each
+day has one Student-t weight, which is computed from the mean squared residual of the day. The structural model is then
+fitted to the residuals.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Prior:
         self.count = 2 + bool(days.holidays)
 
     def covariance(self, scales: np.ndarray) -> np.ndarray:
-        """Return the prior covariance for the logarithms of the scales."""
+        """Return the prior covariance, given the logarithms of the scales."""
         found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
         found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
         return found
@@ -134,7 +134,9 @@ def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple
 def _posterior(
     prior: Prior, information: np.ndarray, evidence: np.ndarray, scales: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence with K = L Lᵀ, and -2 times the log marginal likelihood."""
+    """Return the posterior mean β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence, where K = L Lᵀ, and -2 times the log
+    marginal likelihood.
+    """
     root = np.linalg.cholesky(prior.covariance(scales))
     inner = root.T @ information @ root
     inner[np.diag_indices_from(inner)] += 1.0
@@ -145,8 +147,9 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """Estimate the scales of the prior by the marginal likelihood of an hourly pattern. A half-hourly pattern would
-    take eight times as long."""
+    """Estimate the scales of the prior by maximising the marginal likelihood of an hourly pattern. With a half-hourly
+    pattern, this would take eight times as long.
+    """
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)

@@ -130,7 +130,7 @@ def _fit_all(
 
 
 def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
-    """Return the candidate seasons of a series in steps."""
+    """Return the candidate seasons of a column, as periods in steps."""
     if isinstance(config.seasons, str):
         return candidate_periods(times, values)
     periods = [period / column.time_step for period in config.seasons]

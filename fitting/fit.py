@@ -67,7 +67,8 @@ def fit_series(
         holidays: Additional holidays, such as 2026-12-24.
         config: Settings of the fits.
         report: Called after every step with a progress message and the completed share of a series' work.
-        keep: File in which to save completed series. After an interruption, the same call continues from it.
+        keep: File in which completed series are saved. After an interruption, the same call reads them and fits only
+            the others.
 
     Raises:
         ValueError: If an argument is invalid, or no series could be fitted.

@@ -1,5 +1,6 @@
-"""Handling of stop signals during a long fit or training. They take effect after the current step, so that it can be
-saved."""
+"""Handle stop signals during a long fit or training. A signal takes effect after the current step, so that the step can
+be saved.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         with one weight w for the row
 
 The state concatenates the states of the columns, in the coordinates of `scan.py`, in which F is diagonal. Therefore a
-row needs two passes over P and one per column, instead of operations that grow with the cube of the number of states.
-The results equal those of the linear filter (`rfa.model.recurrence.dense`) without jumps.
+row takes two passes over P and one more per column. With a dense F, the work would grow with the cube of the number of
+states. The results equal those of the linear filter (`rfa.model.recurrence.dense`) without jumps.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -34,10 +34,16 @@ class Robust(NamedTuple):
 
 
 class _JointSystem(NamedTuple):
-    """All columns as one system.
+    """All columns as one system of P columns with n states in total.
 
-    Attributes: decay `[U, n]` and noise `[U, n, n]` for every distinct lag, the prior covariance `[n, n]`, the sensors
-    `[N, n]`, the first state of each column `[P + 1]`, the offsets `[P]` and R `[P, P]`.
+    Attributes:
+        decay: Diagonal of F for every distinct lag, `[U, n]`.
+        noise: Q for every distinct lag, `[U, n, n]`.
+        prior: Prior covariance, `[n, n]`.
+        sensor: Sensors of the columns at each row, concatenated, `[N, n]`.
+        first: Index of the first state of each column, `[P + 1]`.
+        offset: Offsets of the columns, `[P]`.
+        measurement: R, `[P, P]`.
     """
 
     decay: np.ndarray
@@ -51,8 +57,9 @@ class _JointSystem(NamedTuple):
 
 @compiled_jit
 def _solve(matrix, count, x):
-    """Compute the Cholesky factor L of a matrix, L Lᵀ, in its lower triangle, and L⁻¹ x, both in place. Return the log
-    determinant of the matrix."""
+    """Replace the lower triangle of a matrix by its Cholesky factor L, and x by L⁻¹ x. Return the log determinant of
+    the matrix.
+    """
     log_det = 0.0
     for j in range(count):
         for k in range(j):

@@ -1,11 +1,11 @@
 """Fit a structural model of one series by maximum likelihood. Its components are chosen by the validation likelihood.
 
-The likelihood is that of the linear filter, with capped Student-t weights and a contaminated normal density. nu and the
-contamination are fitted too, so that outliers do not bias the noise parameters. The optimiser is L-BFGS on the raw
-parameters with exact gradients. Modes are added one kind at a time, starting from the best parameters so far, and a
-cycle starts at the strongest frequency of the innovations. A mode is kept if it increases the validation log likelihood
-by more than `MIN_GAIN`. The chosen modes are then fitted further while this likelihood increases. Standard errors are
-computed from the inverse observed information.
+The likelihood is that of the linear filter, with capped Student-t weights and a contaminated normal density. The
+degrees of freedom nu and the contamination are fitted too, so that outliers do not bias the noise parameters. The
+optimiser is L-BFGS on the raw parameters with exact gradients. Modes are added one kind at a time. Each fit starts from
+the best parameters so far, and a new cycle starts at the strongest frequency of the innovations. A mode is kept if it
+increases the validation log likelihood by more than `MIN_GAIN`. The chosen modes are then fitted further while this
+likelihood increases. Standard errors are computed from the inverse observed information.
 """
 
 from __future__ import annotations
@@ -71,8 +71,13 @@ class Limits:
 class Fit:
     """A structure with its maximum likelihood parameters.
 
-    It contains the raw parameters, the log likelihoods of both parts, a record of the search, and standard errors. A
-    standard error is None if the data do not determine the parameter, or if the parameter is at a bound.
+    Attributes:
+        structure: Modes of the model.
+        raw: Raw parameters.
+        train, validation: Log likelihoods of the two parts.
+        seconds: Duration of the search.
+        errors: Standard errors by parameter. None if the data do not determine the parameter, or if it is at a bound.
+        tried: Record of the search.
     """
 
     structure: Structure
@@ -265,8 +270,9 @@ Change = Callable[[Structure], Structure | None]
 
 
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
-    """Yield the kinds of changes to a structure. Each kind is a list of increasing sizes, which the search tries while
-    the likelihood increases."""
+    """Yield the changes to a structure that the search tries, grouped by kind. Each group is a list of increasing
+    sizes, which are tried in order as long as the likelihood increases.
+    """
     for period in periods:
         # Try the most harmonics first, because a pattern may have high harmonics only.
         yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
@@ -312,8 +318,9 @@ def _carry(best: Fit, structure: Structure) -> dict[str, float]:
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """Return the initial frequency of a new cycle. It matters, because the likelihood has a local maximum at every
-    cycle in the data."""
+    """Return the initial frequency of a new cycle. The initial value determines the result, because the likelihood has
+    a local maximum at every cycle in the data.
+    """
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)

@@ -1,5 +1,6 @@
-"""Fit items in parallel threads. Compiled code releases the interpreter lock, and a stop signal ends each fit at its
-next step."""
+"""Fit items in parallel threads. This is possible because compiled code releases the interpreter lock. A stop signal
+ends each fit after its current step.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class _Fits(Generic[Item]):
     """The running fits, shared by their threads.
 
     Args:
-        refuses: Whether to skip items that cannot be fitted.
+        refuses: Whether items that cannot be fitted are skipped.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ def fit_each(
 
     Args:
         items: Items by name.
-        fit: Function that fits an item. It must call the report after every step, with shares that sum to 1.
-        report: Called from one thread at a time.
+        fit: Function that fits an item. It must call its second argument after every step, with a message and the
+            completed share of the item. The shares must sum to 1.
+        report: Called after every step with a progress message and the completed share of an item, from one thread at a
+            time.
         saved: Store of finished items, which are not fitted again.
         refused: Function that is called with each item that cannot be fitted and is skipped. By default, the first
             error is raised.

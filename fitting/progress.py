@@ -1,7 +1,8 @@
 """Storage for the completed parts of a long fit, so that the same command does not repeat them after a restart.
 
-The file contains lines of JSON. The first line is a digest of the request and its data, and a file with another digest
-is overwritten. Incomplete lines are ignored, as are all lines after an unreadable line.
+The file contains lines of JSON. The first line is a digest of the settings and the data of the fit. If it differs from
+that of the current fit, the file is overwritten. Incomplete lines are ignored, as are all lines after an unreadable
+line.
 """
 
 from __future__ import annotations

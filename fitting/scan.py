@@ -117,8 +117,9 @@ def _weight(e, s, r, a, inner):
 
 @compiled_jit
 def _density(e, total, contamination, k):
-    """Return the log density, and its derivatives with respect to nis = e²/S (not including S in the determinant), ε
-    and k."""
+    """Return the log density, and its derivatives with respect to nis = e²/S, ε and k. The derivative with respect to
+    nis is for a constant determinant.
+    """
     nis = e * e / total
     base = -0.5 * (nis + math.log(total) + LOG_2PI)
     if contamination == 0:
@@ -187,8 +188,9 @@ def _move(decay, noise, cross, h, along, wide, mean, covariance):
 
 @compiled_jit
 def _scan(y, step, tables, measurement, starts):
-    """Return the outputs of all rows. If `starts` is not empty, write the predictions (means, covariances) at the
-    starts of segments into it."""
+    """Return the outputs of all rows. Unless `starts` is empty, also write the predicted means and covariances at the
+    first row of each segment into it.
+    """
     decay, noise, cross, prior, prior_cross, sensor = tables
     means, covariances = starts
     length, n = len(y), len(prior)

@@ -1,9 +1,10 @@
 """Find candidate periods of a series: peaks of its periodogram that are far above the local background.
 
 The series is differenced, because a varying level would otherwise dominate the low frequencies, and then clipped and
-tapered. A peak is significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of noise in
-a bin is exponentially distributed, so noise of 10⁴ bins has a significant peak with probability 10⁴ e^-18, one in
-6,000. Harmonics are assigned to their fundamentals. The validation likelihood chooses among the candidates.
+tapered. A peak is significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of white
+noise in a bin has an exponential distribution. A periodogram of noise with 10⁴ bins therefore has a significant peak
+with probability 10⁴ e^-18, which is about 1 / 6,000. Harmonics are assigned to their fundamentals. The validation
+likelihood chooses among the candidates.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Return at most `MAX_PERIODS` periods in median steps, with the best supported first. The list is empty if the
-    times are not on a regular grid.
+    """Return at most `MAX_PERIODS` periods in median steps, those with the most evidence first. The list is empty if
+    the times are not on a regular grid.
 
     Args:
         times: `[N]`, non-decreasing.
@@ -55,7 +56,7 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def _fundamentals(peaks: list[float]) -> list[float]:
-    """Return the bins of the periods that explain the peaks, with the best supported first.
+    """Return the bins of the periods that explain the peaks, those with the most evidence first.
 
     A fundamental is a peak or a divisor of a peak, because a daily pattern may only have its 5th and 7th harmonics.
     Each peak that it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a
@@ -83,7 +84,7 @@ def _misfit(peak: float, base: float, order: int) -> float:
     """Return the distance of a peak from a multiple of `base`, minus the tolerance.
 
     A taper spreads a line over two bins on each side. A base that is 1 / `order` of a peak is uncertain by half a bin
-    divided by `order`. The result is infinite if the multiple is not in 1 … HARMONICS.
+    divided by `order`. The result is infinite if the nearest multiple is not in 1 … HARMONICS.
     """
     times = round(peak / base)
     return abs(peak - times * base) - _tolerance(times, order) if 1 <= times <= HARMONICS else math.inf
@@ -94,7 +95,7 @@ def _tolerance(times: int, order: int) -> float:
 
 
 def _support(peaks: list[float], base: float, order: int) -> float:
-    """Return the evidence for a period in nats. Several peaks at one harmonic count once."""
+    """Return the evidence for a period in nats. If several peaks match one harmonic, only one of them counts."""
     explained = {round(peak / base) for peak in peaks if _misfit(peak, base, order) < 0}
     return sum(math.log(max(base / (2 * _tolerance(times, order)), 1.0)) for times in explained)
 

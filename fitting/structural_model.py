@@ -111,7 +111,7 @@ def parameters(structure: Structure) -> dict[str, Parameter]:
 
 
 def raw_start(structure: Structure, start_values: dict[str, float] | None = None) -> np.ndarray:
-    """Return the raw initial values for the search, using the constrained `start_values` that are given."""
+    """Return the raw initial values for the search. Constrained values in `start_values` replace the defaults."""
     values = start_values or {}
     return np.array([_raw(name, values.get(name, p.start)) for name, p in parameters(structure).items()])
 
@@ -137,7 +137,8 @@ class Mode(NamedTuple):
     """A block of the state with one or two components, and the names of its parameters.
 
     The block is a damped oscillator (omega is a number or a name), a relaxation (no omega) or a random walk (no decay).
-    In the block of a trend, `noise` drives the level, and `trend` (decay, noise) the second state.
+    In the block of a trend, `noise` is the noise of the level, and `trend` contains the decay and the noise of the
+    second state.
     """
 
     noise: str
@@ -162,7 +163,8 @@ def modes(structure: Structure) -> list[Mode]:
 
 
 class Standing:
-    """The system of a structure at the rows of one series, in the coordinates of `scan`, in which F is diagonal.
+    """The system matrices of a structure at the rows of one series, in the coordinates of `scan`, in which F is
+    diagonal.
 
     The coordinates of an oscillator rotate with its frequency, so its state only decays, and the sensor rotates:
     c = (cos ωt, -sin ωt). The first state of a trend is the limit of the level, l + s, which is a random walk.
@@ -292,10 +294,15 @@ def sensor(structure: Structure) -> np.ndarray:
 
 
 class Matrices(NamedTuple):
-    """Matrices of the system of one column, in the units of the data.
+    """Matrices of the system of one column with n states, in the units of the data.
 
-    It contains the drift, the process noise and the prior covariance, each `[n, n]`, the sensor `[n]`, the measurement
-    variance and the offset.
+    Attributes:
+        drift: `[n, n]`.
+        process: Process noise, `[n, n]`.
+        prior: Prior covariance, `[n, n]`.
+        sensor: Row of the observation matrix, `[n]`.
+        variance: Measurement variance.
+        offset: Offset of the values.
     """
 
     drift: np.ndarray
@@ -307,7 +314,9 @@ class Matrices(NamedTuple):
 
 
 def matrices(structure: Structure, raw: np.ndarray, *, step: float, center: float, spread: float) -> Matrices:
-    """Return the matrices of a system for raw parameters. Time steps are `step`, and values are center + spread · y."""
+    """Return the matrices of a system for raw parameters, in the units of the data. `step` is the median time step of
+    the data, and their values are center + spread · y.
+    """
     values = constrain(structure, raw)
     drifts, noises, priors = zip(*(_block(mode, values) for mode in modes(structure)), strict=True)
     variance = spread**2
