@@ -20,8 +20,9 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True)
 class Readout:
-    """Weights of a block that may differ between the modes: matrices `[out, in]` in the dtype of the decoder, and norms
-    in float32."""
+    """Weights of a block that may differ between the modes. Matrices are `[out, in]` in the dtype of the decoder, and
+    norms are in float32.
+    """
 
     mixer_norm: Tensor
     mix_in: Tensor  # query, key, value, gates and, if present, output gates: [3 · H · 2D + 2 · H · S (+ H), d]
@@ -104,7 +105,7 @@ class Stack:
         return cls(layers, model.norm.of(mode).detach())
 
     def with_readout(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
-        """Return the same blocks with the weights that another mode does not share."""
+        """Return the same blocks for another mode, with the weights that differ between the modes."""
         pairs = zip(self.layers, model.blocks, strict=True)
         layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
         return Stack(layers, model.norm.of(mode).detach())

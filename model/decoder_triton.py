@@ -44,7 +44,8 @@ def begin_kernel(
     p_tokens, p_positions, p_embedding, p_omega, p_x, p_cos, p_sin, scale, n_tokens,
     WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """Load the embedding of token b, and compute cosine and sine of H · D phases at its position, in program b.
+    """Program b loads the embedding of token b, and computes the cosine and sine of the H · D phases at the position of
+    the token.
 
     A token outside the vocabulary gives NaN.
     """
@@ -86,7 +87,7 @@ def turned_back(b_x, b_cos, b_sin):
 
 @triton.jit
 def clamped(b_x, LOWEST: tl.constexpr, HIGHEST: tl.constexpr):
-    """Clamp to a range; NaN stays NaN."""
+    """Clamp values to a range. NaN is not changed."""
     b_x = tl.maximum(b_x, LOWEST, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(b_x, HIGHEST, propagate_nan=tl.PropagateNan.ALL)
 
@@ -96,8 +97,8 @@ def load_slot_gates(
     p_gates, p_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s,
     S: tl.constexpr, LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Return the measurement precision and process variance of the slots of a head, [S] each, from the product [2, H,
-    S].
+    """Return the measurement precision and the process variance of the slots of a head, [S] each, given the gate logits
+    [2, H, S].
     """
     o_write, o_forget = i_h * S + o_s, (n_heads + i_h) * S + o_s
     b_write = tl.load(p_gates + o_write, mask=m_s, other=0.0) + tl.load(p_bias + o_write, mask=m_s, other=0.0)
@@ -110,7 +111,7 @@ def load_slot_gates(
 
 @triton.jit
 def is_broken(b_mk, b_mv, b_p):
-    """Return 1 if a number of a state is not finite, else 0."""
+    """Return 1 if any number of a state is not finite, else 0."""
     is_finite = (tl.abs(b_mk) < float("inf")) & (tl.abs(b_mv) < float("inf"))  # [2, S, D]
     b_broken = tl.max(tl.max(tl.where(is_finite, 0, 1), axis=0), axis=1)  # [S]
     return tl.max(tl.maximum(b_broken, tl.where(tl.abs(b_p) < float("inf"), 0, 1)), axis=0)
@@ -127,12 +128,12 @@ def slots_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """Run head i mod H of stream i div H in program i, from the joint product to the latent.
+    """Program i processes head i mod H of stream i div H, from the joint product to the latent.
 
     INNER: number of passes K. BY_VALUE: whether the innovation of the value determines the weight. IS_GATED: whether
-    there are output gates. IS_LAST: whether this is the last layer, whose latent is sampled and stored. x_p, x_h:
-    strides of x over rows of the pool and over heads. Rows outside the pool give NaN, and nothing is read or written
-    for them.
+    there are output gates. IS_LAST: whether this is the last layer, whose latent is sampled and stored. <name>_p,
+    <name>_h: strides of an array over rows of the pool and over heads. For rows outside the pool, results are NaN, and
+    the pool is neither read nor written.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_b = i_bh // n_heads
@@ -190,7 +191,8 @@ def store_outcome(
     p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Store, for rows o_row [BM], the mean over heads of the log evidence, and 1 if the slots of all layers are finite.
+    """Store, for the rows o_row [BM], the log evidence averaged over heads, and 1 if the slots of all layers are
+    finite, else 0.
 
     m_row is [BM, 1].
     """
@@ -213,8 +215,8 @@ def logits_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Compute BM rows by BN tokens of the vocabulary in program (j, i). The first one also stores evidence and flags of
-    its rows.
+    """Program (j, i) computes the logits of BM rows for BN tokens of the vocabulary. Programs with j = 0 also store the
+    evidence and the flags of their rows.
     """
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
@@ -328,10 +330,11 @@ def step_slots(
         joint: `joint_product` of the layer.
         turn: Rotations of the tokens.
         gates, parameters: Constants of the layer.
-        pool: Slots. A stream must not read a row that another stream writes.
-        outcome: Receives evidence and flags.
+        pool: Memory slots of the layer, and the rows to read and to write. A stream must not read a row that another
+            stream writes.
+        outcome: Buffers that receive the latent, the evidence and the flags.
         noise: `[B, H, 2D]` for the sample of the last layer.
-        index: Number of the layer.
+        index: Index of the layer.
     """
     rows, heads, width = outcome.latent.shape
     means, precisions, sources, targets = pool

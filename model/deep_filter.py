@@ -154,8 +154,9 @@ class DeepFilter(StateFilter):
         rules: tuple[Sensor, Robustness],
         log_factors: Tensor | None = None,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Predict and update the state. Return the update and the prediction. The noise factors of the earlier tokens
-        are used."""
+        """Predict and update the state. Return the update and the prediction. `log_factors` are the noise factors after
+        the previous token; None means factors of 1.
+        """
         (f, q), factor = moves, token.noise_scale.square()
         if log_factors is not None:
             process, measurement = torch.exp(log_factors).unbind(-1)

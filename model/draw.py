@@ -1,11 +1,12 @@
 """Sample the next tokens on the device of the logits. `sampling.drawn_tokens` is the version for the host.
 
 The order of tokens, ties and top_k are exact and equal those on the host, which supplies the random numbers.
-Exponentials are float32, so the boundaries between the intervals of tokens may differ in the last digits. They are
-summed as integers in units of 2^-46 or less, so the sums depend neither on their order nor on the batch.
+Exponentials are float32, so the boundaries between the intervals of tokens may differ from those of the host in the
+last digits. Exponentials are summed as integers in units of 2^-46 or less, so the sums depend neither on the order of
+the terms nor on the batch.
 
-GPUs use the kernels in `draw_triton`, and other devices the reference here. Neither synchronises nor has data-dependent
-shapes, so both can be captured in a CUDA graph.
+GPUs use the kernels in `draw_triton`, and other devices the reference here. Both can be captured in a CUDA graph,
+because they do not synchronise and have no data-dependent shapes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Distribution(NamedTuple):
     Args:
         top_p: `[B]` float64. Infinity disables nucleus sampling.
         uniform: Random numbers `[B]` float64 in [0, 1).
-        last_place: Zero-based rank of the last of the k best tokens, `[B]` int64.
+        last_place: Rank of the last token that top_k retains, counted from 0, `[B]` int64.
         temperature: `[B]` float32, positive and normal.
         calibration: Temperature of the calibrated confidence, `[1]` float32.
     """

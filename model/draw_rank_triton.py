@@ -26,14 +26,14 @@ MINUS_LN2_FIRST, MINUS_LN2_REST = tl.constexpr(-LN2_FIRST.value), tl.constexpr(-
 
 @triton.jit
 def ordered(b_x):
-    """Return floats as int32 in the same order. Both zeros are equal."""
+    """Map floats to int32 numbers in the same order. Both zeros are mapped to the same number."""
     b_bits = tl.where(b_x == 0.0, 0.0, b_x).to(tl.int32, bitcast=True)
     return tl.where(b_bits < 0, b_bits ^ WITHOUT_SIGN, b_bits)
 
 
 @triton.jit
 def number_of(key):
-    """Return the float of an integer from `ordered`."""
+    """Return the float that `ordered` maps to an integer."""
     return tl.where(key < 0, key ^ WITHOUT_SIGN, key).to(tl.float32, bitcast=True)
 
 
@@ -53,7 +53,7 @@ def quotient(b_x, divisor):
 
 @triton.jit
 def scaled_weights(b_exponent, UNIT_BITS: tl.constexpr):
-    """Return exp of exponents <= 0 in units of 2^-UNIT_BITS, float32.
+    """Return e^x for exponents x <= 0 as float32, in units of 2^-UNIT_BITS.
 
     e^x = 2^whole · e^rest. The bits of `whole` become the exponent of a float, which is faster than a conversion.
     """
@@ -67,7 +67,7 @@ def scaled_weights(b_exponent, UNIT_BITS: tl.constexpr):
 
 @triton.jit
 def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
-    """Return the lowest and highest logit of each block of a row, in the form of `ordered`, `[J]`."""
+    """Return the lowest and the highest logit of each block of a row, as mapped by `ordered`, `[J]` each."""
     o_j = tl.arange(0, BLOCK_J)  # [J]
     b_low = tl.load(p_extents + 2 * o_j, mask=o_j < BLOCKS, other=0x7FFFFFFF)  # [J]
     return b_low, tl.load(p_extents + 2 * o_j + 1, mask=o_j < BLOCKS, other=-0x80000000)
@@ -75,6 +75,6 @@ def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
 
 @triton.jit
 def filters(p_top_p, p_last_place, VOCABULARY: tl.constexpr):
-    """Return top_p and the last place of a row, and whether each of them excludes tokens."""
+    """Return top_p and the last place of a row, whether top_p excludes tokens, and whether top_k does."""
     top_p, last_place = tl.load(p_top_p), tl.load(p_last_place)
     return top_p, last_place, top_p < float("inf"), (last_place > 0) & (last_place < VOCABULARY - 1)

@@ -1,7 +1,9 @@
-"""Find where top_k and the nucleus of a row end, on a GPU: three steps of the sampling kernels (`draw_triton`).
+"""Find the last token that top_k and top_p retain in a row, on a GPU: three steps of the sampling kernels
+(`draw_triton`).
 
 Nothing is sorted. A token is retained if the number, or the weight, of all better tokens is below a bound. The last
-retained token is where the number or weight of all tokens that are at least as good reaches the bound.
+retained token is the best token at which the number or weight of all tokens that are at least as good reaches the
+bound.
 
 1. Edges divide the range of exponents of a row into parts. Every block sums number and weight above each edge
    (`edge_sums`).
@@ -36,10 +38,10 @@ HIGHEST_RANK = tl.constexpr(2**62 - 1)
 
 @triton.jit
 def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr):
-    """Return the exponent of the lowest logit, or an exponent below which the weight cannot matter.
+    """Return the exponent of the lowest logit, or a higher exponent below which weights have no effect.
 
-    Such a weight is less than a unit or, for a nucleus of all tokens, so small that V tokens have less than half of
-    1 - top_p.
+    A weight has no effect if it is less than one unit. If only top_p excludes tokens, it also has none if V such
+    weights sum to less than half of 1 - top_p.
     """
     bottom = tl.cast(-(UNIT_BITS + 2) * LN2, tl.float32)
     if (top_p < float("inf")) & (is_cut == 0):
@@ -51,13 +53,15 @@ def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.c
 
 @triton.jit
 def edges(lowest, o_w, EDGES: tl.constexpr):
-    """Return exponents from the lowest to below 0, ascending."""
+    """Return EDGES evenly spaced exponents in ascending order, from `lowest` to below 0."""
     return lowest * ((EDGES - o_w).to(tl.float32) / EDGES)
 
 
 @triton.jit
 def edge_sums(p_shares, p_places, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES: tl.constexpr):
-    """Store the weight and number at or above each edge of a block, `[EDGES]`, as needed."""
+    """For each edge, store the weight of the tokens of a block at or above the edge if is_nucleus, and their number if
+    is_cut, `[EDGES]` each.
+    """
     AT_ONCE: tl.constexpr = min(EDGES, EDGES_AT_ONCE)
     for first in tl.static_range(0, EDGES, AT_ONCE):
         o_w = first + tl.arange(0, AT_ONCE)  # [W]
@@ -73,7 +77,9 @@ def bin_of(
     p_shares, p_places, p_sums, lowest, top_p, last_place, is_nucleus, is_cut,
     BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Return the exponents [low, high) between which the search ends. They are equal if there is no such part."""
+    """Return the exponents low and high such that the last retained token lies in [low, high). They are equal if no
+    search is needed.
+    """
     o_j, o_w = tl.arange(0, BLOCK_J), tl.arange(0, EDGES)
     o_jw = o_j[:, None] * EDGES + o_w[None, :]  # [J, W]
     m_share, m_place = o_j < tl.where(is_nucleus, BLOCKS, 0), o_j < tl.where(is_cut, BLOCKS, 0)  # [J], [J]
@@ -104,9 +110,10 @@ def narrow_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """List the ranks and weights of block j of row b between the two edges, in program (b, j).
+    """Program (b, j) lists the ranks and weights of those tokens in block j of row b that lie between the two edges.
 
-    Also store the weight above them, `[B, J]`, and both numbers, `[B, J, 2]`.
+    It also stores the weight of the tokens above them, `[B, J]`, and the number of listed tokens and of those above,
+    `[B, J, 2]`.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
@@ -175,9 +182,11 @@ def bound(
     p_ranks, p_weights, p_counts, most, least, beyond, above, need, IS_WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Return the highest rank of the list in [least, beyond) whose sum reaches `need`, as the sum of rank `least` does.
+    """Return the highest rank of the list in [least, beyond) whose sum reaches `need`. The sum of the rank `least` must
+    reach it.
 
-    The sum is over the list from that rank up, plus `above`. Without IS_WEIGHED, every rank has weight 1.
+    The sum of a rank is `above` plus the weights of all listed tokens of this rank or higher. Without IS_WEIGHED, every
+    weight is 1.
     """
     o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
     while beyond - least > 1:
@@ -206,7 +215,7 @@ def block_sums(
     p_ranks, p_weights, p_counts, most, least,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Return the weight of the listed ranks of at least `least`, by block, `[J]`."""
+    """Return the total weight of the listed tokens with a rank of at least `least`, for each block, `[J]`."""
     b_sum = tl.zeros([BLOCK_J * PART], tl.int64)  # [N]
     for first in range(0, most, PART):
         o_n, m_n = listed(p_counts, first, BLOCK, BLOCKS, BLOCK_J, PART)
@@ -220,8 +229,8 @@ def last_of_the_best(
     p_ranks, p_counts, most, least, beyond, n_above, last_place, top, temperature, TOKEN_BITS: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Return the lowest rank of the list with at least the exponent of the last place, which several logits may
-    share.
+    """Return the lowest rank in the list whose exponent is at least that of the last place. Several logits may have
+    this exponent.
     """
     kth = bound(
         p_ranks, p_ranks, p_counts, most, least, beyond, n_above, last_place + 1, False,
@@ -250,7 +259,7 @@ def last_rank(
         most: Maximum number of entries of a block in the list.
         above, n_above: Weight and number of tokens better than the list.
         total: Weight of the row.
-        is_cut: Whether the last place is in the list.
+        is_cut: Whether the last token that top_k retains is in the list.
     """
     least, beyond = span(p_ranks, p_counts, most, LOWEST_RANK, HIGHEST_RANK, BLOCK, BLOCKS, BLOCK_J, PART)
     if is_cut:

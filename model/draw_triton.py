@@ -34,8 +34,8 @@ INFINITE = tl.constexpr(0x7F800000)
 
 @triton.jit
 def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """Store the lowest and highest logit of block j of row b in the form of `ordered`, `[B, J, 2]` int32, in program
-    (b, j). NaN is outside the range of numbers.
+    """Program (b, j) stores the lowest and the highest logit of block j of row b, as mapped by `ordered`, `[B, J, 2]`
+    int32. NaN is mapped to a value outside the range of numbers.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
@@ -53,10 +53,11 @@ def weigh_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Store sums of weights of block j of row b, `[B, J, 3]` int64, in program (b, j).
+    """Program (b, j) stores three sums of the weights of block j of row b, `[B, J, 3]` int64.
 
-    The weights are computed at the temperature of the row (of the best logit only if it is greedy), at temperature 1,
-    and at the calibration temperature. For filtered rows, the lowest edge and `edge_sums` are stored too.
+    The sums are for the temperature of the row, for temperature 1, and for the calibration temperature. For greedy
+    rows, the first sum includes only tokens with the largest logit. For filtered rows, the program also stores the
+    lowest edge and `edge_sums`.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
@@ -124,7 +125,7 @@ def draw_kernel(
     BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Choose the token and write the other outputs of row b, in program b."""
+    """Program b samples the token of row b and writes the other outputs of the row."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
     # Load before the sums over the row, which wait for all threads.

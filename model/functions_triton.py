@@ -1,4 +1,4 @@
-"""Elementary functions of the kernels of a decode step, more exact than those of a GPU."""
+"""Elementary functions for the kernels of a decode step, which are more accurate than those of a GPU."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -20,8 +20,8 @@ LN2_REST = tl.constexpr(-2.1219444005469057e-4)
 
 @triton.jit
 def cosine_and_sine(b_phase):
-    """Return the float32 cosine and sine of float64 phases. The range is reduced in float64 before polynomials are
-    evaluated.
+    """Return the float32 cosine and sine of float64 phases. The phases are reduced to a small range in float64 before
+    polynomials are evaluated.
 
     The cosine of a GPU has an error of 5e-7. The polynomials, for at most pi / 4, are those of Cephes (cosf, sinf).
     """
@@ -40,7 +40,7 @@ def cosine_and_sine(b_phase):
 
 @triton.jit
 def exponential(b_x):
-    """Return e^x for |x| up to several dozen, without the rounding of x log2 e."""
+    """Return e^x for |x| up to several dozen. The rounding of x log2 e does not affect the result."""
     b_whole = tl.floor(b_x * LOG2E)
     b_rest = (b_x - b_whole * LN2_FIRST) - b_whole * LN2_REST
     return tl.exp2(b_whole) * tl.exp2(b_rest * LOG2E)

@@ -75,7 +75,7 @@ Taker = Callable[[KernelCall], bool]
 
 
 def intercept_launches(taker: Taker) -> Callable[[], None]:
-    """Pass every kernel launch of this process to `taker` first. Call the returned function to stop."""
+    """Pass every kernel launch of this process to `taker` first. Return a function that ends the interception."""
     before = KernelInterface.__getitem__
 
     def launcher(function: Any, grid: Any) -> Callable[..., Any]:

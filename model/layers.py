@@ -135,8 +135,9 @@ class RobustMixer(TokenMixer):
         return wrapped_phase(self.dynamics.omega, positions, wide)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """Return the parameters of the memory slots. `lags` `[B, N]` is the number of tokens since the previous one;
-        the default is 1."""
+        """Return the parameters of the memory slots. `lags` `[B, N]` are the numbers of positions between successive
+        tokens; the default is 1.
+        """
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
@@ -155,8 +156,9 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Return the inputs of the memory slots, with measurement precision (1/eta²) exp(a·x) and the process noise of
-        each slot (docs/MATH.md, slots)."""
+        """Return the inputs of the memory slots. They include the measurement precision (1/eta²) exp(a·x) and the
+        process noise of each slot (docs/MATH.md, slots).
+        """
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
@@ -263,7 +265,7 @@ class RobustMixer(TokenMixer):
 
         Args:
             positions: `[N]` or `[B, N]`.
-            lags: Number of tokens since the previous one, `[B, N]` >= 0, 1 by default.
+            lags: Number of positions since the previous token, `[B, N]` >= 0, 1 by default.
         """
         if lags is not None and state.ring is not None:
             raise ValueError("lags must be None for a model with a window")

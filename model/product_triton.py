@@ -3,13 +3,13 @@
     product        x Wᵀ of x or of its norm, optionally with GELU
     add_product    total += x Wᵀ, the residual sum
 
-In a decode step, launches cost more than arithmetic, so each program recomputes the norm of its rows.
+In a decode step, kernel launches cost more than arithmetic, so each program recomputes the norm of its rows.
 
 With library products, the bits of a row depend on the number of rows, so a text would depend on its batch. Here, every
 row is summed in one order. A sum has consecutive parts of `PART` factors, each summed from first to last, and the parts
-are added in pairs, whatever the block sizes are. Few rows use blocks of 16 rows by few columns with one warp per part,
-because many programs read a matrix faster. Many rows use larger blocks, which read the matrix less often, and a
-separate norm kernel.
+are added in pairs, whatever the block sizes are. For few rows, blocks have 16 rows and few columns, with one warp per
+part, because many programs read a matrix faster. For many rows, blocks are larger, so that the matrix is read less
+often, and a separate kernel computes the norm.
 
 Layout: rows `[B, in]` and matrices `[out, in]` in float32, float16 or bfloat16, contiguous. 16-bit products round their
 factors to 16 bits.
@@ -49,14 +49,21 @@ SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
 class Norm(NamedTuple):
-    """Divides x by sqrt(mean x² + eps) and multiplies it by the weight `[in]`."""
+    """RMS normalisation: x is divided by sqrt(mean x² + eps) and multiplied by the weight `[in]`."""
 
     weight: Tensor
     eps: float
 
 
 class ManyRows(NamedTuple):
-    """Block sizes for many rows: rows, columns, factors per part at once, warps, and the minimum number of programs."""
+    """Block sizes for many rows.
+
+    Args:
+        rows, columns: Size of a block of the result.
+        factors: Number of factors of a part that are loaded at once.
+        warps: Warps per program.
+        programs: Minimum number of programs for which this size is used.
+    """
 
     rows: int
     columns: int
@@ -152,7 +159,9 @@ def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr)
 
 @triton.jit
 def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr):
-    """Return m_other, restricted to factors from `first` of each part on."""
+    """Return the mask m_other without the factors beyond the end of their part, for a block that begins at factor
+    `first` of each part.
+    """
     if PARTS * LENGTH != FACTORS:
         m_other = m_other & (o_factor < FACTORS - first)
     return m_other & (o_own < LENGTH - first)
@@ -190,8 +199,8 @@ def multiplied(
     FACTORS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
-    """Return b_sum [BM, BN] plus the rows at p_x, or their norm, times the matrix at p_weight. The masks are [BM, 1],
-    [BN, 1].
+    """Return b_sum [BM, BN] plus x Wᵀ, for the rows at p_x, normalised if WITH_NORM, and the matrix at p_weight. The
+    masks m_row and m_column are [BM, 1] and [BN, 1].
     """
     o_k = tl.arange(0, PARTS * BK)[None, :]  # [1, K], of all parts
     o_own = o_k % BK  # within a part
@@ -231,7 +240,7 @@ def multiplied(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def normed_kernel(p_x, p_norm, p_out, n_rows, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """Compute the norm of BM rows in the dtype of p_out, in program i."""
+    """Program i normalises BM rows and stores them in the dtype of p_out."""
     i_row = tl.program_id(0).to(tl.int64) * BM
     o_row, o_factor = tl.arange(0, BM)[:, None], tl.arange(0, AT_ONCE)[None, :]  # [BM, 1], [1, K]
     m_row = o_row < (n_rows - i_row).to(tl.int32)
@@ -253,7 +262,7 @@ def product_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr,
     EPS: tl.constexpr, WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
-    """Compute BM rows by BN columns in program (j, i). IS_ADDED: whether to add them to p_out."""
+    """Program (j, i) computes BM rows and BN columns of the product. IS_ADDED: whether to add them to p_out."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -273,9 +282,9 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Return the rows `[B, in]` for a product with this tile, and the norm that is applied in it, or None.
+    """Return the rows `[B, in]` for a product with this tile, and the norm that the product kernel must apply, or None.
 
-    If there are many rows, the norm is already applied here.
+    If there are many rows, this function applies the norm.
     """
     if not tile.is_of_many:
         return x, norm

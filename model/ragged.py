@@ -58,7 +58,9 @@ class RaggedDecoder:
             ]  # fmt: skip
 
     def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
-        """Compute the tables of all layers for up to `longest` keys, whose addresses captured graphs contain."""
+        """Return the tables of distant keys of each layer, for at least `longest` keys. Captured CUDA graphs contain
+        the addresses of the tables, so the tables must stay alive while the graphs are used.
+        """
         return [heads.distances(longest) for heads in self._heads]
 
     def extend(
@@ -230,7 +232,7 @@ class RaggedDecoder:
 
 
 class _Residual:
-    """Residual stream of packed tokens, and the layers of a mode without their mixers."""
+    """Residual stream of packed tokens, with the operations of the layers of a mode except their mixers."""
 
     def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
@@ -264,10 +266,10 @@ class _Residual:
     def finish_last(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
-        """Return the outputs of the last tokens `[S]`, and `[S]` float32, which is 1 if the watched values are finite
-        and 0 otherwise.
+        """Return the outputs of the last tokens of S streams, and a tensor `[S]` float32 that is 1 if all values that
+        are checked for a stream are finite and 0 otherwise.
 
-        Only these tokens go through the rest of the last layer.
+        The rest of the last layer is computed only for these tokens.
         """
         from rfa.model.decoder_triton import compute_logits
         from rfa.model.product_triton import Norm

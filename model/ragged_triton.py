@@ -52,10 +52,11 @@ def arrange_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     IS_UNIT: tl.constexpr, TURNS_VALUES: tl.constexpr, FOR_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Arrange head h of token t in program (t, h).
+    """Program (t, h) arranges query, key and value of head h of token t.
 
-    FOR_SLOTS: the query is also written to the place of the token, and there are gates. Otherwise, numbers that are not
-    finite are flagged for the stream.
+    FOR_SLOTS: whether the mixer uses memory slots. The query is then also written to row p_places[t], as the key and
+    the value are, and the gates are computed. Otherwise, the stream of the token is flagged if its key or value
+    contains numbers that are not finite.
     """
     i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
@@ -96,15 +97,16 @@ def arrange_kernel(
 
 @functools.cache
 def power_of_two(size: int) -> int:
-    """Return the next power of two. Triton's function is as slow as a launch."""
+    """Return the next power of two. The function of Triton takes as long as a kernel launch."""
     return int(triton.next_power_of_2(size))
 
 
 class Watch(NamedTuple):
     """Flags that mark values that are not finite.
 
-    streams `[T]` int64 contains the stream of each token (-1 for none), and broken `[S, H]` int32 the flags, initially
-    0.
+    Attributes:
+        streams: Stream of each token, or -1 for none, `[T]` int64.
+        broken: The flags, initially 0, `[S, H]` int32.
     """
 
     streams: Tensor
@@ -171,8 +173,8 @@ def leave_frame_kernel(
     HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
     IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Process head h of token t in program (t, h). With IS_LAST, t is a stream, whose last token is processed in the
-    last layer.
+    """Program (t, h) processes head h of token t. With IS_LAST, t is the index of a stream, and its last token is
+    processed in the last layer.
 
     IS_SAMPLED: whether the latent is sampled.
     """
@@ -227,8 +229,8 @@ def leave_frame(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
     rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the input of the output projection, `[T, H · 2D]`, given the output of a mixer, or for the last tokens
-    only.
+    """Return the input of the output projection, `[T, H · 2D]`, given the output of a mixer. With `last`, only the last
+    tokens are processed.
 
     Args:
         x: `[T, H, 2D]` float32, or `[…, H, 2D]` with `rows`.

@@ -1,8 +1,8 @@
 """Base class of the linear and the deep filter: a dense linear-Gaussian head, its states, and the public interface.
 
 Filters process observations with missing components at irregular times. After each observation, they return the state
-in observation units with its covariance. Mode "recurrent" has a state of fixed size; "attention" uses every earlier
-observation of the request. The recurrence and forecasts can continue from either.
+in observation units with its covariance. Mode "recurrent" has a state of fixed size; mode "attention" uses every
+earlier observation of the request. Forecasts and the recurrence can continue from the state of either mode.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class FilterOutput(NamedTuple):
         precision: P / trace(covariance).
         weight: Robust weight of the observation.
         innovation, innovation_covariance: Innovation `[P]` (0 if missing) and its covariance `[P, P]`.
+        nis: Normalised innovation squared.
         log_likelihood: Log likelihood of the observation.
         transition, predicted_mean, predicted_covariance, state_mean, state_covariance: For smoothing, in state
             coordinates: `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.

@@ -98,7 +98,7 @@ def _fused(
 
 
 def _is_faster_eager(dtype: torch.dtype, width: int) -> bool:
-    """Return whether the reference is faster than the fused kernels at this head width."""
+    """Return whether the reference implementation is faster than the fused kernels for heads of this width."""
     return dtype == torch.float32 and width > AUTO_FLOAT32_WIDTH
 
 
@@ -139,19 +139,18 @@ def robust_filter_attention(
 
     Args:
         q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts followed by the D imaginary parts.
-            For
-            16-bit inputs, the kernels compute scores in float32 and round rotated values to 16 bits.
+            For 16-bit inputs, the fused kernels compute scores in float32 and round rotated values to 16 bits.
         dynamics: Dynamics of the H heads. nu must be finite; the fused kernels accept nu up to 1e5 in 16 bits.
         times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence. By
             default 0, 1, …
         cu_seqlens: Cumulative lengths `[S + 1]`, int32, from 0 to N, of S sequences packed into a batch of one. Tokens
             attend only to their own sequence.
         kernel: "student_t" (robust) or "gaussian".
-        impl: "reference" (eager, O(N²) memory), "triton" (fused, O(N) memory), or "auto". "auto" uses the fused kernels
-            on
-            a GPU if they support the inputs and are faster.
-        horizon: Time ahead of the estimate (RFA C.6). It is added to every lag, and out is rotated to that time. The
-            queries are expected values at that time, in the present frame. Supported in eager code only.
+        impl: "reference" (eager, O(N²) memory), "triton" (fused, O(N) memory), or "auto", which uses the fused kernels
+            on a GPU if they support the inputs and are faster.
+        horizon: Time by which the estimate is ahead of each query (RFA C.6). The horizon is added to every lag, and out
+            is rotated to the later time. The queries must be the values expected at that time, rotated back to the
+            present. Only the reference implementation supports a horizon.
 
     Returns:
         out in the dtype of q; log_norm and precision in the computing dtype.

@@ -1,4 +1,4 @@
-"""Arguments of the operator `rfa::attention`, which its kernel launchers take as one tuple."""
+"""Arguments of the operator `rfa::attention` as one tuple, which is passed to the functions that launch its kernels."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class AttentionCall(NamedTuple):
             None, token positions are used.
         query_starts, key_starts: Starts `[S + 1]` int32 of sequences packed into B = 1. If None, each row is one
             sequence.
-        longest, longest_keys: Largest number of queries and of keys in a sequence. 0 stands for the row length.
+        longest, longest_keys: Largest number of queries and of keys in a sequence. 0 means the length of a row.
         is_gaussian: Whether to use the Gaussian kernel function rather than Student-t.
         with_precision: Whether to compute the precision.
-        needs_decay: Whether to compute the gradient of mu. Otherwise it is 0.
+        needs_decay: Whether to compute the gradient of mu. Otherwise, this gradient is 0.
     """
 
     q: Tensor

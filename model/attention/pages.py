@@ -50,12 +50,13 @@ class Pieces(NamedTuple):
 
 
 class PagedHeads:
-    """Heads of a trained layer, with the tables over lags of the fused kernel.
+    """Parameters of the heads of a trained layer, with the tables over lags that the fused kernel uses.
 
     Args:
         heads: Scalars of the heads `[H, 6]` float32 (`triton.stack_heads`).
         width: Real dimensions per head.
         dtype: Dtype of queries, keys and values.
+        kernel: "student_t" or "gaussian".
         with_precision: Whether to compute the precision.
 
     Attributes:
@@ -114,5 +115,7 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
 
 
 def places_of(pages: Tensor, index: Tensor) -> Tensor:
-    """Return the rows of the pool in which the tokens `index` of a sequence with these pages are stored."""
+    """Return the rows of the pool that store the tokens with the indices `index` of a sequence, given the pages of the
+    sequence.
+    """
     return pages[index // PAGE_KEYS].long() * PAGE_KEYS + index % PAGE_KEYS

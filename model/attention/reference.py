@@ -8,8 +8,9 @@ in the rotating frame (q̃ = e^{-i omega t} q), with lag = t_i - t_j, E and P = 
     L  = tau (log P - P R² / nu)                         Gaussian
     out = Σ_j softmax(L)_j E_j ṽ_j,   log_norm = log Σ_j exp L_j,   precision = Σ_j w_j P_j
 
-with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. Layout `[B, N, H, 2D]`, real parts first.
-Memory is O(N²). The computation is in float32 or float64 even under autocast, because R² cancels for matching keys.
+with w = 1 / (1 + P R² / nu), or exp(-P R² / nu) for the Gaussian kernel. The layout is `[B, N, H, 2D]`, real parts
+first. Memory is O(N²). The computation is in float32 or float64 even under autocast, because the terms of R² cancel if
+a key is close to the query.
 """
 
 from __future__ import annotations

@@ -57,8 +57,9 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     ),
 )
 def attention_backward_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of q, k and v in their dtypes, and of heads `[H, 6]`. The latter are zeros if they are not
-    needed."""
+    """Compute the gradients of q, k and v in their dtypes, and of heads `[H, 6]`. The gradients of heads are zeros if
+    they are not needed.
+    """
     *gradients, out, log_norm, needs_heads = arguments[:6]
     call = AttentionCall(*arguments[6:])
     with torch.cuda.device_of(call.q):

@@ -1,8 +1,8 @@
 """Fused backward pass of Robust Filter Attention: gradients of q, k, v and of the parameters of the heads, in O(N)
 memory.
 
-The notation is that of `triton_score.py`, the reference is `reference.py`. Let dO, g and h be the gradients of out,
-log_norm and precision:
+The notation is that of `triton_score.py`, and the reference implementation is `reference.py`. Let dO, g and h be the
+gradients of out, log_norm and precision:
 
     p = exp(L - log_norm)    dL = p (E dO·v - dO·out + g)    s = -dR² nu / c, c = tau kappa (Gaussian: tau)
     Student-t: s = (dL + h / (c U)) / U            m = -dV / c = s - (1 - 1 / kappa) dL / V
@@ -12,7 +12,7 @@ log_norm and precision:
     dnu = c Σ s R² / nu² + (tau / D) Σ dL log(V / U)
     dmu = -Σ lag (E p dO·v - (2 c / nu) s E (E |k|² - q·k)) - c Σ m dV/dmu
 
-A value of R² that is negative through rounding is set to 0, and its gradient to 0.
+If rounding makes R² negative, R² and its gradient are set to 0.
 
 One kernel iterates over the keys of a block of queries (dq, the parameters), and one over the queries of a block of
 keys (dk, dv). Two kernels before them store values of every token. For float32, a third kernel recomputes the norms of
@@ -142,7 +142,7 @@ def _sizes(call: AttentionCall, queries: Tensor) -> tuple[int, ...]:
 
 
 def _constants(call: AttentionCall) -> dict[str, Any]:
-    """Return the constants that all gradient kernels share."""
+    """Return the compile-time constants that all gradient kernels share."""
     width = call.q.shape[-1]
     return {
         "WIDTH": width,
@@ -154,7 +154,7 @@ def _constants(call: AttentionCall) -> dict[str, Any]:
 
 
 def _arithmetic(call: AttentionCall, has_precision: bool) -> dict[str, Any]:
-    """Return the constants that the kernels over rows and columns share."""
+    """Return the compile-time constants that the kernels over rows and over columns share."""
     interpreted = is_interpreted()
     return {
         "HAS_PRECISION": has_precision,

@@ -38,7 +38,8 @@ def _columns_kernel(
 ):  # fmt: skip
     """Compute dk and dv of a block of keys.
 
-    The first loop runs over blocks of queries of which some are not after the keys, the second over the other blocks.
+    The first loop processes the blocks with queries that do not follow all of the keys, and needs a mask. The second
+    loop processes the later blocks.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)

@@ -24,8 +24,8 @@ QUERY_NUMBERS = tl.constexpr(9)
 
 @triton.jit
 def phi(lag, decay, mu, inverse_mu):
-    """Return the variance accumulated over a lag, where decay = E: the series lag E sinh(y) / y, y = mu lag, or the
-    quotient.
+    """Return the variance phi that is accumulated over a lag, given decay = E. If y = mu lag is small, it is the series
+    of lag E sinh(y) / y, otherwise the quotient (1 - E²) / (2 mu).
     """
     y2 = (mu * lag) * (mu * lag)
     series = lag * decay * (1.0 + y2 * (1.0 / 6.0 + y2 * (1.0 / 120.0 + y2 * (1.0 / 5040.0))))
@@ -34,7 +34,7 @@ def phi(lag, decay, mu, inverse_mu):
 
 @triton.jit
 def minus_phi_slope(lag, decay, accumulated, mu, inverse_mu):
-    """Return -dphi/dmu, where accumulated = phi(lag): (phi - lag E²) / mu, or its series."""
+    """Return -dphi/dmu = (phi - lag E²) / mu, given accumulated = phi(lag). If mu lag is small, its series is used."""
     y = mu * lag
     series = 1.0 / 6.0 - y * (1.0 / 30.0 - y * (1.0 / 120.0 - y * (1.0 / 840.0)))
     series = lag * lag * decay * (1.0 - y * (1.0 / 3.0 - y * series))
@@ -43,8 +43,8 @@ def minus_phi_slope(lag, decay, accumulated, mu, inverse_mu):
 
 @triton.jit
 def scaled_head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
-    """Return parameters of a head: mu, 1 / mu; sigma2, eta2, gamma2, 2 / nu in units of 2^log_unit; c; tau; nu;
-    log_unit.
+    """Return the parameters of a head: mu, 1 / mu, sigma2, eta2, gamma2, 2 / nu, c, tau, nu and log_unit. Variances and
+    2 / nu are in units of 2^log_unit.
 
     The unit is the largest power of two that does not exceed the smallest V, unless V falls below a thousandth of V(0).
     """
@@ -127,7 +127,7 @@ def weigh(
     b_dot, b_decay, b_variance, b_query, b_key, b_norm, b_norm_low, m_pair, head,
     IS_GAUSSIAN: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Return for every pair: p; log2 p; log2 V/U; 1 / U; match = -R² / 2; d match / dE - E |k|² / 2.
+    """Return p, log2 p, log2 V/U, 1 / U, match = -R² / 2, and d match / dE - E |k|² / 2 of every pair.
 
     For the Gaussian kernel, 1 / V replaces 1 / U, and x replaces log2 V/U. Blocks are `[BM, BN]` or `[BN, BM]`; values
     of queries and keys broadcast to them.
@@ -162,7 +162,9 @@ def weigh(
 def differentiate(
     weighed, b_gain, b_offset, b_h, m_pair, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Return dL, s and the part of s from the gradient h of the precision, for every pair. b_gain = E dO·v."""
+    """Return dL, s, and the part of s that is due to the gradient h of the precision, for every pair, given b_gain = E
+    dO·v.
+    """
     b_p, _, b_fit, b_inverse, _, _ = weighed
     b_dl = b_p * (b_gain + b_offset)
     b_evidence = 0.0
@@ -195,7 +197,7 @@ def variance_slope(
 
 @triton.jit
 def transport_gradient(weighed, b_gain, b_carried, b_decay, b_key, head):
-    """Return E dE for every pair, without the part through V."""
+    """Return E times the gradient of E for every pair. The dependence of V on E is not included."""
     return weighed[0] * b_gain + (head[6] * head[5]) * (b_carried * (weighed[5] + b_decay * b_key))  # [BM, BN]
 
 
@@ -209,8 +211,8 @@ def nu_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
 
 @triton.jit
 def load_queries(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
-    """Load -|q|² / 2, g - dO·out, log_norm as hi and lo, and h of a block of queries, [BM]. Unused values are
-    arbitrary.
+    """Load the values of a block of queries, [BM] each: -|q|² / 2, g - dO·out, log_norm as two numbers hi and lo, and
+    h. Values that the kernel does not use are arbitrary.
     """
     b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
     b_norm_low, b_h = b_norm, b_norm

@@ -44,8 +44,8 @@ def _rows_kernel(
 ):  # fmt: skip
     """Compute dq of a block of queries, and its part of the gradients of the parameters of the head.
 
-    The first loop runs over blocks of BD keys of which some are not before all queries, the second over earlier blocks
-    of BN keys.
+    The first loop processes the blocks of BD keys with keys that do not precede all of the queries, and needs a mask.
+    The second loop processes the earlier keys in blocks of BN.
     """
     # The longest programs run first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)

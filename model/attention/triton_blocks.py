@@ -44,7 +44,7 @@ def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.co
 
 @triton.jit
 def block_place(p_pages, i_block, BLOCK: tl.constexpr, PAGE: tl.constexpr):
-    """Return the row of the first key of a block, in a paged cache within the page of the block.
+    """Return the row of the first key of a block. In a paged cache, the row lies in the page that contains the block.
 
     p_pages: pages of the sequence, in order. PAGE: keys per page, a multiple of BLOCK, or 0 if the keys are not paged.
     """

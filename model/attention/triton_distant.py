@@ -48,35 +48,39 @@ LIGHT_EXPONENT = tl.constexpr(60.0)
 
 @triton.jit
 def is_slow_head(mu, BN: tl.constexpr):
-    """Return whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant block. If not, use (1 -
-    E²) / (2 mu).
+    """Return whether mu is so small that phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant
+    block. Otherwise, phi = (1 - E²) / (2 mu) must be used.
     """
     return 2.0 * mu * BN < 1.0
 
 
 @triton.jit
 def n_light_distances(mu, BM: tl.constexpr, BN: tl.constexpr):
-    """Return the number of distances at which E of all pairs is at least 2^-LIGHT_EXPONENT."""
+    """Return the number of block distances at which E is at least 2^-LIGHT_EXPONENT for all pairs."""
     longest = LIGHT_EXPONENT * 0.6931471805599453 / tl.maximum(mu, 1e-9) - (BM + BN)
     return tl.cast(tl.maximum(longest / BN, 0.0), tl.int32)
 
 
 @triton.jit
 def _low(x):
-    """Return the part of x that is lost by rounding to float16."""
+    """Return the difference between x and x rounded to float16."""
     return x - x.to(tl.float16).to(tl.float32)
 
 
 @triton.jit
 def _order(o_term):
-    """Return the order of the polynomial of a term, or at least ORDERS for the shift of the row."""
+    """Return the order of the Chebyshev polynomial of a term. For the terms with the shift of the row, it is ORDERS or
+    more.
+    """
     lowest = tl.where(o_term < 2, 0, tl.where(o_term < 4, 1, 2))
     return tl.where(o_term < 7, lowest, o_term - 4)
 
 
 @triton.jit
 def _cosine(i_step):
-    """Return cos(pi i / (2 ORDERS)) for i >= 0, as the sine of at most a quarter turn from its series."""
+    """Return cos(pi i / (2 ORDERS)) for i >= 0. It is computed as the sine of an angle of at most a quarter turn, by a
+    series.
+    """
     step = i_step.to(tl.float32)
     from_turn = step - 4 * ORDERS * tl.floor(step * (0.25 / ORDERS) + 0.5)
     x = (ORDERS - tl.abs(from_turn)) * (1.5707963267948966 / ORDERS)
@@ -117,7 +121,8 @@ def shifted_row_terms(p_rows, b_shift, BM: tl.constexpr):
 def numbers_of_lags(p_lag, FAST: tl.constexpr):
     """Load E, V and tau (kappa - 1) log2 V at addresses of the table of lags.
 
-    FAST loads them at once into the threads that use them. A load by Triton would go through shared memory.
+    With FAST, one instruction loads them directly into the threads that use them. A load by Triton would use shared
+    memory.
     """
     if FAST:
         b_decay, b_variance, b_level, _ = tl.inline_asm_elementwise(
@@ -134,11 +139,11 @@ def table_kernel(
     p_heads, p_rows, p_table, p_marks, p_lags, n_distances,
     WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Store one distance of one head: the second factor [H, T, TERMS, BN] and the mark [H, T] int32; also the first
-    factor without shifts.
+    """Compute the tables for one block distance and one head: the second factor [H, T, TERMS, BN] and the mark [H, T]
+    int32. Also store the first factor without shifts.
 
-    A mark is distance + 1 if the product is too inaccurate, else 0. Distance 0 also writes the table of lags,
-    [H, 2 BM, LAG_NUMBERS].
+    A mark is distance + 1 if the product is too inaccurate, else 0. The program of distance 0 also writes the table of
+    lags, [H, 2 BM, LAG_NUMBERS].
     """
     i_distance, i_head = tl.program_id(0), tl.program_id(1)
     mu = tl.load(p_heads + i_head * 6)
@@ -214,7 +219,7 @@ class Distances(NamedTuple):
 
     Attributes:
         rows, table: Factors of the product, `[BM, TERMS]` and `[H, T, TERMS, BN]` float16.
-        marks: `[H, T]` int32, distance + 1 where log V is computed exactly, else 0.
+        marks: `[H, T]` int32, distance + 1 if log V must be computed exactly at this distance, else 0.
         lags: `[H, 2 BM, LAG_NUMBERS]` float32.
     """
 
@@ -225,7 +230,9 @@ class Distances(NamedTuple):
 
 
 def forward_launch(device: torch.device, width: int, dtype: torch.dtype, with_precision: bool) -> Launch:
-    """Return the launch parameters of the forward pass. Without a GPU these are the oldest entry."""
+    """Return the launch parameters of the forward pass. Without a GPU, they are those of the oldest architecture in the
+    table.
+    """
     name: PassName = "forward_precision" if with_precision else "forward"
     return launch(name, capability_of(device), width, dtype)
 
@@ -234,7 +241,9 @@ def distances(
     heads: Tensor, width: int, dtype: torch.dtype, longest: int, *, with_precision: bool,
     blocks: Launch | None = None,
 ) -> Distances:  # fmt: skip
-    """Compute tables for up to `longest` keys, for 16-bit inputs, token positions as times and the Student-t kernel."""
+    """Compute the tables for up to `longest` keys. They are valid for 16-bit inputs, times that are token positions,
+    and the Student-t kernel.
+    """
     shape = blocks or forward_launch(heads.device, width, dtype, with_precision)
     n_heads, count = heads.shape[0], blocks_of(longest, shape.block_n)
     found = Distances(

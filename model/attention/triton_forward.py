@@ -101,7 +101,7 @@ def _check_blocks(shape: Launch, pages: KeyPages | None) -> None:
 
 
 def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> dict[str, Any]:
-    """Return the constants that both kernels share."""
+    """Return the compile-time constants that both kernels share."""
     width = call.q.shape[-1]
     return {
         "WIDTH": width,
@@ -114,7 +114,7 @@ def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> di
 
 
 def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
-    """Return the constants of the forward kernel only."""
+    """Return the compile-time constants that only the forward kernel has."""
     is_half, interpreted = call.q.dtype == torch.float16, is_interpreted()
     return {
         "BM": shape.block_m,
@@ -128,8 +128,8 @@ def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
 
 
 def _table(call: AttentionCall, shape: Launch, longest_keys: int, table: Distances | None) -> Distances | None:
-    """Return the table of distances for token positions as times and Student-t, or None. It is too inaccurate for
-    float32.
+    """Return the table of distances, or None if it does not apply. It applies to the Student-t kernel if times are
+    token positions and inputs have 16 bits; it is too inaccurate for float32.
     """
     if call.query_stamps is not None or call.is_gaussian or call.q.dtype == torch.float32:
         return None

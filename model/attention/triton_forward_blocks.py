@@ -50,7 +50,9 @@ def logits(
     b_decay, b_variance, b_dot, b_half_q2, b_half_k2, b_shift, nu, tau, kappa,
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, IS_EXACT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Return L / ln 2 - shift and the evidence of every pair, [BM, BN], to which the arguments broadcast."""
+    """Return L / ln 2 - shift and the evidence of every pair. Both have shape [BM, BN], to which the arguments are
+    broadcast.
+    """
     b_half = half_residual2(b_decay, b_dot, b_half_q2, b_half_k2)  # [BM, BN]
     if IS_GAUSSIAN:
         b_precision = reciprocal(b_variance, FAST)  # [BM, BN]
@@ -71,7 +73,7 @@ def logits(
 
 @triton.jit
 def accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED: tl.constexpr):
-    """Return out + (weight · E) v, with the first factor in the dtype of v."""
+    """Return out + (weight · E) v. The first factor of the product is rounded to the dtype of v."""
     b_transported = b_weight * b_decay  # [BM, BN]
     if INTERPRETED and b_v.dtype == tl.bfloat16:
         return tl.dot(b_transported, b_v.to(tl.float32), b_out, input_precision="ieee")
@@ -105,7 +107,7 @@ def load_any_block(
 
 @triton.jit
 def add_weighted(state, b_logit, b_decay, b_v, HEADROOM: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Add pairs to the state under a running maximum. The logit of a pair that does not count is -inf."""
+    """Add a block of pairs to the state, and update the running maximum. Logits of -inf exclude pairs."""
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     b_top = tl.maximum(b_shift, tl.max(b_logit, 1) - HEADROOM)  # [BM]
     b_rescale = tl.exp2(b_shift - b_top)  # [BM]
@@ -121,7 +123,9 @@ def masked_block(
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add any block of keys, with a causal mask, a lag per pair and a running maximum. Return the new state."""
+    """Add any block of keys to the state, and return the new state. This uses a causal mask, a lag per pair and a
+    running maximum.
+    """
     mu, sigma2, eta2, gamma2, nu, tau, kappa = head
     b_k, b_v = load_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
@@ -160,8 +164,8 @@ def near_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr,
     WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add a block as `masked_block` does, with E, V and log V from the table of lags. i_near counts from the block of
-    the first query.
+    """Add a block as `masked_block` does, but with E, V and log V from the table of lags. i_near is the index of the
+    block, counted from the block of the first query.
     """
     nu, tau, kappa = head[4], head[5], head[6]
     b_k, b_v = load_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
@@ -203,8 +207,8 @@ def earlier_block(
     head, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, IS_GAUSSIAN: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add a complete block of keys before all queries, whose last key is `gap` before the first query. Return the new
-    state.
+    """Add a complete block of keys that precede all queries, and return the new state. `gap` is the time between the
+    last key and the first query.
     """
     b_out, b_sum, b_shift, b_evidence = state  # [BM, W], [BM], [BM], [BM]
     mu, sigma2, _, gamma2, nu, tau, kappa = head
@@ -242,10 +246,11 @@ def distant_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_LIGHT: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add a complete block of keys far before all queries, with log V and the shifts of the rows from a product.
+    """Add a complete block of distant keys, for which a matrix product gives log V and the shifts of the rows.
 
-    IS_LIGHT: the exponent of the table includes that of E, and the sums are of weight E factor / E(s).
-    Returns out (-out unless IS_LIGHT, because -q·k would cost an instruction), and by LANES Σ weight and Σ 2 / (nu U).
+    IS_LIGHT: whether the exponents in the table include that of E. The sums are then those of weight · E · factor /
+    E(s). Returns out, Σ weight and Σ 2 / (nu U), where both sums are split over LANES. Unless IS_LIGHT, -out is
+    returned instead of out, because -q·k would cost an instruction.
     """
     b_k, b_v = load_whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]

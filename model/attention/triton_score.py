@@ -63,7 +63,7 @@ def reciprocal(x, FAST: tl.constexpr):
 
 @triton.jit
 def by_lane(b_pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return sums over columns, [ROWS, LANES], each computed within a thread."""
+    """Return partial sums over columns, [ROWS, LANES]. Each is computed by one thread."""
     return tl.sum(tl.sum(tl.reshape(b_pairs, (ROWS, COLUMNS // (2 * LANES), LANES, 2)), 3), 1)
 
 
@@ -83,7 +83,8 @@ def transport(lag, mu):
 
 @triton.jit
 def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
-    """Return phi(lag), where `transport2` = E²: the quotient, its series where the quotient cancels, or lag if mu = 0.
+    """Return phi(lag), given `transport2` = E². It is the quotient (1 - E²) / (2 mu), a series if the terms of the
+    quotient cancel, or lag if mu = 0.
 
     IS_EXACT: whether the result is accurate to rounding rather than to 3e-6, which suffices for 16-bit inputs.
     """

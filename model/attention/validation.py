@@ -57,7 +57,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
 
 
 def check_dynamics(dynamics: Dynamics) -> None:
-    """Check that the parameters of the heads are `[H]` and in range, and that nu is finite."""
+    """Check that the parameters of the heads have shape `[H]` and valid values, and that nu is finite."""
     d = dynamics
     rules = {
         "mu": (d.mu, "finite and >= 0", d.mu.isfinite() & (d.mu >= 0)),
@@ -118,8 +118,8 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 def fused_refusal(
     device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Return why the fused kernels do not support heads of `width`, or None if they do. nu and tau are checked in eager
-    code only.
+    """Return the reason why the fused kernels do not support heads of `width` real dimensions, or None if they do. nu
+    and tau are not checked in compiled graphs.
     """
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:

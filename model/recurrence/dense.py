@@ -8,9 +8,10 @@ Update. With S = C P Cᵀ + R of the d components that are present, the weight i
 is the innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w
 (docs/MATH.md §2, rule "capped"). The Joseph form keeps the covariance positive in float32.
 
-Jump detection (`Suspicion`). A robust filter treats a true jump of the state as outliers and follows it late. It can
-track an alternative mean, the state after a jump to the last observation. Both means predict the next observation. The
-log ratio of their Student-t densities is the evidence for a jump, counted in agreeing observations:
+Jump detection (`Suspicion`). A robust filter treats a true jump of the state as outliers and follows the jump late. The
+filter can therefore track an alternative mean, which is the state after a jump to the last observation. Both means
+predict the next observation. The log ratio of their Student-t densities is the evidence for a jump, counted in agreeing
+observations:
 
     evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
 
@@ -366,7 +367,9 @@ def _innovation(
 
 
 def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[Tensor, _Innovation]:
-    """Return the prior covariance and the innovation. Both are enlarged if the observation completes a jump."""
+    """Return the prior covariance and the innovation. If the observation completes a jump, both use the enlarged prior
+    covariance.
+    """
     is_jump = found.is_jump[..., None, None]
     growth = torch.where(is_jump, found.growth[..., None, None], torch.ones_like(seen.signal[..., :1, :1]))
     covariance = growth * covariance
@@ -376,7 +379,7 @@ def _enlarged(covariance: Tensor, seen: _Innovation, found: Evidence) -> tuple[T
 
 
 def _carry(found: Evidence, step: Tensor) -> Suspicion:
-    """Return the test for jumps after the step of the filter. It is reset after a jump."""
+    """Return the state of the test for jumps after the step of the filter. A jump resets the test."""
     offset = torch.where(found.is_jump[..., None], torch.zeros_like(step), found.offset - step)
     evidence = torch.where(found.is_jump, torch.zeros_like(found.evidence), found.evidence)
     return Suspicion(offset, evidence[..., None])

@@ -53,15 +53,17 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Return whether "auto" prefers a GPU kernel."""
+    """Return whether `impl="auto"` uses a GPU kernel for a tensor if the kernel supports the inputs."""
     return is_gpu(tensor.device)
 
 
 def warn_eager(reason: str) -> None:
-    """Warn that the memory slots are processed on the GPU token by token from Python, because the kernels do not
-    support them."""
+    """Warn that the memory slots are processed on the GPU one token at a time from Python, because the kernels do not
+    support the inputs.
+    """
     warnings.warn(
-        f"the slots are computed without a kernel on the GPU, one token at a time, which is slow: {reason}",
+        f"the GPU kernel cannot process these memory slots: {reason}; they are processed one token at a time, which is "
+        "slow",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -142,9 +144,11 @@ def slot_scan(
         means, precisions: State before the first token, `[B, H, S, 4D]` and `[B, H, S]` > 0, float32.
         inner, innovation: Number of reweighting passes K, and innovation that determines the weight.
         lag: Lag of the slots behind the query.
-        lengths: Tokens of each row, `[B]` int32 or int64, 0 to N. Default: N. On a GPU, others give NaN precisions.
+        lengths: Number of tokens of each row, `[B]` int32 or int64, from 0 to N. Default: N. On a GPU, invalid lengths
+            are not rejected but give NaN precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
-            innovation "key" and no lengths) or "auto". Only "auto" falls back, with a warning if a GPU runs eagerly.
+            innovation "key" and no lengths) or "auto". If an implementation does not support the inputs, "auto" uses
+            another one, and warns if the GPU then runs eager code.
 
     Returns:
         The readout of every token, which is 0 after the length of a row, and the state after the last token of each

@@ -172,10 +172,10 @@ _scan.register_autograd(_backward, setup_context=_save)
 def slot_scan_triton(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Compute `slot_scan_reference` with kernels, within the limits that `refusal` checks. The readout is float32.
+    """Compute `slot_scan_reference` with kernels. `refusal` checks which inputs they support. The readout is float32.
 
-    Rows are independent, even of tokens after their length. Lengths below 0 or above N give NaN precisions, because a
-    check would wait for the GPU.
+    The result of a row depends neither on other rows nor on tokens after its length. Lengths below 0 or above N give
+    NaN precisions instead of an error, because a check would wait for the GPU.
     """
     tensors = (*tokens, means, precisions, *parameters)
     is_training = wants_gradients(*tensors)

@@ -1,8 +1,8 @@
 """Gradient of the scan of gated filter slots on a GPU.
 
 The gradient needs the state before every token. The forward pass stores it every `interval` tokens. The backward pass
-processes these segments from last to first, recomputes the states of a segment, and goes back through them. It
-therefore stores N / interval + interval states instead of N.
+processes these segments from last to first. For each segment, it recomputes the states and then processes the tokens in
+reverse order. It therefore stores N / interval + interval states instead of N.
 
 Programs and layout are those of `triton_forward`. Gradients of tokens have the dtypes of the tokens, all others are
 float32. Gradients of parameters are summed per slot and segment, then in float64, without atomics, so they are

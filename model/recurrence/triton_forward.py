@@ -34,10 +34,11 @@ ROWS = 32  # pairs of token and head that a warp weighs
 
 @triton.jit
 def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
-    """Return offsets of a vector of 2D reals for each slot, split into parts and halves, and a mask; [4, S, D / 2].
+    """Return the offsets of a vector of 2D reals for each slot, and a mask, [4, S, D / 2] each. The first axis consists
+    of the real and imaginary parts, and the two halves of the dimensions.
 
-    A thread has some numbers of each of the four groups. A vector that all slots share is loaded for each slot, so that
-    it is in the right threads. A single dimension is not split into halves: [2, S, 1].
+    A thread has some numbers of each of the four groups. A vector that all slots share is loaded once per slot, so that
+    the threads of every slot have it. A single dimension is not split into halves, so the shape is [2, S, 1].
     """
     HALVES: tl.constexpr = 2 if BD > 1 else 1
     HALF: tl.constexpr = BD // HALVES
@@ -48,7 +49,9 @@ def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_driving(p_k, p_v, i_row, o_i, m_i, D: tl.constexpr, BY_VALUE: tl.constexpr):
-    """Load the key and, if BY_VALUE, the value of row i_row, [4, S, D / 2]. Otherwise, the key stands for the value."""
+    """Load the key and, if BY_VALUE, the value of row i_row, [4, S, D / 2] each. Otherwise, the key is returned in
+    place of the value.
+    """
     b_k = tl.load(p_k + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)
     b_v = b_k
     if BY_VALUE:
@@ -66,12 +69,14 @@ def scan_kernel(
     BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr, OWN_DECAY: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Process slots j · BS … of head i mod H of sequence i div H in program i, j: their key means and precisions.
+    """Program (i, j) updates the key means and precisions of BS slots from slot j · BS on, for head i mod H of sequence
+    i div H.
 
-    KEEP: store the states before tokens 0, interval, …. HAS_LENGTHS: read only so many tokens of a sequence; a length
-    below 0 or above n_tokens gives NaN precisions. OWN_DECAY: decay is `[B, N, H, S]` rather than `[H, S]`. An
-    iteration advances the slots by a token and compares the previous query with the result, which are two independent
-    chains of operations. The next token is loaded meanwhile.
+    KEEP: whether to store the states before tokens 0, interval, 2 interval, …. HAS_LENGTHS: whether p_lengths limits
+    the number of tokens that are read per sequence; a length below 0 or above n_tokens gives NaN precisions. OWN_DECAY:
+    whether decay is `[B, N, H, S]` rather than `[H, S]`. An iteration advances the slots by a token and compares the
+    query of the previous token with the slots. These are two independent chains of operations. Meanwhile, the next
+    token is loaded.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -140,7 +145,8 @@ def scan_kernel(
 
 @triton.jit
 def store_course(p_course, b_gain, b_r2, b_p, o_s, m_s, BS: tl.constexpr):
-    """Store for each slot [S, 4]: gain, squared distance of the query from the key mean after it, and precision.
+    """Store the gain, the squared distance of the query from the updated key mean, and the precision of each slot, [S,
+    4].
 
     Each thread of a slot stores one number.
     """
@@ -155,7 +161,8 @@ def weights_kernel(
     p_course, p_nu, p_kappa, p_gamma2, p_tau, p_log_norm, p_precision, p_lengths, n_rows, n_heads,
     S: tl.constexpr, BS: tl.constexpr, BLOCK: tl.constexpr, HAS_LENGTHS: tl.constexpr,
 ):  # fmt: skip
-    """Weigh the slots for BLOCK of the n_rows pairs of token and head of a sequence, one per thread.
+    """Compute the weights of the slots for BLOCK of the n_rows pairs of token and head of a sequence. Each thread
+    processes one pair.
 
     Gains and weights [2, S] replace the content of the course.
     """
@@ -192,10 +199,11 @@ def values_kernel(
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     OWN_DECAY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Update and read reals j · BW … of the value means of head i mod H of sequence i div H, in program i, j.
+    """Program (i, j) updates and reads BW reals of the value means, from real j · BW on, for head i mod H of sequence i
+    div H.
 
-    A thread has one real of all slots. Readouts after a length are 0. The argument `one` is 1, which the compiler does
-    not know. Otherwise, it would give a thread four neighbours in memory.
+    A thread has one real of all slots. Readouts after the length of a sequence are 0. The argument `one` is always 1,
+    which the compiler does not know. If it did, a thread would get four adjacent reals.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -231,20 +239,22 @@ def values_kernel(
 
 
 def blocks(slots: int, width: int) -> tuple[int, int]:
-    """Return the powers of two that hold the slots and the complex dimensions of a head."""
+    """Return the numbers of slots and of complex dimensions of a head, each rounded up to a power of two."""
     return triton.next_power_of_2(slots), triton.next_power_of_2(width // 2)
 
 
 def warps(slots: int, width: int) -> int:
-    """Return the number of warps of a program that processes a head: 16 floats of the state per thread, 32 in the
-    largest.
+    """Return the number of warps of a program that processes a head. A thread has 16 floats of the state, or 32 for the
+    largest heads.
     """
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
 
 
 def slots_of_a_warp(slots: int, width: int) -> int:
-    """Return the number of slots per warp of the scan: 16 reals per thread, so that no sum crosses warps."""
+    """Return the number of slots per warp of the scan. A thread has 16 reals, so that every sum is computed within a
+    warp.
+    """
     block_s, block_d = blocks(slots, width)
     return min(block_s, OF_A_WARP // max(2 * block_d, 16))
 

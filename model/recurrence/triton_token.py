@@ -51,8 +51,8 @@ def negative_power(u, exponent):
     """Return u^-exponent and ln u for u >= 1, to float accuracy.
 
     exp(-exponent ln u) would have an error of ten roundings for large u. Therefore u is split into 2^n f with f near 1,
-    and exponent · n into an exact product and a small rest. Conversions use the bits of floats, which is faster than
-    the GPU's own instructions.
+    and exponent · n is split into an exact product and a small rest. Conversions operate on the bits of floats, which
+    is faster than the conversion instructions of the GPU.
     """
     bits = u.to(tl.int32, bitcast=True)
     whole = (bits - SQRT_HALF_BITS) >> 23
@@ -146,14 +146,14 @@ def load_measurement(
 
 @triton.jit
 def pairs(b_x):
-    """Return the sums of neighbours along the last of three axes."""
+    """Return the sums of adjacent pairs along the last of three axes."""
     return tl.sum(tl.reshape(b_x, (b_x.shape[0], b_x.shape[1], b_x.shape[2] // 2, 2)), axis=3)
 
 
 @triton.jit
 def distance(b_y):
-    """Return |y|² of every slot, [S], for a tile [2, S, D] or, in the scan, [4, S, D / 2], whose first axis is parts
-    and halves.
+    """Return |y|² of every slot, [S], for a tile [2, S, D] or, in the scan, [4, S, D / 2]. The first axis of the latter
+    consists of parts and halves.
 
     The sum is first over the two lowest bits of a dimension, which belong to one thread; then over the halves of the
     dimensions and the parts, which belong to one thread in the scan; and last over the other bits, across threads.
@@ -185,8 +185,8 @@ def over_dims(b_x):
 
 @triton.jit
 def over_slots(b_x):
-    """Return the sum over the slots of a tile [S, R] or [2, S, D], neighbours first, which are in one warp in the
-    step.
+    """Return the sum over the slots of a tile [S, R] or [2, S, D]. Adjacent slots, which are in one warp in the step,
+    are added first.
     """
     for _ in tl.static_range(5):
         if len(b_x.shape) == 2:
@@ -205,7 +205,7 @@ def innovation(b_m, b_z, b_decay):
 
 @triton.jit
 def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER: tl.constexpr):
-    """Return the effect of tokens at squared distance r² on slots, in INNER passes; all [S].
+    """Compute the weight of a token for every slot in INNER passes, given the squared distance r². All arrays are [S].
 
     Returns:
         Prior precision p⁻; x = r² / (nu (1/p⁻ + R)), ln(1 + x) and weight of the first pass; posterior precision and
@@ -239,8 +239,8 @@ def advance(
     b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr,
 ):  # fmt: skip
-    """Return the state after one token, reweighted INNER times. BY_VALUE: whether the innovation of the value
-    determines the weight.
+    """Return the state after one token, whose weight is computed in INNER passes. BY_VALUE: whether the innovation of
+    the value determines the weight.
     """
     b_yk, b_yv = innovation(b_mk, b_k[:, None, :], b_decay), innovation(b_mv, b_v[:, None, :], b_decay)  # [2, S, D]
     b_r2 = distance(b_yv) if BY_VALUE else distance(b_yk)  # [S]
@@ -254,8 +254,8 @@ def advance(
 def compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
     """Compare queries with slots, given the squared distance r² of each query from a key mean.
 
-    Returns, in the shape of r², the spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, and the logit,
-    -inf where there is no slot.
+    Returns the spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, and the logit, each in the shape of
+    r². Where there is no slot, the logit is -inf.
     """
     b_spread = 1.0 / b_p + gamma2
     b_x = b_r2 / (nu * b_spread)
@@ -280,7 +280,9 @@ def read_weights(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
 
 @triton.jit
 def weighted(b_a, b_m):
-    """Return the readout [2, D] of means [2, S, D] with weights [S], the sum of the rounded products."""
+    """Return the weighted sum [2, D] of means [2, S, D] over the slots, with weights [S]. Each product is rounded
+    before it is added.
+    """
     return over_slots(tl.fma(b_a[None, :, None], b_m, 0.0))
 
 

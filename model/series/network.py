@@ -1,6 +1,6 @@
 """Series network: blocks of RFA over the tokens of a series, and quantiles at any horizon.
 
-The head reads the state h of a token and the features F of a horizon (distance, seasonal paths). It returns
+The output layer takes the state h of a token and the features F of a horizon (distance and seasonal paths). It returns
 quantiles of asinh((y - c) / s), with the centre c and the scale s of the token:
 
     u = gelu(W gelu(A h + B F) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
@@ -66,15 +66,18 @@ class SeriesHead(nn.Module):
         return self.ahead(hidden[..., None, :], weights[..., None, :], features)
 
     def of_states(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the contribution of a state to the hidden units of each horizon `[..., W]`, and the weights of the
-        paths `[..., P]`."""
+        """Return the part of the hidden units that depends only on a state, `[..., W]`, and the weights of the paths,
+        `[..., P]`.
+        """
         # Compute in float32 even under autocast.
         with torch.autocast(h.device.type, enabled=False):
             weights = self.follow(h.float())
         return self.state(h), weights
 
     def ahead(self, hidden: Tensor, weights: Tensor, features: Tensor) -> Tensor:
-        """Return the quantiles `[..., Q]`, given features `[..., QUERY_FEATURES]` and the result of `of_states`."""
+        """Return the quantiles `[..., Q]` at horizons, given their features `[..., QUERY_FEATURES]` and the result of
+        `of_states`.
+        """
         hidden = self.inner(F.gelu(hidden + self.asked(features)))
         with torch.autocast(features.device.type, enabled=False):
             raw = self.out(F.gelu(hidden.float()))

@@ -5,9 +5,9 @@ them (`stream_numba.py`). Let m_j be the slots of a column after j complete patc
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
 
-This is one scan over the whole tokens and a separate step of each token, so all tokens of a layer share its matrix
-products. The lag of the step, 1 … PATCH cells, is included in its initial state. Because 1/p⁻ = E²/p + q, a step with
-decay one from E m and p / E² is equivalent.
+A layer is therefore one scan over the tokens of complete patches, and a separate step for each token. All tokens of a
+layer share its matrix products. The lag of the step, 1 … PATCH cells, is included in its initial state. Because 1/p⁻ =
+E²/p + q, a step over the lag is equivalent to a step with decay 1 from the state E m and p / E².
 
 The references are `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
 """
@@ -77,7 +77,7 @@ class _Layer(NamedTuple):
         mix_in: Query, key, value and gates, `[3 · H · 2D + 2 · H · S, d]`, and the bias of the gates.
         decay, decay2, own_process: Decay, its square and process noise over a lag of 1 … PATCH cells, `[PATCH, H, S]`.
         parameters: Slot parameters for tokens one patch apart.
-        alone: Slot parameters with decay one.
+        alone: Slot parameters with decay 1, for the separate step of each token.
     """
 
     mixer_norm: Tensor

@@ -178,7 +178,9 @@ def test_a_gpu_without_its_kernel_says_so(monkeypatch: pytest.MonkeyPatch, inner
     expected, after = model.prefill(tokens, state, impl="reference")
     monkeypatch.setattr(slots, "is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(slots, "_numba_refusal", lambda tokens: "it requires tensors on the CPU")
-    with pytest.warns(RuntimeWarning, match="the slots are computed without a kernel on the GPU, one token at a time"):
+    with pytest.warns(
+        RuntimeWarning, match="the GPU kernel cannot process these memory slots: .*; they are processed one token"
+    ):
         found, reached = model.prefill(tokens, state)
     assert torch.equal(found.logits, expected.logits) and torch.equal(reached.means, after.means)
     with pytest.raises(ValueError, match="impl='triton' cannot be used here"):
@@ -203,7 +205,7 @@ def test_a_step_without_its_kernels_says_so(monkeypatch: pytest.MonkeyPatch, giv
     monkeypatch.setattr(decoder, "is_on_gpu", lambda tensor: True)
     with pytest.warns(
         RuntimeWarning,
-        match="the slots are computed without a kernel on the GPU, one token at a time, which is slow: it ",
+        match="the GPU kernel cannot process these memory slots: it .*; they are processed one token at a time",
     ):
         found = decoding.step(token, state.position, noise, pools[1], state.position)
     for part, target in zip((*found, *pools[1]), (*expected, *pools[0]), strict=True):
