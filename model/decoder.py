@@ -2,7 +2,7 @@
 
 Results equal those of `LanguageModel.step`, `prefill` and `extend`. All projections of an input share one matrix
 (`decoder_layers.py`). Matrices have the requested dtype; sums, the residual stream, slots and logits are float32.
-Phases are wrapped in float64. It must be used under `torch.no_grad`.
+Phases are wrapped in float64. The decoder must be used under `torch.no_grad`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
         layers = Stack.of(model, "recurrent", torch.float32).layers
         constants = [layer.slots for layer in layers if layer.slots is not None]
     if not constants:
-        raise ValueError("the model has no memory slots")
+        raise ValueError("the compiled decoder requires memory slots, but the model has no memory slots")
     slots = {
         name: torch.stack([getattr(part.parameters, name) for part in constants]) for name in SlotParameters._fields
     }

@@ -154,7 +154,7 @@ def narrow_kernel(
 
 @triton.jit
 def listed(p_counts, first, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr):
-    """Return the positions of PART entries of each block in the list, from `first` on, and a mask."""
+    """Return the positions in the list of PART entries per block, from entry `first` of each block on, and a mask."""
     o_n = tl.arange(0, BLOCK_J * PART)  # [N]
     o_j, o_own = o_n // PART, first + o_n % PART  # [N]
     return o_j * BLOCK + o_own, o_own < tl.load(p_counts + 2 * o_j, mask=o_j < BLOCKS, other=0)

@@ -1,6 +1,7 @@
 """Arrays of several types that are copied between host and device in one transfer.
 
-They share one pinned buffer, because copies from pageable memory wait for the device and each copy has a fixed cost.
+The arrays share one pinned buffer, because copies from pageable memory wait for the device, and because each copy has a
+fixed cost.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ mode.
 On a GPU, the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`), and either
 fused paged attention (`attention.pages`) or the slot scan, with eight launches per layer. The results of a stream do
 not depend on the other streams, bit for bit. On other devices, streams are processed one by one with `Decoder.extend`
-and `Decoder.prefill`, the reference. It must be used under `torch.no_grad`.
+and `Decoder.prefill`, the reference. The decoder must be used under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ class RaggedDecoder:
         return output, after_means, after_precisions
 
     def scan_batch(self, batch: SlotTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the means and precisions after prompt tokens on the device, without computing outputs.
+        """Process prompt tokens on the device without computing outputs. Return the means and precisions after the
+        tokens.
 
         Launches depend only on the numbers of tokens and streams, so a CUDA graph can capture them.
         """

@@ -61,7 +61,7 @@ class PagedTokens:
 
     Attributes:
         tokens, positions: `[T]` int64.
-        places: Pool row of each token, `[T]` int64.
+        places: Row of the pool that stores each token, `[T]` int64.
         streams: Stream of each token, `[T]` int64, -1 for padding.
         last: Last token of each stream, `[S]` int64.
         pieces: Tokens and their keys.
@@ -133,7 +133,7 @@ class SlotTokens:
 
     Attributes:
         tokens, positions: `[T]` int64.
-        rows: Index of each token in `[S, longest]`, `[T]` int64.
+        rows: Index of each token in a flattened array `[S, longest]`, `[T]` int64.
         counts: Tokens of each stream, `[S]` int64.
         last: Last token of each stream, `[S]` int64.
         longest: Upper bound on the tokens of a stream.
@@ -161,8 +161,8 @@ class SlotTokens:
 def pack_for_slots(ragged: Ragged, longest: int, to: Mapping[str, NDArray[Any]]) -> None:
     """Fill the host arrays `to` with the fields of `SlotTokens`.
 
-    Padding streams have no tokens. Padding tokens follow those of the first stream, which then has fewer than
-    `longest`.
+    Padding streams have no tokens. Padding tokens are placed after those of the first stream, which must then have
+    fewer than `longest` tokens.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     places = np.arange(streams) * longest - np.array(ragged.begins, np.int64)

@@ -148,7 +148,7 @@ def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, s
         joint: Query, key, value and gate logits, `[T, 3 · H · 2D + 2 · H · S]`.
         turn: Rotation of each token.
         gates: Constants of the gates.
-        rows: Index of each token in B · N, `[T]` int64. Other rows are not written.
+        rows: Index of each token in the flattened `[B, N]`, `[T]` int64. Other rows are not written.
         shape: B, N.
     """
     tokens, heads, dims = turn.cos.shape

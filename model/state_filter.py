@@ -167,7 +167,7 @@ class StateFilter(nn.Module):
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Forecast observations at a `horizon` `[F]` or `[B, F]` after the state.
+        """Forecast observations at the times `horizon` `[F]` or `[B, F]` after the state.
 
         Returns mean `[B, F, P]` and covariance `[B, F, P, P]`.
         """

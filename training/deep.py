@@ -74,7 +74,7 @@ def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
     """Return the configuration with the number of columns and the median step of the data.
 
     Raises:
-        ValueError: If the configuration has another number of columns.
+        ValueError: If the number of columns in the configuration differs from that of the data.
     """
     lags = np.diff(train.times, axis=1)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else 1.0

@@ -25,7 +25,8 @@ ROWS = 1024
 
 
 def documents(file: Path, field: str = FIELD) -> Iterator[Iterator[str]]:
-    """Return the documents of a file, each as pieces of its text. No token spans two pieces.
+    """Yield the documents of a file. Each document is an iterator over pieces of its text, and no token spans two
+    pieces.
 
     Raises:
         ValueError: If the file is not text, a line is not JSON, or `field` is missing. The message names the file and

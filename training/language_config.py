@@ -32,7 +32,8 @@ class TrainingConfig(OptimiserConfig):
             choose the number of passes.
         attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
         compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
-        accumulation: number of parts of a batch that are computed one after another, to bound memory.
+        accumulation: number of parts into which a batch is split. The parts are computed one after another, to limit
+            memory use.
         minutes: time limit of the training steps, in minutes. The learning rates then depend on the share of the time
             that has passed instead of the number of steps.
         fsdp: whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).

@@ -44,7 +44,7 @@ class OptimiserConfig(StrictConfig):
             with Adam.
         decay: shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
         ema: weight of the old value in the running average. 0 disables the average.
-        matrix_precision: precision of Muon. fp32 is faster on processors without bfloat16.
+        matrix_precision: precision of the matrix products of Muon. fp32 is faster on processors without bfloat16.
     """
 
     steps: int

@@ -120,7 +120,8 @@ def differing_settings(requested: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether a request differs from an earlier one in its directory only by more steps or minutes.
+    """Return whether a request differs only by more steps or minutes from the earlier request in its directory. False
+    means that the requests are the same.
 
     Raises:
         ValueError: If the request differs in another setting, or has fewer steps.

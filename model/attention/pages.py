@@ -24,7 +24,8 @@ class KeyPages(NamedTuple):
     """Pages that store the keys of packed sequences.
 
     Attributes:
-        table: Page numbers of each sequence in order, `[S, most pages]` int32. Entries after its last page are unused.
+        table: Page numbers of each sequence in order, `[S, most pages]` int32. Entries after the last page of a
+            sequence are unused.
         n_keys: Upper bound on the number of keys of all sequences.
         longest: Upper bound on the number of keys of one sequence.
     """

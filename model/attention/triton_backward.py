@@ -105,7 +105,9 @@ def backward(
 def _describe(
     gradients: OutputGradients, call: AttentionCall, out: Tensor, log_norm: Tensor, rows: Launch, columns: Launch
 ) -> tuple[Tensor, Tensor]:
-    """Compute the kernel inputs of keys `[H, blocks, KEY_NUMBERS, BN]` and queries `[H, blocks, QUERY_NUMBERS, BM]`."""
+    """Compute the values of keys, `[H, blocks, KEY_NUMBERS, BN]`, and of queries, `[H, blocks, QUERY_NUMBERS, BM]`,
+    that the gradient kernels read.
+    """
     q, k, _, heads = call[:4]
     n_queries, n_heads, is_packed = q.shape[1], q.shape[2], call.query_starts is not None
     key_blocks = all_blocks(k.shape[1], call.sequences, rows.block_n, is_packed)

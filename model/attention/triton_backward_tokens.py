@@ -35,9 +35,9 @@ def _describe_keys(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     IS_GAUSSIAN: tl.constexpr,
 ):  # fmt: skip
-    """Store for each key, at s before the last key of its block: -|k|² / 2; E(s), E(s)²; C, phi(s), -dC/dmu; s.
+    """Store the following values of each key: -|k|² / 2, E(s), E(s)², C, phi(s), -dC/dmu and s.
 
-    C = sigma2 phi(s) + eta2 E(s)².
+    s is the time from the key to the last key of its block, and C = sigma2 phi(s) + eta2 E(s)².
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first, length = sequence(p_starts, i_sequence, n_keys, IS_PACKED)
@@ -75,8 +75,10 @@ def _describe_queries(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Store for each query, at u after the first query of its block: -|q|² / 2; g - dO·out; log_norm / ln 2 in the
-    units of the head as hi and lo; h / c in these units; E(u), E(u)², sigma2 phi(u) + gamma2; g log_norm / ln 2.
+    """Store the following values of each query: -|q|² / 2; g - dO·out; log_norm / ln 2 in the units of the head, as two
+    numbers hi and lo; h / c in these units; E(u); E(u)²; sigma2 phi(u) + gamma2; and g log_norm / ln 2.
+
+    u is the time from the first query of its block to the query.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first, length = sequence(p_starts, i_sequence, n_queries, IS_PACKED)

@@ -1,4 +1,4 @@
-"""Kernel that computes the decay and variance of each key before the end of its block, and |k|² / 2."""
+"""Kernel that computes |k|² / 2 of each key, and its decay and variance over the time to the end of its block."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"

@@ -1,4 +1,5 @@
-"""log V between distant blocks as a matrix product, so that a score of the forward pass needs two hardware functions.
+"""Compute log V between distant blocks as a matrix product, so that a score of the forward pass takes only two hardware
+functions.
 
 If times are token numbers, log V depends on the lag only. Between BM queries and BN keys that are at least `gap` apart,
 it is smooth. For each column c, its Chebyshev series in the row r is cut after ORDERS terms:

@@ -29,10 +29,11 @@ def initial_state(batch: int, dynamics: Dynamics, dtype: torch.dtype = torch.flo
 def _check(v: Tensor, dynamics: Dynamics, inner: int, rule: str) -> None:
     if v.dim() != 4 or v.shape[2:] != (dynamics.n_heads, 2 * dynamics.complex_dims):
         raise ValueError(
-            f"v must be [B, N, H, 2D] with H={dynamics.n_heads}, 2D={2 * dynamics.complex_dims}, got {list(v.shape)}"
+            f"v must have shape [B, N, H, 2D] with H = {dynamics.n_heads} and 2D = {2 * dynamics.complex_dims}, "
+            f"got {list(v.shape)}"
         )
     if v.shape[1] == 0:
-        raise ValueError("v must contain at least one token")
+        raise ValueError("v must contain at least one token, got N = 0")
     if inner < 1:
         raise ValueError(f"inner must be >= 1, got {inner}")
     if rule not in UPDATES:

@@ -1,7 +1,7 @@
 """Reference implementation of the IRKF: an isotropic robust Kalman filter per head, as a loop over tokens.
 
-Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. A head has a mean m ∈ C^D and a scalar precision p (inverse
-variance per complex dimension). For a measurement v after a lag:
+Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. The state of a head is a mean m ∈ C^D and a scalar
+precision p (inverse variance per complex dimension). For a measurement v after a lag:
 
     predict   m⁻ = e^{(-mu + i omega) lag} m          1/p⁻ = e^{-2 mu lag} / p + sigma2 phi(lag)
     weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2    w = min(1, (nu + D) / (nu + d²))    rule "capped"

@@ -9,9 +9,9 @@ slot (RFA's filter, AFA Alg. 4, with input-dependent noises):
     update     p = p⁻ + w pi                  g = delta w pi / p              m = m⁻ + g (z - m⁻),     z = (k, v)
     readout    RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
 
-kappa' = 0 gives w = 1, that is, Kalman filters with input-dependent noises. A token costs O(S (D + K)). The weight may
-use the innovation of the value instead, r² = |v - m⁻_v|². Slots behind a window of exact tokens are read at a lag, with
-mean E_l m and variance E_l² / p + q_l + gamma².
+kappa' = 0 gives w = 1, that is, Kalman filters with input-dependent noises. The work per token is O(S (D + K)).
+Alternatively, the weight uses the innovation of the value, r² = |v - m⁻_v|². Slots behind a window of exact tokens are
+read at a lag, with mean E_l m and variance E_l² / p + q_l + gamma².
 """
 
 from __future__ import annotations

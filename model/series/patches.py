@@ -35,14 +35,15 @@ Array = np.ndarray
 
 
 class PatchTokens(NamedTuple):
-    """T tokens of C columns, ordered within each column. Integers are int64.
+    """T tokens of C columns, ordered within each column. A token that completes a patch is called whole. Integers are
+    int64.
 
     Args:
         numbers: Features, `[T, FEATURES]` float32.
         ends: Number of cells up to each token, `[T]`.
         lags: Number of cells since the last complete patch, `[T]`, 1 … PATCH.
         column: Column of each token, `[T]`.
-        before: Number of earlier whole tokens of its column, `[T]`.
+        before: Number of whole tokens before each token in its column, `[T]`.
         whole: Indices of the whole tokens of each column, `[C, M]`. Entries after `counts` are arbitrary.
         counts: Number of whole tokens per column, `[C]`.
     """
@@ -57,7 +58,9 @@ class PatchTokens(NamedTuple):
 
 
 def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, Array, Array]:
-    """Compute `before`, `whole` and `counts` of `PatchTokens` for ordered tokens `[T]`."""
+    """Compute `before`, `whole` and `counts` of `PatchTokens`, given the column of each token and whether the token is
+    whole, `[T]` each.
+    """
     at = np.flatnonzero(is_whole)
     counts = np.bincount(column[at], minlength=columns)
     whole = np.zeros((columns, int(counts.max(initial=0))), np.int64)

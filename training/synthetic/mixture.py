@@ -149,9 +149,9 @@ def draw(
         ValueError: If a number is negative, there is no series, or the series are too short.
     """
     if seed < 0 or index < 0 or count < 1:
-        raise ValueError("seed and index must not be negative, and count must be positive")
+        raise ValueError(f"seed and index must be >= 0, and count >= 1, got {seed}, {index} and {count}")
     if length < SHORTEST_LENGTH:
-        raise ValueError(f"length must be at least {SHORTEST_LENGTH}")
+        raise ValueError(f"length must be at least {SHORTEST_LENGTH}, got {length}")
     key = (0 if split == "training" else 1,)
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=key))
     clock = draw_clock(rng, count, length, is_short=is_short)
