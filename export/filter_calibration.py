@@ -44,8 +44,15 @@ FAR = 9.0
 
 
 class Evaluation(NamedTuple):
-    """Results of one mode for a batch, `[B, N, …]`. Forecasts are `[lead, B, N, P]`; the index of the step is that of
-    the predicted observation.
+    """Results of one mode for a batch.
+
+    Attributes:
+        mean, deviation: estimates and their standard deviations, `[B, N, P]`.
+        nis: normalised innovation squared, `[B, N]`.
+        present: whether a component was observed, `[B, N, P]`.
+        forecast_mean, forecast_deviation: forecasts, `[lead, B, N, P]`, by lead and the step that they predict.
+        leads, horizons: number of observations ahead, and the same in the unit of the times.
+        gain: trace of the state covariance over that of the innovation covariance, `[B, N]`.
     """
 
     mean: np.ndarray

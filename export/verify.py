@@ -3,7 +3,8 @@
 - files: `open_bundle` checks every byte and every shape.
 - outputs: the runtime of this machine must reproduce the golden outputs.
 - model: if torch is installed, the graphs or the compiled model are compared with the torch model, which is rebuilt
-  from config and weights. This runs in a subprocess, over 1,000 recurrent steps, and between modes.
+  from config and weights. The comparison runs in a subprocess, over 1,000 recurrent steps and, for language models,
+  also for prefill and attention.
 - kernels: `open_bundle` checks the hashes, signature and form of GPU kernels. They are not run.
 """
 

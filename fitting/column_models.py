@@ -72,7 +72,14 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """A fitted filter, its seasons in steps, and a record of the search for each column and for the shared noise."""
+    """A fitted filter.
+
+    Attributes:
+        config: The filter.
+        seasons: Periods of the seasons in steps.
+        columns: Record of the search for each column.
+        joint: Record of the search for the shared noise.
+    """
 
     config: LinearFilterConfig
     seasons: tuple[float, ...]

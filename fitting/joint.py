@@ -25,7 +25,13 @@ from rfa.fitting.scan import LOG_2PI, compiled_jit
 
 
 class Robust(NamedTuple):
-    """Parameters of the robust update: 1/nu, contamination ε, outlier_scale k and number of passes K."""
+    """Parameters of the robust update.
+
+    Attributes:
+        inverse_nu: 1/nu.
+        contamination, outlier_scale: Share ε and scale k of outliers.
+        inner: Number of reweighting passes K.
+    """
 
     inverse_nu: float
     contamination: float

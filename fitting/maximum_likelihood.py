@@ -59,7 +59,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the search: harmonics per season, free modes, L-BFGS iterations per fit, and filter passes K."""
+    """Limits of the search.
+
+    Attributes:
+        harmonics: Maximum number of harmonics per season.
+        free_modes: Maximum number of relaxations and cycles.
+        iterations: Maximum number of L-BFGS iterations per fit.
+        inner: Number of reweighting passes K of the filter.
+    """
 
     harmonics: int
     free_modes: int

@@ -50,8 +50,14 @@ class Tables(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Parameters of the measurement: offset b, variance r, 1/nu, contamination ε, outlier_scale k and number of passes
-    K."""
+    """Parameters of the measurement.
+
+    Attributes:
+        offset, variance: b and r.
+        inverse_nu: 1/nu.
+        contamination, outlier_scale: ε and k.
+        inner: Number of reweighting passes K.
+    """
 
     offset: float
     variance: float
@@ -62,8 +68,13 @@ class Measurement(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """Result of the filter for each value, `[N]`: log_likelihood (0 for missing values), innovation e, its variance S,
-    and weight w."""
+    """Results of the filter for each value, `[N]` each.
+
+    Attributes:
+        log_likelihood: Log likelihood, 0 for missing values.
+        innovation, total: Innovation e and its variance S.
+        weight: Robust weight w.
+    """
 
     log_likelihood: np.ndarray
     innovation: np.ndarray

@@ -35,7 +35,14 @@ SAME_FREQUENCY = 1e-3
 
 @dataclass(frozen=True)
 class Structure:
-    """Modes of a structural model. A season is a pair (period in steps, number of harmonics)."""
+    """Modes of a structural model.
+
+    Attributes:
+        level: Kind of the level.
+        has_trend: Whether the level has a trend.
+        seasons: Pairs of a period in steps and a number of harmonics.
+        relaxations, cycles: Numbers of relaxations and cycles.
+    """
 
     level: Level = "random_walk"
     has_trend: bool = False

@@ -1,8 +1,8 @@
 """Kernels of a decode step on a GPU, except the matrix products (`product_triton`), in float32.
 
 Three kernels replace about a dozen launches between products: the embedding with the rotations; the slots of a layer;
-and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. The bits
-of a row do not depend on the other rows.
+and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. The
+results of a row do not depend on the other rows, bit for bit.
 
 The equations are in `decoder.py`, and those of the slots in `recurrence/triton_token.py`, which the scan also uses.
 """
@@ -244,8 +244,14 @@ class Turned(NamedTuple):
 
 
 class Gates(NamedTuple):
-    """Constants of the gates of a layer: bias `[2 · H · S]`, eta2 `[H]`, process noise `[H, S]`, and output bias `[H]`
-    or None."""
+    """Constants of the gates of a layer.
+
+    Attributes:
+        bias: Bias of the gate logits, `[2 · H · S]`.
+        eta2: Measurement noise, `[H]`.
+        own_process: Process noise of the slots, `[H, S]`.
+        output_bias: Bias of the output gates, `[H]`, or None if the model has none.
+    """
 
     bias: Tensor
     eta2: Tensor
@@ -262,8 +268,10 @@ class Gates(NamedTuple):
 class Outcome(NamedTuple):
     """Intermediate results of a step.
 
-    They are the latent `[B, H, 2D]` and the evidence `[B, H]` of the last layer, and whether the slots of every layer
-    are finite, `[L, B, H]`.
+    Attributes:
+        latent: Latent of the last layer, `[B, H, 2D]`.
+        evidence: Evidence of the last layer, `[B, H]`.
+        broken: 1 if the slots of a layer contain numbers that are not finite, else 0, `[L, B, H]` int32.
     """
 
     latent: Tensor
@@ -312,7 +320,12 @@ def finish_layer(x: Tensor, mixed: Tensor, layer: Layer) -> None:
 
 
 class PoolRows(NamedTuple):
-    """Memory slots of a layer, `[R, H, S, 4D]` and `[R, H, S]`, and the rows to read and to write, `[B]` int64 each."""
+    """Memory slots of a layer, and the rows of the pool that a step reads and writes.
+
+    Attributes:
+        means, precisions: Memory slots, `[R, H, S, 4D]` and `[R, H, S]`.
+        sources, targets: Rows to read and rows to write, `[B]` int64 each.
+    """
 
     means: Tensor
     precisions: Tensor

@@ -39,8 +39,12 @@ SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """State of B streams in one layer: memory slots `[B, H, S, 4D]` and `[B, H, S]`, and the ring of a window `[B, W,
-    H, 4D + 2S]`."""
+    """State of B streams in one layer.
+
+    Attributes:
+        means, precisions: Memory slots, `[B, H, S, 4D]` and `[B, H, S]`.
+        ring: Ring of a model with a window, `[B, W, H, 4D + 2S]`, otherwise None.
+    """
 
     means: Tensor
     precisions: Tensor

@@ -30,8 +30,13 @@ HOMES: dict[Mixer, tuple[str, str]] = {
 
 
 class MixerOutput(NamedTuple):
-    """Output of a mixer: out `[..., d]` after the projection; log_precision `[..., H]`; latent `[..., H, 2D]` before
-    the projection."""
+    """Output of a mixer.
+
+    Attributes:
+        out: Output after the projection, `[..., d]`.
+        log_precision: Logarithm of the evidence, `[..., H]`.
+        latent: Estimates of the heads before the projection, `[..., H, 2D]`.
+    """
 
     out: Tensor
     log_precision: Tensor
@@ -77,8 +82,9 @@ def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
 
 
 def head_rates(config: LanguageModelConfig, zero_fraction: float | None = None) -> tuple[Tensor, Tensor]:
-    """Return the frequencies `[H, D]` and initial decays `[H]` of a configuration. `zero_fraction` replaces its
-    `zero_decay_fraction`."""
+    """Return the frequencies `[H, D]` and initial decays `[H]` of a configuration. `zero_fraction` replaces the
+    `zero_decay_fraction` of the configuration.
+    """
     sizes = config.n_heads, config.head_dim
     without_decay = config.zero_decay_fraction if zero_fraction is None else zero_fraction
     return frequencies(config.frequencies, *sizes), banded_decay(*sizes, config.damping, without_decay)
@@ -186,9 +192,12 @@ class TokenMixer(nn.Module):
 
 
 class Pairs(NamedTuple):
-    """Positions of queries `[1 or B, n]` and keys `[1 or B, M]`. The last n keys belong to the tokens of the queries.
+    """Positions of queries and keys.
 
-    `key_valid` `[B, M]` is False for empty cache rows.
+    Attributes:
+        queries: `[1 or B, n]`.
+        keys: `[1 or B, M]`. The last n keys are those of the tokens of the queries.
+        key_valid: Mask `[B, M]`, False for empty cache rows. If None, all keys are valid.
     """
 
     queries: Tensor

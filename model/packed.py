@@ -54,7 +54,7 @@ class Packed:
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return a copy of the arrays on the device. The host does not wait for the copy."""
+    """Copy an array to the device. The host does not wait for the copy."""
     packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
     packed.arrays["array"][...] = array
     packed.send()

@@ -5,11 +5,11 @@
 
 In a decode step, kernel launches cost more than arithmetic, so each program recomputes the norm of its rows.
 
-With library products, the bits of a row depend on the number of rows, so a text would depend on its batch. Here, every
-row is summed in one order. A sum has consecutive parts of `PART` factors, each summed from first to last, and the parts
-are added in pairs, whatever the block sizes are. For few rows, blocks have 16 rows and few columns, with one warp per
-part, because many programs read a matrix faster. For many rows, blocks are larger, so that the matrix is read less
-often, and a separate kernel computes the norm.
+With library products, the rounding of a row depends on the number of rows, so a text would depend on its batch. Here,
+the terms of every row are summed in the same order. A sum has consecutive parts of `PART` factors, each summed from
+first to last, and the parts are added in pairs, whatever the block sizes are. For few rows, blocks have 16 rows and few
+columns, with one warp per part, because many programs read a matrix faster. For many rows, blocks are larger, so that
+the matrix is read less often, and a separate kernel computes the norm.
 
 Layout: rows `[B, in]` and matrices `[out, in]` in float32, float16 or bfloat16, contiguous. 16-bit products round their
 factors to 16 bits.
@@ -78,7 +78,15 @@ LARGE, MEDIUM = ManyRows(64, 64, 64, 2, 128), ManyRows(32, 32, 64, WARPS, 64)
 
 
 class Tile(NamedTuple):
-    """Constants of a product kernel. A sum has PARTS parts of LENGTH factors each."""
+    """Compile-time constants of a product kernel.
+
+    Attributes:
+        FACTORS, COLUMNS: Shape of the matrix, `[out, in]` = `[COLUMNS, FACTORS]`.
+        BM, BN: Rows and columns of a block of the result.
+        BK: Number of factors of a part that are loaded at once.
+        PARTS, LENGTH: Number of parts of a sum, and number of factors per part.
+        INTERPRETED: Whether the kernel runs in the interpreter.
+    """
 
     FACTORS: int
     COLUMNS: int

@@ -1,4 +1,5 @@
-"""Kernels around the mixers for packed tokens of many sequences. The bits of a token do not depend on the other tokens.
+"""Kernels around the mixers for packed tokens of many sequences. The results of a token do not depend on the others,
+bit for bit.
 
     arrange        rotates queries, keys and values, and writes them and the slot gates where the mixer reads them
     leave_frame    rotates the output of a mixer back, and applies output gates; for the last tokens, also writes latent

@@ -33,8 +33,8 @@ def alibi_slopes(n_heads: int) -> Tensor:
 
 
 class SoftmaxMixer(PairMixer):
-    """Dot-product attention with the positional bias of the configuration. It computes no evidence, so log_precision is
-    0.
+    """Dot-product attention with the positional bias of the configuration. The mixer computes no evidence, so
+    log_precision is 0.
     """
 
     omega: Tensor

@@ -141,7 +141,10 @@ def file_hashes(files: list[Path]) -> dict[str, str]:
 class Corpus:
     """Tokenised splits on disk.
 
-    `bytes_per_token` of each split converts nats per token to bits per byte.
+    Attributes:
+        directory: directory of the token files.
+        tokenizer: tokenizer of the corpus.
+        bytes_per_token: mean number of bytes per token of each split, which converts nats per token to bits per byte.
     """
 
     directory: Path

@@ -26,8 +26,13 @@ OUTLIER_SCALE = 10.0
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Disturbance of the measurements: share and scale of outliers, share of missing rows, and whether time steps are
-    irregular (exponential).
+    """Disturbance of the measurements.
+
+    Attributes:
+        outliers: share of outliers.
+        missing: share of missing rows.
+        is_irregular: whether time steps are exponentially distributed instead of equal.
+        outlier_scale: scale of outliers.
     """
 
     outliers: float = 0.0

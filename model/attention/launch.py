@@ -23,7 +23,13 @@ PassName = Literal[
 
 @dataclass(frozen=True)
 class Launch:
-    """Block sizes, number of warps per program, and number of pipeline stages for loads."""
+    """Launch parameters of a kernel.
+
+    Attributes:
+        block_m, block_n: Block sizes over queries and over keys.
+        num_warps: Number of warps per program.
+        num_stages: Number of pipeline stages for loads.
+    """
 
     block_m: int
     block_n: int

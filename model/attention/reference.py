@@ -38,7 +38,14 @@ class AttentionResult(NamedTuple):
 
 
 class _LagTables(NamedTuple):
-    """E, log P, P / nu and the causal mask for each pair of tokens, broadcastable to `[B, H, n, M]`."""
+    """Functions of the lag for each pair of tokens, broadcastable to `[B, H, n, M]`.
+
+    Attributes:
+        transport: E.
+        log_precision: log P.
+        scaled_precision: P / nu.
+        is_causal: Whether the key does not follow the query.
+    """
 
     transport: Tensor
     log_precision: Tensor

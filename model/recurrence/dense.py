@@ -87,15 +87,25 @@ class Robustness(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """Possible jump of the state: offset `[..., n]` of the alternative mean from the mean, and evidence `[..., 1]` in
-    observations."""
+    """Possible jump of the state.
+
+    Attributes:
+        offset: Offset of the alternative mean from the mean, `[..., n]`.
+        evidence: Evidence for the jump, in observations, `[..., 1]`.
+    """
 
     offset: Tensor
     evidence: Tensor
 
 
 class LearnedNoise(NamedTuple):
-    """Learned noise: factors on R `[K]`, counts of observations per factor `[..., K]`, and prior counts `[K]`."""
+    """Learned noise.
+
+    Attributes:
+        factors: Factors on R, `[K]`.
+        counts: Number of observations counted for each factor, `[..., K]`.
+        prior: Prior counts, `[K]`.
+    """
 
     factors: Tensor
     counts: Tensor
@@ -168,11 +178,16 @@ class Evidence(NamedTuple):
 
 
 class _Innovation(NamedTuple):
-    """Quantities of the components that are present. For absent components, values are 0 and the noise covariance has 1
-    on its diagonal.
+    """Quantities of the components that are present, in the notation of the module.
 
-    value and present are `[..., P]`; C is `[..., P, n]`; P Cᵀ is `[..., n, P]`; C P Cᵀ, R and S⁻¹ are `[..., P, P]`;
-    nis is e'S⁻¹e for value e.
+    For absent components, values are 0 and the noise covariance has 1 on its diagonal.
+
+    Attributes:
+        value, present: Innovation e and presence, `[..., P]` each.
+        matrix: C, `[..., P, n]`.
+        cross: P Cᵀ, `[..., n, P]`.
+        signal, noise, inverse: C P Cᵀ, R and S⁻¹, `[..., P, P]` each.
+        nis: e'S⁻¹e, `[...]`.
     """
 
     value: Tensor
@@ -214,8 +229,13 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
 
 
 class _Conditioned(NamedTuple):
-    """Result of a Kalman update: step `[..., n]` of the mean, covariance `[..., n, n]`, e'S⁻¹e and log det S
-    `[...]`."""
+    """Result of a Kalman update.
+
+    Attributes:
+        step: Change of the mean, `[..., n]`.
+        covariance: Posterior covariance, `[..., n, n]`.
+        nis, log_det: e'S⁻¹e and log det S, `[...]` each.
+    """
 
     step: Tensor
     covariance: Tensor
@@ -259,7 +279,14 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
 
 
 class _Mixed(NamedTuple):
-    """Step of the mean, covariance, weight, and counts of the noise factors after an observation."""
+    """Result of an update with learned noise.
+
+    Attributes:
+        step: Change of the mean, `[..., n]`.
+        covariance: Posterior covariance, `[..., n, n]`.
+        weight: Robust weight, `[...]`.
+        counts: Counts of the noise factors, `[..., K]`.
+    """
 
     step: Tensor
     covariance: Tensor

@@ -19,9 +19,13 @@ RESONANCE = 1e-9
 
 
 class Eigenpairs(NamedTuple):
-    """Eigenpairs of A, and the process noise in their coordinates, as real and imaginary parts.
+    """Eigenpairs of A, and the process noise in their coordinates, each as real and imaginary parts.
 
-    rate is `[n]`; basis V, dual V⁻¹ and noise V⁻¹ Q V⁻ᴴ are `[n, n]`.
+    Attributes:
+        rate_re, rate_im: Eigenvalues, `[n]`.
+        basis_re, basis_im: Eigenvectors V, `[n, n]`.
+        dual_re, dual_im: V⁻¹, `[n, n]`.
+        noise_re, noise_im: V⁻¹ Q V⁻ᴴ, `[n, n]`.
     """
 
     rate_re: Tensor

@@ -30,11 +30,16 @@ from rfa.runtime.filters.spectrum import threshold
 
 
 class Chains(NamedTuple):
-    """Blocks of a drift matrix without an eigenbasis, as real and imaginary parts.
+    """Blocks of a drift matrix without an eigenbasis, with c clusters, as real and imaginary parts.
 
-    rate is `[c]`, one per cluster; member is `[n, c]`; basis V and dual V⁻¹ are `[n, n]`; power N^k / k! is
-    `[K, n, n]`; noise C_m is `[2K - 1, n, n]`. nodes `[G]` and node_weights `[G, 2K - 1]` belong to the Gauss-Legendre
-    sums.
+    Attributes:
+        rate_re, rate_im: Rate l of each cluster, `[c]`.
+        member: Membership of the n coordinates in the clusters, `[n, c]`.
+        basis_re, basis_im: Basis V, `[n, n]`.
+        dual_re, dual_im: V⁻¹, `[n, n]`.
+        power_re, power_im: N^k / k!, `[K, n, n]`.
+        noise_re, noise_im: C_m, `[2K - 1, n, n]`.
+        nodes, node_weights: Nodes `[G]` and weights `[G, 2K - 1]` of the Gauss-Legendre sums.
     """
 
     rate_re: Tensor

@@ -39,7 +39,7 @@ class SlotInputs(NamedTuple):
 
 
 class SlotParameters(NamedTuple):
-    """Parameters of the memory slots of one layer: decay `[H, S]`, all others `[H]`.
+    """Parameters of the memory slots of one layer. decay is `[H, S]`, and all others are `[H]`.
 
     With irregular lags, decay is `[B, N, H, S]` and applies to the lag before each token.
     """

@@ -84,8 +84,8 @@ def load_head(p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_de
 
 @triton.jit
 def state_offsets(o_s, o_d, D: tl.constexpr):
-    """Return offsets of the key means in `[S, 4D]`: real parts, then imaginary parts, [2, S, D]. The value means are 2D
-    later.
+    """Return the offsets of the real and imaginary parts of the key means in `[S, 4D]`, [2, S, D]. The offsets of the
+    value means are larger by 2D.
     """
     return tl.arange(0, 2)[:, None, None] * D + o_s[None, :, None] * (4 * D) + o_d[None, None, :]
 

@@ -28,7 +28,14 @@ BATCH_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Score:
-    """Nats per token, perplexity, bits per byte of the text, and number of tokens scored."""
+    """Score of a model on a text, in one mode and with one context length.
+
+    Attributes:
+        mode, length: mode, and number of tokens per window.
+        tokens: number of tokens scored.
+        nats_per_token, perplexity: mean loss, and its exponential.
+        bits_per_byte: mean loss in bits per byte of the text.
+    """
 
     mode: str
     length: int

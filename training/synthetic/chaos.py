@@ -90,7 +90,9 @@ def _delays(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 @array_jit
 def mackey_glass(durations, delay, start, pieces, delays_before):
-    """Return x after each duration `[B, N]` by Heun's method with `pieces` steps per delay `[B]`, interpolated."""
+    """Return x after each duration, `[B, N]`. Heun's method takes `pieces` steps per delay `[B]`, and x is interpolated
+    between the steps.
+    """
     out = np.empty_like(durations)
     for b in range(durations.shape[0]):
         dt = delay[b] / pieces

@@ -79,8 +79,8 @@ def rbf_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> 
 
 
 def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarray, int], np.ndarray]:
-    """Return a function that samples frequencies of the Matérn kernel with ν = freedom/2, which are Student's t with 2ν
-    degrees of freedom.
+    """Return a function that samples frequencies of the Matérn kernel with ν = freedom/2. They have a Student's t
+    distribution with 2ν degrees of freedom.
     """
 
     def drawn(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
