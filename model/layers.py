@@ -39,11 +39,8 @@ SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """State of B streams in one layer.
-
-    Attributes:
-        means, precisions: Memory slots, `[B, H, S, 4D]` and `[B, H, S]`.
-        ring: Ring of a model with a window, `[B, W, H, 4D + 2S]`, otherwise None.
+    """State of B streams in one layer: means `[B, H, S, 4D]` and precisions `[B, H, S]` of the memory slots, and for a
+    model with a window the ring `[B, W, H, 4D + 2S]`.
     """
 
     means: Tensor
@@ -139,9 +136,7 @@ class RobustMixer(TokenMixer):
         return wrapped_phase(self.dynamics.omega, positions, wide)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """Return the parameters of the memory slots. `lags` `[B, N]` are the numbers of positions between successive
-        tokens; the default is 1.
-        """
+        """Return the parameters of the slots. `lags` `[B, N]`: positions since the previous token, 1 by default."""
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
@@ -160,9 +155,7 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Return the inputs of the memory slots. They include the measurement precision (1/eta²) exp(a·x) and the
-        process noise of each slot (docs/MATH.md, slots).
-        """
+        """Return the inputs of the slots, including the precision (1/eta²) exp(a·x) of a measurement (docs/MATH.md)."""
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)

@@ -50,8 +50,7 @@ class Trainer:
 
     Attributes:
         smooth: running mean of the training loss of each mode.
-        extended_at: earlier values of `steps` of a run that was extended. At these steps, the learning rate changed
-            abruptly to the new schedule.
+        extended_at: values of `steps` before each extension of the run. The learning rate jumped at these steps.
         processes: the processes that train together.
         begin_from: the model whose weights a new run starts with. None uses random weights.
     """
@@ -88,10 +87,7 @@ class Trainer:
             elif has_compiler():
                 self._compiled_loss = compiled_cross_entropy()
             else:
-                warnings.warn(
-                    "no C++ compiler found; training runs without compilation, which is up to twice as slow",
-                    stacklevel=2,
-                )
+                warnings.warn("no C++ compiler found; training is not compiled and up to twice as slow", stacklevel=2)
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
@@ -116,9 +112,7 @@ class Trainer:
 
     @property
     def position(self) -> float:
-        """Position in the learning rate schedule, in steps. With a time limit, it is `steps` times the share of the
-        time that has passed.
-        """
+        """Position in the learning rate schedule, in steps. A time limit makes it proportional to the time used."""
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -158,9 +152,7 @@ class Trainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def extend(self, earlier_steps: int) -> None:
-        """Continue a run that was started with fewer steps. The record of the run is removed, because the weights will
-        change.
-        """
+        """Continue a run that had fewer steps, and remove its record, because the weights will change."""
         self.extended_at.append(earlier_steps)
         (self.out / RECORD_FILE).unlink(missing_ok=True)
         self.save()
@@ -267,8 +259,7 @@ def train_language(
 ) -> dict[str, Any]:
     """Train a language model on a corpus directory. A directory with progress is resumed.
 
-    A finished run is returned unchanged. If the configuration has more steps, the run continues with the learning rates
-    for the new number of steps.
+    A finished run is returned unchanged, or continued if the configuration has more steps.
 
     Args:
         config: name of a packaged configuration, or path of a JSON file.
@@ -303,9 +294,7 @@ def train_language(
 
 
 class Source(NamedTuple):
-    """Inputs of a run: corpus, field of the text, directory of the tokenised corpus, and the run or bundle with the
-    initial weights.
-    """
+    """Inputs of a run: corpus, field of the text, directory of the tokens, and run or bundle with initial weights."""
 
     data: Path
     field: str
@@ -323,15 +312,9 @@ def _train(
 ) -> dict[str, Any]:
     """Train on this process's share of each batch."""
     if run.training.batch % (run.training.accumulation * processes.count):
-        raise ValueError(
-            f"batch must be a multiple of accumulation times the {processes.count} processes, got batch "
-            f"{run.training.batch} and accumulation {run.training.accumulation}"
-        )
+        raise ValueError(f"batch must be a multiple of accumulation times {processes.count}, the number of processes")
     if run.training.minutes is not None and processes.count > 1:
-        raise ValueError(
-            "minutes is supported only with one process, because the clocks of several processes differ; "
-            "set steps instead"
-        )
+        raise ValueError("minutes requires one process, because the clocks of processes differ; set steps instead")
     out.mkdir(parents=True, exist_ok=True)
     request, finished = out / REQUEST_FILE, out / RECORD_FILE
     is_extended = request.is_file() and _is_extended(out, run)
@@ -404,9 +387,7 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
     """Return the record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
-        raise ValueError(
-            f"{out} contains a run that was trained on different files from those now in {data}; choose another --out"
-        )
+        raise ValueError(f"{out} contains a run on different files from those now in {data}; choose another --out")
     tqdm.write(LEFT.format(out), file=sys.stderr)
     return record
 

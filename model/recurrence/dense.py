@@ -87,11 +87,8 @@ class Robustness(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """Possible jump of the state.
-
-    Attributes:
-        offset: Offset of the alternative mean from the mean, `[..., n]`.
-        evidence: Evidence for the jump, in observations, `[..., 1]`.
+    """Possible jump of the state: offset `[..., n]` of the alternative mean from the mean, and evidence `[..., 1]` in
+    observations.
     """
 
     offset: Tensor
@@ -99,13 +96,7 @@ class Suspicion(NamedTuple):
 
 
 class LearnedNoise(NamedTuple):
-    """Learned noise.
-
-    Attributes:
-        factors: Factors on R, `[K]`.
-        counts: Number of observations counted for each factor, `[..., K]`.
-        prior: Prior counts, `[K]`.
-    """
+    """Learned noise: factors on R `[K]`, counts of observations per factor `[..., K]`, and prior counts `[K]`."""
 
     factors: Tensor
     counts: Tensor
@@ -279,14 +270,7 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
 
 
 class _Mixed(NamedTuple):
-    """Result of an update with learned noise.
-
-    Attributes:
-        step: Change of the mean, `[..., n]`.
-        covariance: Posterior covariance, `[..., n, n]`.
-        weight: Robust weight, `[...]`.
-        counts: Counts of the noise factors, `[..., K]`.
-    """
+    """Update with learned noise: step of the mean, covariance, robust weight, and counts of the noise factors."""
 
     step: Tensor
     covariance: Tensor
