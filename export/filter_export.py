@@ -237,7 +237,7 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
 
 
 def load_batch(path: Path) -> Batch:
-    """Load a data file that training has saved in a run.
+    """Load a batch from a file that the training has saved in a run.
 
     Raises:
         FileNotFoundError: If the file is missing.

@@ -312,7 +312,9 @@ class RfaBlock(nn.Module):
 
 
 class RfaForCausalLM(PreTrainedModel, GenerationMixin):
-    """The language model. `config.mode` may be set at any time, but a cache only fits its own mode."""
+    """The language model. `config.mode` may be set at any time, but a cache is valid only in the mode in which it was
+    created.
+    """
 
     config_class = RfaConfig
     _is_stateful = True

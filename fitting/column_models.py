@@ -2,8 +2,8 @@
 
 Each column gets its own modes (`maximum_likelihood`), and the state of the filter concatenates them. Shared noise is
 then estimated from the correlation of the columns' one-step innovations in the training part, either as measurement
-noise (a dense R), or as measurement and level noise. It is used if it improves the validation likelihood of the joint
-filter. Columns are fitted in parallel threads.
+noise (a dense R), or as measurement and level noise. Shared noise is used if it improves the validation likelihood of
+the joint filter. Columns are fitted in parallel threads.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self, step: int, steps: int, save: Callable[[], None]) -> None:
-        """Save the current step and raise an exception if a signal has arrived and steps remain.
+        """If a signal has arrived and steps remain, save the current step and raise an exception.
 
         Raises:
             Stopped: If a signal has arrived.

@@ -22,7 +22,7 @@ class DeepFilterConfig(StrictConfig):
     Attributes:
         n_modes: Number of conjugate pairs of the dynamics.
         head_dim: Number of complex dimensions per head.
-        time_unit: Median step of the training data, in its time unit.
+        time_unit: Median time step of the training data, in the time unit of the data.
         memory: Decay times of the fastest and the slowest head, in units of `time_unit`.
     """
 

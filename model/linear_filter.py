@@ -2,14 +2,14 @@
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
-The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises. nu = inf is the Kalman
-filter. It agrees with `irkf_scan` for the isotropic model. A may be defective, as for constant velocity
-(`recurrence/modes.py`).
+The covariance is dense, so the filter is exact for non-orthogonal eigenvectors and dense noises. With nu = inf, it is
+the Kalman filter. For the isotropic model, the results equal those of `irkf_scan`. A may be defective, as for constant
+velocity (`recurrence/modes.py`).
 
 Attention mode computes the batch RFA estimate. Every earlier observation is transported to the present with covariance
-C F⁻¹ Q F⁻ᵀ Cᵀ + R. The estimate is their precision-weighted mean with Student-t weights (Kalman-IRLS, docs/MATH.md §7).
-It treats the process noises of observations as independent, with a discount for their shared part. This is optimal for
-Q = 0, and otherwise less accurate than the Kalman filter.
+C F⁻¹ Q F⁻ᵀ Cᵀ + R. The estimate is the precision-weighted mean of the transported observations with Student-t weights
+(Kalman-IRLS, docs/MATH.md §7). The estimate treats the process noises of observations as independent, with a discount
+for their shared part. This is optimal for Q = 0, and otherwise less accurate than the Kalman filter.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class DeepTrainer:
         return self.training.nominal_steps + self.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A run resumes from them bit for bit."""
+        """Save model, optimiser and progress. A run that resumes from them gives the same results, bit for bit."""
         tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
         progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
         with atomic_checkpoint(self.out) as folder:

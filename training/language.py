@@ -135,7 +135,7 @@ class Trainer:
         return {"attention": 1 - recurrent, "recurrent": recurrent}
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A run resumes from them bit for bit."""
+        """Save model, optimiser and progress. A run that resumes from them gives the same results, bit for bit."""
         model, state = self.averaged, self.optimiser.state()
         if self.is_sharded:
             weights, state = gathered(model.state_dict()), gathered(state)

@@ -204,7 +204,9 @@ class SeriesTrainer:
         return self.position >= self.run.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser, progress and request. A run resumes from them bit for bit."""
+        """Save model, optimiser, progress and request. A run that resumes from them gives the same results, bit for
+        bit.
+        """
         self.check_losses()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}

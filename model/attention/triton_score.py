@@ -34,7 +34,7 @@ LANES = tl.constexpr(4)
 
 @triton.jit
 def log2(x, FAST: tl.constexpr):
-    """Return the logarithm to base 2. `tl.log2` takes 25 instructions, the hardware function one."""
+    """Return the logarithm to base 2. `tl.log2` takes 25 instructions; the hardware function takes one."""
     if FAST:
         return tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1

@@ -102,7 +102,7 @@ def scan_gradient_kernel(
     """Compute the gradients of all inputs. p_gparameters is `[B, H, n_checkpoints, N_SUMS, S]`, the sums over each
     segment.
 
-    OWN_DECAY: whether decay and its gradient p_gdecay are `[B, N, H, S]`. Otherwise, p_gdecay is not used.
+    OWN_DECAY: whether decay and its gradient p_gdecay are `[B, N, H, S]`. If not, p_gdecay is not used.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
