@@ -229,7 +229,7 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
     """Add a separate constant for the transposed use of a tied weight (the output layer of a tied embedding).
 
-    The runtime transposes a weight once at load if it is only used transposed.
+    At load, the runtime transposes a weight once if all uses of the weight are transposed.
     """
     uses = Counter(name for part in _graphs(graph) for node in part.node for name in node.input)
     shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location == TensorProto.EXTERNAL}

@@ -182,8 +182,9 @@ def _observe(mean, covariance, sensor, y, measurement, h, outputs):
 
 @compiled_jit
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
-    """Update the state with an innovation (m + h along, P - h hᵀ/wide unless wide is 0), then predict it over
-    the lag."""
+    """Update the state to m + h · along and P - h hᵀ / wide, then predict it over the lag. If wide is 0, P is not
+    updated.
+    """
     n = len(mean)
     inverse = 1 / wide if wide > 0 else 0.0
     for i in range(n):

@@ -119,7 +119,7 @@ def relative_attention(
     On a CPU without gradients, queries are processed in blocks, and memory is O(N).
 
     Args:
-        with_precision: Whether to compute the precision. Otherwise, it is zeros.
+        with_precision: Whether to compute the precision. Otherwise, the result contains zeros.
         prior: See `LanguageModelConfig`.
         horizon: Added to each lag (RFA C.6: E → zeta E with zeta = e^{-mu horizon}).
     """
@@ -209,7 +209,8 @@ def attend(
 
     Args:
         q: Queries `[B, n, H, 2D]` at `query_times` `[B, n]`.
-        k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. The batch may share times `[1, n]` and `[1, M]`.
+        k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. Times `[1, n]` and `[1, M]` apply to the whole
+            batch.
         key_valid: Mask `[B, M]`, False for empty cache rows, which must contain finite numbers. The last n keys are
             those of the query tokens and are valid. A query attends to the valid keys up to its own.
         prior, horizon: See `relative_attention`.

@@ -195,7 +195,7 @@ def fused_attention(
         query_starts, key_starts: Cumulative lengths `[S + 1]` int32 of S sequences packed into a batch of one, each
             with at least one query. Set both or neither.
         kernel: "student_t" or "gaussian".
-        with_precision: Whether to compute the precision. Otherwise, it is zeros.
+        with_precision: Whether to compute the precision. Otherwise, the result contains zeros.
 
     Returns:
         out in the dtype of q; log_norm and precision in float32.

@@ -24,9 +24,9 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
     Each kernel combines one to three base kernels by addition or multiplication. The base kernels are the same as in
     KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's
-    theorem a stationary kernel corresponds to a spectral distribution (Rahimi and Recht, 2007): for a product,
-    frequencies sampled from each are added; for a sum, each is sampled from one of them. Length scales range from 3
-    steps to the length of the series; periods are seasonal.
+    theorem, a stationary kernel corresponds to a distribution of frequencies (Rahimi and Recht, 2007). For a product of
+    kernels, frequencies sampled for each factor are added. For a sum, each frequency is sampled for one of the terms.
+    Length scales range from 3 steps to the length of the series, and periods are those of seasons.
     """
     count = clock.count
     frequency = _part(rng, clock)
