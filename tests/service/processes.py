@@ -46,6 +46,11 @@ class Server:
         return self._log.read_text()
 
     @property
+    def folder(self) -> Path:
+        """Its bundles, and the notes of its processes."""
+        return self._log.parent
+
+    @property
     def url(self) -> str:
         """Where it serves, once it does."""
         wait_until(lambda: "http://" in self.log or self.process.poll() is not None)
@@ -56,7 +61,7 @@ class Server:
     def put(self, content: str) -> None:
         """Put other bundles where these are; the texts of the model are this letter."""
         for name in FAKE_BUNDLES:
-            (self._log.parent / "bundles" / name / "manifest.json").write_text(content)
+            (self.folder / "bundles" / name / "manifest.json").write_text(content)
 
     def reload(self) -> None:
         """Have the bundles loaded anew, and wait until that is decided."""

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +23,14 @@ from tests.waiting import PATIENCE, wait_until
 
 NO_BUNDLES = Snapshot(1, Path(), (), "", 0)
 SLOW = {"inputs": "slow |", "parameters": {"max_new_tokens": 40}, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of two processes. It must serve with both after each test."""
+    with serving(tmp_path_factory.mktemp("server")) as server:
+        yield server
+        assert server.end() == 0
 
 
 def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
@@ -54,18 +63,16 @@ def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Pat
         assert server.end() == 0
 
 
-def test_a_killed_process_is_replaced_while_the_others_serve(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
-        first, second = server.children()
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: "SIGKILL" in server.log)
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-            assert client.get("/ready").status_code == 200
-        wait_until(lambda: server.engines() == {"0", "1"})
-        assert second in server.children() and first not in server.children()
-        restarts = [line for line in server.metrics().splitlines() if line.startswith("rfa_process_restarts_total")]
-        assert sorted(line.split()[1] for line in restarts) == ["0.0", "1.0"]
-        assert server.end() == 0
+def test_a_killed_process_is_replaced_while_the_others_serve(server: Server) -> None:
+    first, second = server.children()
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: "SIGKILL" in server.log)
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        assert client.get("/ready").status_code == 200
+    wait_until(lambda: server.engines() == {"0", "1"})
+    assert second in server.children() and first not in server.children()
+    restarts = [line for line in server.metrics().splitlines() if line.startswith("rfa_process_restarts_total")]
+    assert sorted(line.split()[1] for line in restarts) == ["0.0", "1.0"]
 
 
 @pytest.mark.slow
@@ -151,38 +158,39 @@ def running_requests(text: str) -> float:
     return sum(float(line.split()[1]) for line in lines)
 
 
-def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, processes=3) as server:
-        first = version(server)
-        assert f"serving recite (lm, onnx), mean (filter), version {first}, on " in server.log
-        recorded = set(tmp_path.glob("load-*"))
-        server.put("b")
-        seen, is_over = [], threading.Event()
+def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once(server: Server) -> None:
+    first = version(server)
+    assert f"serving recite (lm, onnx), mean (filter), version {first}, on " in server.log
+    before, recorded = len(server.log), set(server.folder.glob("load-*"))
+    server.put("b")
+    seen, is_over = [], threading.Event()
 
-        def ask() -> None:
-            while not is_over.is_set():
-                seen.append(texts(server))
+    def ask() -> None:
+        while not is_over.is_set():
+            seen.append(texts(server))
 
-        asking = threading.Thread(target=ask)
-        asking.start()
-        server.reload()
-        is_over.set()
-        asking.join()
-        assert seen == sorted(seen)  # nobody who asks after an answer of the new bundle gets the old one
-        second = version(server)
-        assert second != first
-        line = f"reload finished: all 3 processes now serve version {second} instead of version {first}"
-        assert line in server.log
-        spans = sorted([float(x) for x in path.read_text().split()] for path in set(tmp_path.glob("load-*")) - recorded)
-        assert len(spans) == 3 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-        assert {texts(server) for _ in range(6)} == {"bbb"}
-        text = server.metrics()
-        for engine in "012":
-            assert f'rfa_bundle_version_info{{engine="{engine}",version="{second}"}} 1.0' in text
-            assert f'rfa_reloads_total{{engine="{engine}",outcome="committed"}} 1.0' in text
-            assert f'rfa_reloads_total{{engine="{engine}",outcome="refused"}} 0.0' in text
-        assert last_reload(text, "committed") > 1.7e9 and last_reload(text, "refused") == 0
-        assert server.end() == 0 and " ERROR " not in server.log
+    asking = threading.Thread(target=ask)
+    asking.start()
+    server.reload()
+    is_over.set()
+    asking.join()
+    assert seen == sorted(seen)  # nobody who asks after an answer of the new bundle gets the old one
+    second = version(server)
+    assert second != first
+    line = f"reload finished: all 2 processes now serve version {second} instead of version {first}"
+    assert line in server.log
+    spans = sorted(
+        [float(x) for x in path.read_text().split()] for path in set(server.folder.glob("load-*")) - recorded
+    )
+    assert len(spans) == 2 and all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert {texts(server) for _ in range(6)} == {"bbb"}
+    text = server.metrics()
+    for engine in "01":
+        assert f'rfa_bundle_version_info{{engine="{engine}",version="{second}"}} 1.0' in text
+        assert f'rfa_reloads_total{{engine="{engine}",outcome="committed"}} 1.0' in text
+        assert f'rfa_reloads_total{{engine="{engine}",outcome="refused"}} 0.0' in text
+    assert last_reload(text, "committed") > 1.7e9 and last_reload(text, "refused") == 0
+    assert " ERROR " not in server.log[before:]
 
 
 @pytest.mark.parametrize(
