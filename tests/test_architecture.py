@@ -46,6 +46,19 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parsed(path)))
+
+
+def dotted(node: ast.AST) -> str | None:
+    """Return a name such as `a.b.c`, or None for any other expression."""
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return base and f"{base}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def module_name(path: Path) -> str:
     return ".".join(["rfa", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
 
@@ -58,15 +71,12 @@ def layer_of(name: str) -> str | None:
 
 @functools.cache
 def imported(path: Path, *, at_once: bool = False) -> frozenset[str]:
-    """Return the dotted names of all imports of a file, with relative imports resolved.
-
-    Args:
-        at_once: Only imports at module level, not within functions.
-    """
+    """Return the dotted names of all imports of a file, or with `at_once` only of those at module level. Relative
+    imports are resolved."""
     name = module_name(path)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found: set[str] = set()
-    for node in parsed(path).body if at_once else ast.walk(parsed(path)):
+    for node in parsed(path).body if at_once else nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -243,10 +253,7 @@ def test_it_works_without_what_only_others_need(what: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "missing", "extra"),
-    [("Dynamics", "torch", "train"), ("fit", "scipy", "fit")],
-)
+@pytest.mark.parametrize(("name", "missing", "extra"), [("Dynamics", "torch", "train"), ("fit", "scipy", "fit")])
 def test_a_name_whose_extra_is_missing_says_which(name: str, missing: str, extra: str) -> None:
     result = run_without({missing}, f"from rfa import {name}")
     assert result.returncode != 0
@@ -262,22 +269,21 @@ def test_nothing_read_from_disk_can_execute(layer: str) -> None:
     for path in sources(layer):
         modules = imported(path) & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
         bad += [f"{path.relative_to(ROOT)} imports {name}" for name in modules]
-        for call in ast.walk(parsed(path)):
+        for call in nodes(path):
             if isinstance(call, ast.Call):
-                name = ast.unparse(call.func)
-                arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                name = dotted(call.func)
+                allows_pickle = any(
+                    keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False" for keyword in call.keywords
+                )
                 loads_pickle = name in {"torch.load", "torch.save", "eval", "exec", "pd.read_pickle"}
-                if loads_pickle or arguments.get("allow_pickle", "False") != "False":
+                if loads_pickle or allows_pickle:
                     bad.append(f"{path.relative_to(ROOT)}:{call.lineno} calls {name}")
     assert not bad
 
 
 def test_nobody_changes_the_import_path() -> None:
     used = [
-        path
-        for layer in ARROWS
-        for path in sources(layer)
-        if any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(parsed(path)))
+        path for layer in ARROWS for path in sources(layer) if any(dotted(node) == "sys.path" for node in nodes(path))
     ]
     assert not used
 
@@ -289,8 +295,7 @@ def test_nobody_changes_the_import_path() -> None:
      *(f"benchmarks/{path.parent.name}" for path in (ROOT / "benchmarks").glob("*/__init__.py"))],
 )  # fmt: skip
 def test_no_class_name_is_used_twice_in_a_layer(folder: str) -> None:
-    nodes = (node for path in sources(folder) for node in ast.walk(parsed(path)))
-    counts = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    counts = Counter(node.name for path in sources(folder) for node in nodes(path) if isinstance(node, ast.ClassDef))
     assert not {name for name, count in counts.items() if count > 1}
 
 
@@ -323,9 +328,8 @@ def test_no_file_is_long_but_kernels(layer: str) -> None:
 
 SHIPPED = (*(layer for layer in ARROWS if layer != "benchmarks"), "rfa", "docs")
 HELD_TO_CALLERS = ("runtime", "model", "fitting", "export", "service", "library")
-# Decorators that register functions with a framework, and names that the application reads from modules.
+# Decorators that register functions with a framework.
 GIVEN_AWAY = ("router.", "_probe(", "typeof_impl.", "register_model(", "unbox(", "infer", "lower_")
-READ_OF_EACH = {"router"}
 # Modules that are started by name.
 STARTED = {
     "rfa.service.process.__main__",  # `python -m rfa.service.process FD`, by the supervisor
@@ -348,22 +352,22 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
             yield from ((target.id, node) for target in targets if isinstance(target, ast.Name))
 
 
-def references(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def references(path: Path) -> Iterator[tuple[str, str]]:
     """Return (module, name) of all our names that a file uses: imported, by attribute, or in text."""
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             aliases |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             yield from ((node.module, alias.name) for alias in node.names)
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {node.value for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for module in (text for text in texts if text.startswith("rfa.")):
         yield from ((module, text) for text in texts)
         yield tuple(module.split(":", 1)) if ":" in module else (module, "")  # type: ignore[misc]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in aliases:
-            yield aliases[ast.unparse(node.value)], node.attr
+    for node in nodes(path):
+        if isinstance(node, ast.Attribute) and (name := dotted(node.value)) in aliases:
+            yield aliases[name], node.attr
 
 
 def reads(tree: ast.AST) -> Counter[str]:
@@ -374,7 +378,7 @@ def reads(tree: ast.AST) -> Counter[str]:
 
 
 def test_what_is_shipped_has_a_caller_that_is_shipped() -> None:
-    taken = {reference for folder in SHIPPED for path in shipped(folder) for reference in references(parsed(path))}
+    taken = {reference for folder in SHIPPED for path in shipped(folder) for reference in references(path)}
     uncalled = set()
     for path in (path for folder in HELD_TO_CALLERS for path in sources(folder)):
         module, tree = module_name(path), parsed(path)
@@ -387,7 +391,7 @@ def test_what_is_shipped_has_a_caller_that_is_shipped() -> None:
         uncalled |= {
             f"{module}:{name}"
             for name, home in definitions(tree)
-            if not name.startswith("__") and name not in READ_OF_EACH
+            if not name.startswith("__") and name != "router"  # the application reads it from modules
             # A function that only calls itself has no caller.
             if (module, name) not in taken and read[name] == reads(home)[name]
         }
