@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from rfa.cli.console import print_result, print_table
-from rfa.cli.options import BundleName, Bundles, Device, JsonFile, JsonFlag, JsonTable
+from rfa.cli.bench_load import bench_load
+from rfa.cli.bench_quality import bench_quality
+from rfa.cli.console import print_benchmark, print_result, print_table
+from rfa.cli.options import RESULTS, BundleName, JsonFile, JsonFlag, JsonTable
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and accuracy.")
-RESULTS = Path("results")
 AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or to read with --check.")]
-Folder = Annotated[Path | None, typer.Option(help="Directory in which to save the figures.", metavar="DIR")]
 
 
 @app.command("decode")
@@ -64,7 +64,7 @@ def bench_aot(
     if committed is None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n")
-    _print("aot", result, as_json)
+    print_benchmark("aot", result, as_json)
     problems = grown(result["rows"], committed, triton) + refused(result["rows"]) if committed else []
     if problems:
         raise GrownError("; ".join(problems))
@@ -92,7 +92,7 @@ def bench_cost(
             "the committed table contains all architectures; to measure only some of them, write to another file "
             "with --out FILE"
         )
-    _print("cost", write_cost(out, architecture), as_json)
+    print_benchmark("cost", write_cost(out, architecture), as_json)
 
 
 @app.command("kernel")
@@ -113,7 +113,7 @@ def bench_kernel(
     """Check the fused kernels on a GPU, and compare their times with SDPA, FlexAttention and eager code."""
     from rfa.benchmarks.kernels.speed import run_kernel, selected
 
-    _print("kernel", run_kernel(out, *selected(part, width, length)), as_json)
+    print_benchmark("kernel", run_kernel(out, *selected(part, width, length)), as_json)
 
 
 @app.command("filter")
@@ -129,7 +129,7 @@ def bench_filter(
     from rfa.benchmarks.filters.oscillator import write_filter
     from rfa.cli.bundles import find_bundle
 
-    _print("filter", write_filter(find_bundle(bundle), out, streams=streams, length=length), as_json)
+    print_benchmark("filter", write_filter(find_bundle(bundle), out, streams=streams, length=length), as_json)
 
 
 @app.command("afa")
@@ -143,7 +143,7 @@ def bench_afa(
     from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
     from rfa.benchmarks.papers.afa.training import PredictorTraining
 
-    _print("afa", write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps))), as_json)
+    print_benchmark("afa", write_afa(out, figures, AfaPlan(training=PredictorTraining(steps=steps))), as_json)
 
 
 @app.command("filter-accuracy")
@@ -165,143 +165,11 @@ def bench_filter_accuracy(
         from rfa.benchmarks.filters.accuracy_plot import draw_accuracy
 
         draw_accuracy(document, plot)
-    _print("filter-accuracy", document, as_json)
+    print_benchmark("filter-accuracy", document, as_json)
 
 
-@app.command("quality")
-def bench_quality(
-    *,
-    data: Annotated[
-        Path,
-        typer.Option(
-            help=(
-                "Directory with the splits train, valid and test. Each is a directory of .txt files, or a file such "
-                "as train.txt."
-            ),
-            metavar="DIR",
-        ),
-    ],
-    runs: Annotated[Path, typer.Option(help="Directory in which to save the runs.", metavar="DIR", file_okay=False)],
-    variants: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Names of models in variants.json, separated by commas, such as B1,M1,M2. The default is all models "
-                "of the papers."
-            ),
-            metavar="NAMES",
-        ),
-    ] = None,
-    seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
-    config: Annotated[str, typer.Option(help="Model size: small, paper, or the path of a JSON file.")] = "small",
-    lengths: Annotated[
-        str,
-        typer.Option(help="Lengths of the context windows, as multiples of the training length.", metavar="NUMBERS"),
-    ] = "1,2,4,8",
-    tokens: Annotated[int, typer.Option(help="Number of tokens to score.")] = 65_536,
-    workers: Annotated[int, typer.Option(min=1, help="Number of runs to train in parallel, each with one thread.")] = 1,
-    device: Device = "auto",
-    evaluate_only: Annotated[
-        bool, typer.Option("--evaluate-only", help="Score runs that are already trained, and train none.")
-    ] = False,
-    speed_only: Annotated[
-        bool, typer.Option("--speed-only", help="Measure only the speed of the variants, on one thread.")
-    ] = False,
-    figures: Folder = None,
-    out: JsonFile = RESULTS / "quality-small.json",
-    as_json: JsonFlag = False,
-) -> None:
-    """Train every variant of the papers on a corpus, or continue the training, and report the perplexity by context
-    length."""
-    from rfa.benchmarks.language.quality.runs import FailedRunsError
-    from rfa.benchmarks.language.quality.scores import Scoring
-    from rfa.benchmarks.language.quality.table import QualityPlan, names, numbers, write_quality, write_speed
-
-    scoring = Scoring(numbers(lengths, "lengths"), tokens)
-    selected = tuple(names(variants))
-    plan = QualityPlan(data, runs, config, selected, numbers(seeds, "seeds"), scoring, device, not evaluate_only)
-    document = write_speed(plan, out) if speed_only else write_quality(plan, out, workers=workers)
-    if figures is not None:
-        from rfa.benchmarks.language.quality.figures import draw_quality
-
-        draw_quality(document, figures)
-    if document["missing"]:
-        typer.echo(f"the table has no rows for: {', '.join(document['missing'])}", err=True)
-    _print("quality-small", document, as_json)
-    if document["failed"]:
-        raise FailedRunsError("; ".join(f"{name}: {error}" for name, error in document["failed"].items()))
-
-
-@app.command("load")
-def bench_load(
-    name: Annotated[str, typer.Argument(help="Name of a scenario in the scenario file.", metavar="SCENARIO")],
-    *,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "URL of a running server. The environment variable RFA_API_KEY provides its key. By default, the "
-                "command "
-                "starts a server."
-            )
-        ),
-    ] = None,
-    pid: Annotated[int | None, typer.Option(help="Process id of the running server, whose memory is recorded.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Duration of the measurement in seconds.")] = None,
-    warmup: Annotated[
-        float | None, typer.Option(help="Duration of the warm-up load in seconds, before the measurement starts.")
-    ] = None,
-    generators: Annotated[int | None, typer.Option(help="Number of processes that send requests.")] = None,
-    text_rate: Annotated[
-        float | None, typer.Option(help="Mean number of text requests per second, sent as a Poisson process.")
-    ] = None,
-    text_streams: Annotated[
-        int | None, typer.Option(help="Number of concurrent text requests, instead of --text-rate.")
-    ] = None,
-    filter_streams: Annotated[int | None, typer.Option(help="Number of live filter streams.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Number of observations per second in each live filter stream.")
-    ] = None,
-    batch_rate: Annotated[
-        float | None,
-        typer.Option(help="Mean number of requests per second that filter a whole series, sent as a Poisson process."),
-    ] = None,
-    bundles: Bundles = None,
-    budgets: Annotated[
-        Path | None, typer.Option(help="TOML file with the scenarios. The default is benchmarks/budgets.toml.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="File for a figure of the latency over time and its distribution.")
-    ] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Send load to a server in an open loop, and check every response. The exit status is 1 if a latency budget is
-    exceeded."""
-    from rfa.benchmarks.load.report import BudgetMissed
-    from rfa.benchmarks.load.run import run_scenario
-    from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
-    from rfa.cli.bundles import served_bundles
-
-    options = {
-        "seconds": seconds, "warmup_seconds": warmup, "generators": generators, "text.rate": text_rate,
-        "text.streams": text_streams, "live.streams": filter_streams, "live.rate": rate, "batch.rate": batch_rate,
-    }  # fmt: skip
-    changes = {name: value for name, value in options.items() if value is not None}
-    scenario = changed(find_scenario(name, budgets or SCENARIO_FILE), changes)
-    result, run = run_scenario(scenario, served_bundles(bundles, ignore=frozenset({"RFA_API_KEY"})), url, pid)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    if plot is not None:
-        from rfa.benchmarks.load.plot import draw_run
-
-        if run is None:
-            raise ValueError(f"{scenario.name} measured no latencies, so there is nothing to draw")
-        draw_run(run, plot)
-    _print("load-run", result, as_json)
-    if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
-        raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")
+app.command("quality")(bench_quality)
+app.command("load")(bench_load)
 
 
 @app.command("filter-speed")
@@ -312,7 +180,7 @@ def bench_filter_speed(
     """Measure the speed of the linear filter in this process, on one core, compared with public Kalman filters."""
     from rfa.benchmarks.filters.speed import write_speed
 
-    _print("filter-speed", write_speed(out), as_json)
+    print_benchmark("filter-speed", write_speed(out), as_json)
 
 
 @app.command("forecast")
@@ -331,7 +199,7 @@ def bench_forecast(
     statsmodels."""
     from rfa.benchmarks.forecasting.ett import write_ett
 
-    _print("forecast-etth1", write_ett(data, out, plot), as_json)
+    print_benchmark("forecast-etth1", write_ett(data, out, plot), as_json)
 
 
 @app.command("series")
@@ -354,7 +222,7 @@ def bench_series(
     """Measure forecasts with the protocol of GIFT-Eval, compared with seasonal naive and statsforecast."""
     from rfa.benchmarks.series.gift import write_gift
 
-    _print("gift", write_gift(data, out, tuple(model or ()), tuple(task or ()), again=again), as_json)
+    print_benchmark("gift", write_gift(data, out, tuple(model or ()), tuple(task or ()), again=again), as_json)
 
 
 @app.command("nab")
@@ -372,7 +240,7 @@ def bench_nab(
     """Detect anomalies on NAB and score them by its public rules, compared with its windowed Gaussian."""
     from rfa.benchmarks.nab.benchmark import write_nab
 
-    _print("filter-nab", write_nab(bundle, data, out), as_json)
+    print_benchmark("filter-nab", write_nab(bundle, data, out), as_json)
 
 
 @app.command("equalities")
@@ -426,7 +294,7 @@ def bench_blimp(
     from rfa.benchmarks.language.blimp import write_blimp
     from rfa.cli.bundles import find_bundle
 
-    _print("blimp", write_blimp(data, find_bundle(bundle), pairs, out), as_json)
+    print_benchmark("blimp", write_blimp(data, find_bundle(bundle), pairs, out), as_json)
 
 
 @app.command("events")
@@ -445,7 +313,7 @@ def bench_events(
     if corpus is not None:
         write_corpus(data, corpus)
         return
-    _print("events", write_events(data, bundle, out), as_json)
+    print_benchmark("events", write_events(data, bundle, out), as_json)
 
 
 @app.command("recall")
@@ -474,11 +342,4 @@ def bench_recall(
     from rfa.benchmarks.language.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()
-    _print("recall", write_recall(out, plot, plan, only=setting or (), task=task), as_json)
-
-
-def _print(result: str, document: Mapping[str, Any], as_json: bool) -> None:
-    """Print a result as on the results page, or as JSON."""
-    from rfa.benchmarks.results_page.page import tables_of
-
-    print_table(document, tables_of(result, document), as_json)
+    print_benchmark("recall", write_recall(out, plot, plan, only=setting or (), task=task), as_json)

@@ -105,6 +105,13 @@ def print_table(document: Any, lines: Iterable[str], as_json: bool) -> None:
         typer.echo("\n".join(lines))
 
 
+def print_benchmark(result: str, document: Mapping[str, Any], as_json: bool) -> None:
+    """Print the result of a benchmark as on the results page, or as JSON."""
+    from rfa.benchmarks.results_page.page import tables_of
+
+    print_table(document, tables_of(result, document), as_json)
+
+
 def _rows(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows = []
     for key, value in document.items():

@@ -12,6 +12,9 @@ import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON document on the last line.")]
 BundleName = Annotated[str, typer.Argument(help="Bundle directory, or name of a default bundle.", metavar="BUNDLE")]
+# Directory of the published results.
+RESULTS = Path("results")
+Folder = Annotated[Path | None, typer.Option(help="Directory in which to save the figures.", metavar="DIR")]
 JsonFile = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
 JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write. Results are added to an existing file.")]
 Bundles = Annotated[

@@ -1,0 +1,83 @@
+"""`rfa bench load`: send load to a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rfa.cli.console import print_benchmark
+from rfa.cli.options import Bundles, JsonFlag
+
+
+def bench_load(
+    name: Annotated[str, typer.Argument(help="Name of a scenario in the scenario file.", metavar="SCENARIO")],
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "URL of a running server. The environment variable RFA_API_KEY provides its key. By default, the "
+                "command "
+                "starts a server."
+            )
+        ),
+    ] = None,
+    pid: Annotated[int | None, typer.Option(help="Process id of the running server, whose memory is recorded.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of the measurement in seconds.")] = None,
+    warmup: Annotated[
+        float | None, typer.Option(help="Duration of the warm-up load in seconds, before the measurement starts.")
+    ] = None,
+    generators: Annotated[int | None, typer.Option(help="Number of processes that send requests.")] = None,
+    text_rate: Annotated[
+        float | None, typer.Option(help="Mean number of text requests per second, sent as a Poisson process.")
+    ] = None,
+    text_streams: Annotated[
+        int | None, typer.Option(help="Number of concurrent text requests, instead of --text-rate.")
+    ] = None,
+    filter_streams: Annotated[int | None, typer.Option(help="Number of live filter streams.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Number of observations per second in each live filter stream.")
+    ] = None,
+    batch_rate: Annotated[
+        float | None,
+        typer.Option(help="Mean number of requests per second that filter a whole series, sent as a Poisson process."),
+    ] = None,
+    bundles: Bundles = None,
+    budgets: Annotated[
+        Path | None, typer.Option(help="TOML file with the scenarios. The default is benchmarks/budgets.toml.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a figure of the latency over time and its distribution.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send load to a server in an open loop, and check every response. The exit status is 1 if a latency budget is
+    exceeded."""
+    from rfa.benchmarks.load.report import BudgetMissed
+    from rfa.benchmarks.load.run import run_scenario
+    from rfa.benchmarks.load.scenario import SCENARIO_FILE, changed, find_scenario
+    from rfa.cli.bundles import served_bundles
+
+    options = {
+        "seconds": seconds, "warmup_seconds": warmup, "generators": generators, "text.rate": text_rate,
+        "text.streams": text_streams, "live.streams": filter_streams, "live.rate": rate, "batch.rate": batch_rate,
+    }  # fmt: skip
+    changes = {name: value for name, value in options.items() if value is not None}
+    scenario = changed(find_scenario(name, budgets or SCENARIO_FILE), changes)
+    result, run = run_scenario(scenario, served_bundles(bundles, ignore=frozenset({"RFA_API_KEY"})), url, pid)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    if plot is not None:
+        from rfa.benchmarks.load.plot import draw_run
+
+        if run is None:
+            raise ValueError(f"{scenario.name} measured no latencies, so there is nothing to draw")
+        draw_run(run, plot)
+    print_benchmark("load-run", result, as_json)
+    if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
+        raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")
