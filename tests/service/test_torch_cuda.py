@@ -19,11 +19,11 @@ from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.engine.models import load_models
 from rfa.service.settings import Settings
+from tests.runtime.text.exact import TEXT, begun, silence
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
 
 MAX_ROWS = 8
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness"
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +39,6 @@ def runtime(bundle: Bundle) -> TorchLanguageRuntime:
 @pytest.fixture(scope="module")
 def unrounded(bundle: Bundle) -> TorchLanguageRuntime:
     return TorchLanguageRuntime(bundle, device="cuda", streams=32, max_rows=MAX_ROWS, dtype=torch.float32)
-
-
-def silence(runtime: Any, rows: int = 1) -> np.ndarray:
-    return np.zeros((rows, *runtime.latent_shape), dtype=np.float32)
-
-
-def begun(runtime: Any, tokens: list[int], position: int = 0) -> Any:
-    context = runtime.start("recurrent")
-    context.position = position
-    (advance,) = runtime.prefill([context], [tokens])
-    assert advance.is_finite()
-    advance.commit()
-    return context
 
 
 def logits_of(runtime: Any, context: Any, tokens: list[int]) -> np.ndarray:
@@ -70,7 +57,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [1, 4, MAX_ROWS])
 def test_a_graph_gives_the_bits_of_its_kernels_launched_one_by_one(runtime: TorchLanguageRuntime, size: int) -> None:
-    contexts = [begun(runtime, [5 + index, 6], 1000 * index) for index in range(size)]
+    contexts = [begun(runtime, [5 + index, 6], position=1000 * index) for index in range(size)]
     pool_slots = [context.slot for context in contexts]
     draw = np.random.default_rng(0)
     graph, eager = (
@@ -213,7 +200,7 @@ def test_a_replayed_step_allocates_nothing(runtime: TorchLanguageRuntime) -> Non
 
 @pytest.mark.parametrize("count", [2, 3, 5, MAX_ROWS])
 def test_a_stream_has_the_same_bits_alone_and_among_others(runtime: TorchLanguageRuntime, count: int) -> None:
-    alone, together = ([begun(runtime, [7 + i, 8], 100 * i) for i in range(count)] for _ in range(2))
+    alone, together = ([begun(runtime, [7 + i, 8], position=100 * i) for i in range(count)] for _ in range(2))
     for token in range(9, 13):
         output, advances = runtime.step(together, [token + i for i in range(count)], silence(runtime, count))
         for row, context in enumerate(alone):
@@ -283,7 +270,7 @@ def test_a_state_goes_on_on_the_other_device(unrounded: TorchLanguageRuntime, bu
 
 def test_a_step_costs_the_same_at_any_position(runtime: TorchLanguageRuntime) -> None:
     times: dict[int, list[float]] = {10: [], 1_000_000: []}
-    contexts = {position: begun(runtime, [1, 2], position) for position in times}
+    contexts = {position: begun(runtime, [1, 2], position=position) for position in times}
     for turn in range(300):
         for position, context in contexts.items():
             started = time.perf_counter()
