@@ -102,6 +102,11 @@ LONGEST = (
     "tests/service/test_server_start.py",
     "tests/service/test_replies_in_pieces.py",
 )
+# Maximum number of cases of a test of files: each case is a file of another program.
+MOST_FILES = {
+    "tests/data/test_future.py::test_times_that_are_written_below_a_file_are_read_as_they_are": 50,
+    "tests/data/test_kinds.py::test_a_kind_of_file_is_read_right": 200,
+}
 # Maximum number of cases of a test in these folders, except where each case is a different request or file.
 THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
 MOST_CASES = 3
@@ -125,9 +130,9 @@ def left_out(name: str, cases: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
         return cases
     if file in ONLY:
         return cases[1:] if test.removeprefix("test_") in ONLY[file].split() else cases
-    if file.startswith(THINNED):
-        return [case for k, case in enumerate(cases) if k not in spread(len(cases), MOST_CASES)]
-    return ()
+    most = MOST_CASES if file.startswith(THINNED) else MOST_FILES.get(name, len(cases))
+    kept = spread(len(cases), most)
+    return [case for k, case in enumerate(cases) if k not in kept]
 
 
 def spread(count: int, most: int) -> frozenset[int]:

@@ -1,34 +1,33 @@
-"""The tests left out by `make test` exist, and every grid keeps its ends."""
+"""Which tests `make test` leaves out."""
 
+from __future__ import annotations
+
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.selection import LONG, LONGEST, MOST_CASES, ONLY, spread
+from tests.selection import LONG, LONGEST, MOST_FILES, ONLY, left_out
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("place", LONG)
-def test_what_is_left_out_is_there(place: str) -> None:
-    path, _, test = place.partition("::")
-    assert (ROOT / path).exists()
-    assert not test or f"def {test}(" in (ROOT / path).read_text()
+@pytest.mark.parametrize(
+    "entry", [*LONG, *LONGEST, *MOST_FILES, *(f"{file}::test_{name}" for file in ONLY for name in ONLY[file].split())]
+)
+def test_every_entry_names_a_file_or_a_test(entry: str) -> None:
+    file, _, name = entry.partition("::")
+    path = ROOT / file
+    assert path.is_dir() if file.endswith("/") else path.is_file()
+    assert not name or f"def {name}(" in path.read_text(encoding="utf-8")
 
 
-def test_what_runs_first_is_there() -> None:
-    assert [file for file in LONGEST if not (ROOT / file).is_file()] == []
-    assert len({*LONGEST}) == len(LONGEST)
-
-
-@pytest.mark.parametrize("file", ONLY)
-def test_what_stays_of_a_file_is_there(file: str) -> None:
-    text = (ROOT / file).read_text()
-    assert [name for name in ONLY[file].split() if f"def test_{name}(" not in text] == []
-
-
-@pytest.mark.parametrize("count", [1, MOST_CASES, MOST_CASES + 1, 100])
-def test_a_grid_keeps_its_ends(count: int) -> None:
-    places = spread(count, MOST_CASES)
-    assert len(places) == min(count, MOST_CASES)
-    assert {0, count - 1} <= places
+def test_cases_of_many_files_are_spread_evenly() -> None:
+    (name, most), *_ = MOST_FILES.items()
+    cases: Any = list(range(20 * most))
+    left = set(left_out(name, cases))
+    kept = [case for case in cases if case not in left]
+    assert (len(kept), kept[0], kept[-1]) == (most, cases[0], cases[-1])
+    assert {b - a for a, b in pairwise(kept)} == {20, 21}
+    assert list(left_out(name, cases[:most])) == []
