@@ -66,8 +66,8 @@ def backtest_series(
     """Report alarms, incidents and coverage on recorded series. Each row is scored using only the rows before it.
 
     With --windows, the report also contains how many labelled windows were found, the delay, the share of correct
-    incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. Its queries are then read over its
-    history, or from --from to --to.
+    incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. In this case, the results of the
+    queries in it are read for the history that it sets, or from --from to --to.
     """
     from rfa.cli.filter import OUTLIER, FilterBatch, load_model
     from rfa.cli.filter_run import Task, parse_alarm

@@ -215,7 +215,9 @@ def bench_series(
     task: Annotated[
         list[str] | None, typer.Option(help="Beginning of the names of tasks, such as ett1/H. Repeatable.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure again what the file has.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also measure models and tasks whose results the file already contains.")
+    ] = False,
     out: JsonTable = RESULTS / "gift.json",
     as_json: JsonFlag = False,
 ) -> None:

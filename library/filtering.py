@@ -59,7 +59,7 @@ def filter(
     Args:
         data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields, or the path
             of a file. Rows may be in any order, and the result keeps it. Directories, patterns such as "data/*.csv" and
-                lists of files are also accepted; the result then contains the name of the file in the column `file`.
+            lists of files are also accepted; the result then contains the name of the file in the column `file`.
         time: name of the time column. For an array, it may be the times themselves, `[N]`. By default the column is
             found by its name or content, or else rows are numbered.
         columns: columns to filter. The default is all numeric columns.
@@ -85,9 +85,8 @@ def filter(
         A table of the same type as `data`; for an array, an array with fields. For each column x it contains `x_mean`,
         `x_std`, `x_low90` and `x_high90` (a pair per level), and with `smooth` also `x_smooth_mean` and `x_smooth_std`.
         For each row it contains `weight`, the robust weight in the update; `nis`, the normalised innovation squared;
-            `anomaly`, which is 1 minus the probability of a row that is at least as unusual; `confidence`; `alarm`, if
-            requested; and `outlier`, whether
-        the row lies outside the 0.999 gate of the filter.
+        `anomaly`, which is 1 minus the probability of a row that is at least as unusual; `confidence`; `alarm`, if
+        requested; and `outlier`, whether the row lies outside the 0.999 gate of the filter.
 
     Raises:
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.
@@ -146,10 +145,9 @@ def forecast(
 
     Returns:
         A table of the same type as `data` with one row per forecast time. It contains the key columns, and the time in
-            the
-        format of the data, or the row number in `t`. For each column x it contains `x_mean`, `x_std`, `x_median`,
-            `x_low90`
-        and `x_high90` (a pair per level), and with `weights` also `x_weight_network`, `x_weight_smoothing` and so on.
+        the format of the data, or the row number in `t`. For each column x it contains `x_mean`, `x_std`, `x_median`,
+        `x_low90` and `x_high90` (a pair per level), and with `weights` also `x_weight_network`, `x_weight_smoothing`
+        and so on.
 
     Raises:
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.

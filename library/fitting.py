@@ -51,7 +51,7 @@ def fit(
     Returns:
         The models by the names of their series, which are the column, the key, or "key / column" for several columns of
         many series. Pass all of them as `system` to `rfa.filter`, `forecast` or `detect`, or one of them to `Stream`.
-            `fits` contains details of each fit, and `failed` the errors of series that could not be fitted.
+        `fits` contains details of each fit, and `failed` the errors of series that could not be fitted.
 
     Raises:
         ValueError: If nothing could be fitted, or an argument, column or row is invalid. The message names it and says

@@ -22,9 +22,8 @@ class Detection(Generic[Frame]):
     Attributes:
         rows: one row per alarm, with the columns of the data and `anomaly`, which is 1 minus the probability of a row
             that is at least as unusual. For each column x, it contains the forecast `x_expected`, with
-            `x_expected_low90` and
-            `x_expected_high90` (a pair per level). If each column has its own model, it also contains `x_anomaly`, and
-                `x_alarm`, whether this column raised the alarm.
+            `x_expected_low90` and `x_expected_high90` (a pair per level). If each column has its own model, it also
+            contains `x_anomaly`, and `x_alarm`, whether this column raised the alarm.
         incidents: one row per incident, which is a group of alarms. It contains the key columns; `begin` and `end`, the
             times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction` and `probability` of
             its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most 1,000 are listed per series.

@@ -134,11 +134,11 @@ class Streams:
 
         Returns:
             Arrays with one row per observation: `mean` and `std` `[R, P]`, `interval` `[R, levels, P, 2]`, `innovation`
-                `[R, P]`, and `anomaly`, `confidence`, `weight`, `nis` and `alarm` (1, 0 or NaN) `[R]`. If forecasts
-                    were requested, they also contain `moments` (mean, std, median) `[R, H, 3, P]` and `bands`
-                    (intervals) `[R, H, levels, P, 2]`. `position` counts the rows of each series. `is_good` is False
-                    for a rejected row, whose results are NaN. A row is rejected if its time is before the last time of
-                    its series, or if a number is not finite or too large.
+            `[R, P]`, and `anomaly`, `confidence`, `weight`, `nis` and `alarm` (1, 0 or NaN) `[R]`. If forecasts were
+            requested, they also contain `moments` (mean, std, median) `[R, H, 3, P]` and `bands` (intervals)
+            `[R, H, levels, P, 2]`. `position` counts the rows of each series. `is_good` is False for a rejected row,
+            whose results are NaN. A row is rejected if its time is before the last time of its series, or if a number
+            is not finite or too large.
 
         Raises:
             ValueError: If the shapes do not match.

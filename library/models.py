@@ -63,7 +63,7 @@ def usual_model() -> str:
 def find_model(
     model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None, known: int = 0
 ) -> Model:
-    """Return the model with this name for a number of columns and of columns whose future values are known.
+    """Return the model with this name for a number of columns, and a number of columns whose future values are known.
 
     Raises:
         ValueError, FileNotFoundError: See `_find_model`. A ValueError is also raised if the model does not support

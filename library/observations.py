@@ -51,20 +51,20 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
 
 
 def known_values(known: Mapping[str, Any], columns: Sequence[str], leads: int) -> np.ndarray | None:
-    """Return the values of the known columns at some horizons, with shape `[leads, K]` and NaN where they are
-    unknown. If there are no known columns, return None.
+    """Return the values of the known columns at some horizons, with shape `[leads, K]` and NaN where they are unknown.
+    If there are no known columns, return None.
 
     Raises:
-        ValueError: If `known` contains another column, or a column contains too many numbers or too large ones.
+        ValueError: If `known` contains another column, or if a column contains too many numbers or a number that is too
+            large.
     """
     if not columns and not known:
         return None
     found = np.full((leads, len(columns)), np.nan)
     for name, values in known.items():
         if name not in columns:
-            raise ValueError(
-                f"known contains a column {name!r}, but the stream was created with {', '.join(columns) or 'none'}"
-            )
+            shown = f"its known columns are {', '.join(columns)}" if columns else "the stream has no known columns"
+            raise ValueError(f"known contains {name!r}, which is not a known column of this stream; {shown}")
         column = np.array(values, np.float64).reshape(-1)
         if len(column) > leads or (np.abs(column) > LARGEST_OBSERVATION).any():
             raise ValueError(

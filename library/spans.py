@@ -78,5 +78,5 @@ def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
     else:
         rows = int(as_written(horizon))
     if not 1 <= rows <= MOST_AHEAD:
-        raise ValueError(f"horizon must be 1 to {MOST_AHEAD} rows, got {rows if rows < 1 else 'more'}")
+        raise ValueError(f"horizon must be 1 to {MOST_AHEAD} rows, got {as_written(horizon)}")
     return rows

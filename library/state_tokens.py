@@ -43,7 +43,8 @@ class TokenAccess:
         """Return the packed stream that a token contains.
 
         Raises:
-            ValueError: If a key is invalid, or the token has expired or does not belong to them or the model.
+            ValueError: If a key is invalid, if the token has expired, or if it does not belong to these keys or to this
+                model.
         """
         most = model.runtime.state_bytes + packed_bytes(model.runtime)
         return self._tokens().open(token, self._scope(model), most).payload

@@ -67,7 +67,7 @@ class Stream:
             seconds since 1970.
         late: window in which late observations are accepted, such as "5min" (with times in seconds) or 300.0, at most
             512 rows back. After a late observation, the results are the same, bit for bit, as if all observations had
-                arrived in order. None rejects late observations.
+            arrived in order. None rejects late observations.
 
     Attributes:
         refused: number of rejected observations.
@@ -182,10 +182,9 @@ class Stream:
 
         Returns:
             A step with the same fields as in replies of the server, such as `mean`, `std`, `interval["0.9"]`,
-                `innovation`,
-            `anomaly`, `alarm` and `forecast`. Their values are lists with one entry per column. The step of a late
-                observation also contains `late`, and `recomputed`, the number of later observations that were filtered
-                again.
+            `innovation`, `anomaly`, `alarm` and `forecast`. Their values are lists with one entry per column. The step
+            of a late observation also contains `late`, and `recomputed`, the number of later observations that were
+            filtered again.
 
         Raises:
             RefusedRow: If the observation is not finite or too large, has another number of columns, is earlier than
@@ -273,7 +272,7 @@ class Stream:
 
         Returns:
             One forecast per horizon, with `t`, `mean`, `std` and `interval["0.9"]`. The last three are lists with one
-                entry per column.
+            entry per column.
 
         Raises:
             ValueError: If the stream has no observation yet, or the horizon is invalid.

@@ -223,7 +223,7 @@ def filter_table(
     Returns:
         The table with the columns of `rfa.filter` for each column x. For each horizon, such as 3600, it also contains
         `x_ahead3600_mean`, `x_ahead3600_std` and the bounds of its intervals. The estimates of a row are null if its
-            time, key or a value is missing or not finite, or if its time is before that of the state.
+        time, key or a value is missing or not finite, or if its time is before that of the state.
 
     Raises:
         ValueError: If an argument or a column is invalid. The message names it.

@@ -23,7 +23,7 @@ Level = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Score = Annotated[float, Field(ge=-1e12, le=1e12)]
 Table = Field(min_length=1, max_length=MAX_TABLE)
-NOT_ASCENDING = "must ascend"
+NOT_ASCENDING = "must be in ascending order"
 Value = TypeVar("Value")
 
 
@@ -81,7 +81,9 @@ class ConfidenceCalibration(Strict):
 
 
 class PrecisionCalibration(Strict):
-    """Ratio of calibrated to model variance: a factor of the gain times a factor of the running novelty."""
+    """Ratio of calibrated to model variance: the product of a function of the gain and a function of the running
+    novelty.
+    """
 
     gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
     by_gain: Annotated[list[Factor], Table]
@@ -150,9 +152,9 @@ class FilterCalibration(Strict):
                 raise ValueError("precision must be calibrated in both modes or in none")
         summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
         if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
-            raise ValueError("summary must repeat levels, horizons and source")
+            raise ValueError("summary must contain the levels, horizons and source of the recurrent mode")
         if self.summary.variance_scale != {mode: entry.state.variance_scale for mode, entry in modes.items()}:
-            raise ValueError("summary must repeat variance_scale")
+            raise ValueError("summary must contain the variance_scale of each mode")
         return self
 
 
@@ -278,7 +280,7 @@ class LanguageData(Strict):
             return self
         lengths = {len(part) - 1 for part in self.rows.tokens}
         if len(lengths) > 1 or max(lengths) > self.window or max(lengths) % self.rows.every:
-            raise ValueError("rows.tokens must have equal lengths, which are a multiple of every and at most a window")
+            raise ValueError("rows.tokens must have equal lengths, each a multiple of every and at most window")
         if len(self.rows.tokens) > self.held_out_tokens // self.window:
             raise ValueError("rows.tokens must be windows of the held-out data")
         return self
@@ -313,11 +315,11 @@ class LanguageCalibration(Strict):
             }
             for name, (value, *others) in repeated.items():
                 if any(getattr(other, mode) != value for other in others):
-                    raise ValueError(f"{name} of {mode} must be the same in all places")
+                    raise ValueError(f"{name} of {mode} must be the same in modes and in summary")
             if entry is None:
                 continue
             if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
-                raise ValueError(f"rows of {mode} must be {self.data.rows_kept()}, as in data")
+                raise ValueError(f"modes.{mode}.rows must contain {self.data.rows_kept()} rows, according to data")
         if self.summary.held_out_tokens != self.data.held_out_tokens:
-            raise ValueError("held_out_tokens must be the same in all places")
+            raise ValueError("held_out_tokens must be the same in data and in summary")
         return self

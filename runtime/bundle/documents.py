@@ -29,25 +29,25 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def parse_json(data: bytes, file: str) -> Any:
-    """Parse JSON. NaN, Infinity and duplicate keys are errors.
+    """Parse JSON. NaN, Infinity, numbers out of the range of float64 and duplicate keys are errors.
 
     Raises:
-        BundleError: If the text is not valid JSON of this form.
+        BundleError: If the text is not valid JSON or contains one of these.
     """
 
     def reject(constant: str) -> float:
-        raise ValueError(f"the number {constant}")
+        raise ValueError(f"it contains {constant}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise ValueError("a duplicate key")
+            raise ValueError("it contains a duplicate key")
         return found
 
     def finite(text: str) -> float:
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise ValueError("a number is out of range")
+            raise ValueError("it contains a number out of range")
         return value
 
     try:

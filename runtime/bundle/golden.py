@@ -213,14 +213,13 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
 
     Raises:
         GoldenMismatch: If an output differs by more than its tolerance, or a case cannot run. The message names the
-            case,
-            the graph, the output and the largest difference.
+            case, the graph, the output and the largest difference.
     """
     compared = 0
     outputs: list[dict[str, np.ndarray]] = []
     cases = golden.get("cases")
     if not isinstance(cases, list) or not cases:
-        raise GoldenMismatch("has no cases")
+        raise GoldenMismatch("it contains no cases")
     for i, case in enumerate(cases):
         try:
             arrays = {name: decode_source(source, weights, outputs) for name, source in case["inputs"].items()}

@@ -121,7 +121,7 @@ def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec])
 
 
 class _Checker:
-    """Checker of a model in one pass. It raises ValueErrors."""
+    """Checks a model in one pass. Its methods raise ValueError if the model is invalid."""
 
     def __init__(self, initializers: Sequence[Initializer], tensors: Mapping[str, TensorSpec]) -> None:
         self._supplied = {entry.name: entry for entry in initializers}
@@ -219,12 +219,12 @@ class _Checker:
             seen.add(name)
             kind = allowed[name]
             if set(attribute) - {"name", "type", kind} or attribute.get("type") != ATTRIBUTE_TYPES[kind]:
-                raise ValueError(f"{operator}.{name} is not of type {kind}")
+                raise ValueError(f"{operator}.{name} must be stored in the field {kind!r} and in no other field")
             value = attribute.get(kind)
             if kind == "g":
                 inner = value
             elif operator == "Cast" and value not in ELEMENTS:
-                raise ValueError(f"Cast to type {value} is not allowed")
+                raise ValueError(f"Cast to type {value} is not allowed; allowed are {', '.join(ELEMENTS.values())}")
         if operator == "Scan" and inner is None:
             raise ValueError("a Scan has no body")
         return inner
@@ -232,7 +232,7 @@ class _Checker:
     def _inner(self, graph: Message) -> None:
         """Check an inner graph. It may use names that were defined before it."""
         if graph.get("initializer"):
-            raise ValueError("a subgraph contains constants")
+            raise ValueError("a subgraph contains constants, which only the main graph may contain")
         visible, sizes, sums = set(self._visible), set(self._sizes), set(self._sums)
         for value in graph.get("input", []):
             self._declared(value)
@@ -254,7 +254,10 @@ class _Checker:
         _check_empty(tensor, "doc_string")
         dtype, shape = ELEMENTS.get(tensor.get("data_type", 0)), tuple(tensor.get("dims", []))
         if dtype is None or len(shape) > MAX_RANK or any(size < 0 for size in shape):
-            raise ValueError(f"constant {name!r} has type {tensor.get('data_type')} and shape {list(shape)[:MAX_RANK]}")
+            raise ValueError(
+                f"constant {name!r} has type {tensor.get('data_type')} and shape {list(shape)[:MAX_RANK]}; allowed are "
+                f"the types {', '.join(ELEMENTS.values())}, and at most {MAX_RANK} dimensions of known size"
+            )
         if "external_data" in tensor or tensor.get("data_location", 0):
             self._placeholder(tensor, name, dtype, shape)
             return
@@ -308,13 +311,13 @@ def _dimension(name: str, dim: Message) -> int | str:
         return _name(dim["dim_param"], "a dimension")
     size: int = dim["dim_value"]
     if not 0 <= size < 1 << 31:
-        raise ValueError(f"{name} has a dimension of size {size}")
+        raise ValueError(f"{name} has a dimension of size {size}, but sizes must be from 0 to {(1 << 31) - 1}")
     return size
 
 
 def _name(value: Any, what: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
-        raise ValueError(f"{what} has no name of 1 to {MAX_NAME} plain characters")
+        raise ValueError(f"{what} must have a name of 1 to {MAX_NAME} printable ASCII characters")
     return value
 
 
@@ -322,4 +325,4 @@ def _check_empty(message: Message, *names: str) -> None:
     """Check that documentation fields are empty."""
     for name in names:
         if message.get(name):
-            raise ValueError(f"{name} is not empty")
+            raise ValueError(f"{name} must be empty")

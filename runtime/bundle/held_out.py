@@ -1,8 +1,8 @@
 """Held-out tokens in the calibration.json of a language model, with which the stated confidence is verified.
 
 One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether that
-token was right. `modes.<mode>.rows` contains at most `MAX_ROWS` rows in order. They are far apart and therefore nearly
-independent.
+token was correct. `modes.<mode>.rows` contains at most `MAX_ROWS` rows in order. They are far apart and therefore
+nearly independent.
 
     when a bundle is opened   the expected calibration error (ECE) of the rows must agree with that of all held-out
                               tokens, within the range that chance allows (`chance`)
@@ -76,12 +76,12 @@ def rows_of(calibration: Mapping[str, Any]) -> int:
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
     """Return the range that chance allows for the ECE of some rows minus the ECE of all tokens.
 
-    The share of right tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE of
-    the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which is
-    sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
+    The share of correct tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE
+    of the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which
+    is sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
 
     Args:
-        accuracy: Share of right tokens in each bin of all tokens.
+        accuracy: Share of correct tokens in each bin of all tokens.
         count: Number of tokens in each bin.
         rows: Number of rows.
     """

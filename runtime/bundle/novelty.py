@@ -12,7 +12,9 @@ NOVELTY_CAP = 4.0
 
 
 def wilson_hilferty(nis: Any, count: Any) -> Any:
-    """Map a chi-square statistic of `count` components to standard normal (Wilson and Hilferty, 1931)."""
+    """Convert a chi-square statistic of `count` components to an approximately standard normal value (Wilson and
+    Hilferty, 1931).
+    """
     size = np.maximum(count, 1)
     return ((np.asarray(nis) / size) ** (1 / 3) - (1 - 2 / (9 * size))) / np.sqrt(2 / (9 * size))
 

@@ -41,8 +41,9 @@ class TokenConfidence:
         return cls(calibration["temperature"][mode], calibration.get("modes", {}).get(mode, {}).get("tails"))
 
     def __call__(self, log_probability: Any) -> Any:
-        """Return the confidence of a token, given log softmax(logits / temperature)[token]. Rounding may put this above
-        0."""
+        """Return the confidence of a token, given log softmax(logits / temperature)[token], which rounding may make
+        positive.
+        """
         return np.exp(np.minimum(log_probability, 0.0))
 
     def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:

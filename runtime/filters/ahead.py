@@ -60,7 +60,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """Return the forecasts in the form used in steps."""
+    """Return the forecasts as the list that a step contains."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))

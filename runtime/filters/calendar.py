@@ -29,9 +29,11 @@ _EPOCH = date(1970, 1, 1)
 
 
 class Nodes(NamedTuple):
-    """Positions of times between two nodes, `before` and `after` `[N]` (type of day times slots plus slot).
+    """Positions of N times between the nodes of a calendar.
 
-    `share` `[N]` is the relative position between them.
+    Attributes:
+        before, after: Nodes before and after each time, `[N]`. The number of a node is type of day · slots + slot.
+        share: Relative position between the two nodes, from 0 to 1, `[N]`.
     """
 
     before: np.ndarray

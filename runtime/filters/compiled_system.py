@@ -144,7 +144,9 @@ class SystemRuntime(FilterRuntime):
         return None if self.calendar is None else self.calendar.at(times)
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """See `FilterRuntime`. An alarm range would apply to the measurements without the calendar."""
+        """See `FilterRuntime`. An alarm range is rejected, because it would be compared with the measurements minus the
+        pattern of the calendar.
+        """
         if self.calendar is not None and (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high):
             message = "alarm.range does not support a system with a calendar; leave out one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_calendar")

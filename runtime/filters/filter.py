@@ -62,7 +62,8 @@ class FilterRuntime(FilterStates):
         bundle: Bundle of kind "filter".
 
     Attributes:
-        has_own_steps: Whether its calibrated horizons are in typical lags of the stream rather than in units of time.
+        has_own_steps: Whether the calibrated horizons of the model are in typical lags of the stream rather than in
+            units of time.
         suits_any: Whether the model accepts numbers of any size, and learns only from the stream.
         farthest: Horizon in typical lags beyond which the forecast is constant.
         experts: Names of the models whose forecasts are combined.
@@ -219,8 +220,9 @@ class FilterRuntime(FilterStates):
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """Return the steps of one stream, up to the first observation whose results are not finite, which is
-        ignored."""
+        """Filter observations of one stream, and return the steps. The first observation whose results are not finite
+        is ignored, and filtering stops there.
+        """
         steps, _ = self.trace(pool, piece, traced=False)
         return steps
 

@@ -97,7 +97,7 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
         if label in found:
             return System.from_document(found[label])
     shown = ", ".join(map(repr, list(found)[:8])) + (", …" if len(found) > 8 else "")
-    raise InvalidSystem("series", f"contains systems of {shown}, but none of {labels[0]!r}")
+    raise InvalidSystem("series", f"contains systems for {shown}, but none for {labels[0]!r}")
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:

@@ -40,8 +40,8 @@ def open_filter(bundle: Bundle) -> FilterRuntime:
 def filter_tasks(
     bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Return tasks that compile parts of a filter's kernels, and tasks that run them after the first tasks of all
-    filters.
+    """Return two lists of tasks. The first ones compile parts of a filter's kernels. The second ones compile the rest
+    and run the golden cases, after the first tasks of all filters.
 
     Args:
         bundle: Bundle of the filter.
@@ -75,7 +75,7 @@ def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
-    """Run one step with the graphs, which compiles the scoring functions."""
+    """Process a missing observation, which compiles the scoring functions, then disable compilation."""
     pool = StatePool(model.state_fields, 1)
     slot = pool.acquire()
     model.put(pool, slot, model.start())

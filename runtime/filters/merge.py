@@ -41,10 +41,12 @@ JUMP_PARTS: Final = ("jump_offset", "jump_evidence")
 
 @dataclass(frozen=True)
 class Merged:
-    """Merged posterior: the step of a missing observation, and the state.
+    """Result of merging several states.
 
     Attributes:
-        weights: Weight of each state in an intersection.
+        step: Outputs of the merged posterior, with the fields of a step without an observation.
+        state: The merged state.
+        weights: Weight of each state in the covariance intersection. None for other methods.
     """
 
     step: FilterStep
@@ -123,7 +125,7 @@ def _predict(runtime: FilterRuntime, name: str, state: FilterState, t: float) ->
 
 
 def _step(runtime: FilterRuntime, state: FilterState, options: MergeOptions) -> FilterStep:
-    """Return the step of a missing observation at the time of the state, with forecasts."""
+    """Return the outputs of a step without an observation at the time of the state, with forecasts."""
     pool = StatePool(runtime.state_fields, 1)
     slot = pool.acquire()
     with np.errstate(over="ignore"):  # checked below
@@ -139,7 +141,7 @@ def _missing(
     runtime: FilterRuntime, pool: StatePool, rows: np.ndarray, t: float, levels: Sequence[float],
     horizon: Sequence[float],
 ) -> Steps:  # fmt: skip
-    """Return the steps of a missing observation at time t. They are empty if the results are not finite."""
+    """Return the outputs of a step without an observation at time t. They are empty if a result is not finite."""
     readout = runtime.readout(tuple(levels) or runtime.levels, tuple(horizon), 0)
     nothing = np.full((1, runtime.observation_size), np.nan)
     out, _ = runtime.step(pool, Batch(rows, np.array([t]), nothing, np.ones(1)), readout, traced=False)

@@ -52,7 +52,9 @@ class Spectrum(NamedTuple):
         return np.stack(found)
 
     def noises(self, process_noise: Array) -> Array:
-        """Return C_m, `[2K - 1, n, n]`."""
+        """Return C_m = sum over a + b = m of N^a Q̃ (N^b)ᴴ / (a! b!) with Q̃ = V⁻¹ Q V⁻ᴴ, for m = 0 … 2K - 2,
+        `[2K - 1, n, n]`.
+        """
         powers = self.powers()
         noise = self.dual @ process_noise @ self.dual.conj().T
         found = np.zeros((2 * self.terms - 1, *noise.shape), complex)

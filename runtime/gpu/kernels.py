@@ -143,7 +143,8 @@ def _launches() -> StoredLaunches:
 
 @contextmanager
 def kernels_of(bundle: Bundle, *, is_trusted: bool, launches: StoredLaunches | None = None) -> Iterator[KernelUse]:
-    """Load the kernels of a bundle for the duration of a context. It yields how the launches of this thread are served.
+    """Load the kernels of a bundle for the duration of a context. Yield the `KernelUse` that records which kernels this
+    thread launches.
 
     Args:
         bundle: The bundle.

@@ -24,8 +24,8 @@ def _positive(raw: Array) -> Array:
 def series_constants(weights: Mapping[str, Array]) -> dict[str, Array]:
     """Return the constants by name.
 
-    They are head constants `[L, H]`, decay and own_process `[L, PATCH, H, S]` over 1 … PATCH cells, omega `[H, D]`, the
-    initial slots, and scalars.
+    They are constants of the heads `[L, H]`; `decay` and `own_process` `[L, PATCH, H, S]`, for 1 to PATCH cells since
+    the last complete patch; `omega` `[H, D]`; the initial memory slots; and scalars.
 
     Args:
         weights: Weights by the names of the network's modules.

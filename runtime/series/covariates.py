@@ -31,9 +31,9 @@ class CovariateInputs:
     memory.
 
     Attributes:
-        times: Times of the rows, and of the rows to come, `[N]`.
+        times: Times of the rows, and of the future rows, `[N]`.
         covariates: Covariates at these times, NaN where missing, `[N, K]`.
-        horizon: Horizons.
+        horizon: Horizons of the forecasts, in units of the times.
         step: Typical lag between rows.
     """
 

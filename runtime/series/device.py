@@ -27,7 +27,13 @@ _CHUNK_KEY = -1
 
 
 class ColumnStates(NamedTuple):
-    """Results of the network for the columns of a stream: `[P, d]`, `[P, L, H, S, 4D]` and `[P, L, H, S]`."""
+    """States of the network for the P columns of a stream.
+
+    Attributes:
+        hidden: `[P, d]`.
+        means: `[P, L, H, S, 4D]`, for L layers, H heads, S memory slots and D complex dimensions.
+        precisions: `[P, L, H, S]`.
+    """
 
     hidden: Array
     means: Array
@@ -39,7 +45,7 @@ class SeriesDevice(Protocol):
 
     Attributes:
         name: Name of the device.
-        least_tokens: Number of tokens from which on the transfer pays off.
+        least_tokens: Smallest number of tokens for which the device is faster than the CPU, including transfers.
     """
 
     name: str
@@ -57,7 +63,7 @@ class SeriesDevice(Protocol):
         """Compare the network on the device with the bundle's golden outputs, and return the number of values.
 
         Raises:
-            BundleError: A value differs.
+            BundleError: If a value differs.
         """
         ...
 

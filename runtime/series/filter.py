@@ -1,8 +1,8 @@
 """The model for any series: a trained network that forecasts, and a robust filter.
 
-Each column is a stream of the network (`rfa.model.series`). Its quantiles at the cell of the next row are the prior of
-the filter (`update_numba.py`). Forecasts are the network's quantiles: the mean is the median, and the widths above and
-below it are multiplied by the conformal factor of their horizon and level (`adaptive.py`).
+Each column is a stream of the network (`rfa.model.series`). The network's quantiles for the next row are the prior of
+the filter (`update_numba.py`). Forecasts are the network's quantiles: the field `mean` contains the median, and the
+half-widths above and below it are multiplied by the conformal factor of their horizon and level (`adaptive.py`).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SeriesRuntime(FilterRuntime):
         """Return the same model for another number of columns.
 
         Raises:
-            InvalidInput: There are too many columns.
+            InvalidInput: If there are too many columns.
         """
         if size > MOST_COLUMNS:
             message = (
@@ -164,7 +164,7 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
     """Compare the network with the bundle's golden outputs, and return the number of values.
 
     Raises:
-        BundleError: A value differs.
+        BundleError: If a value differs.
     """
     return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
 
@@ -172,8 +172,8 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
 def compile_tasks(
     bundle: Bundle, model: SeriesRuntime, report: Callable[[int], None]
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Return tasks that compile the network, and the task that compiles the rest, to run after them and the scoring
-    tasks.
+    """Return tasks that compile the network, and one task that compiles the rest. The latter must run after these tasks
+    and the scoring tasks.
 
     Args:
         bundle: Bundle of the network.

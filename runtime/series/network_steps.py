@@ -226,7 +226,9 @@ class _PoolHandle(NamedTuple):
 
 
 class _HandleCache:
-    """The handle of buffers with the last pool and options, of which only the addresses are kept."""
+    """Cache for the handle of the network, its buffers, and the last pool and options. It stores only the addresses of
+    the last two.
+    """
 
     def __init__(self, weights: Handle, buffers: Handle, entries: tuple[Entry, ...]) -> None:
         self._weights, self._buffers, self._entries = weights, buffers, entries
@@ -234,7 +236,7 @@ class _HandleCache:
         self._handle: Handle | None = None
 
     def handle_of(self, pool: Handle, options: Handle) -> tuple[KernelHandles, Handle]:
-        """Return all handles, and a handle of them. The caller must keep the first as long as it uses the second."""
+        """Return all handles, and a handle of them. The caller must keep the former alive while it uses the latter."""
         handles = KernelHandles(self._weights, pool, options, self._buffers, *self._entries)
         key = pool.address, options.address, id(pool.kind), id(options.kind)
         if self._handle is None or key != self._last:

@@ -1,5 +1,5 @@
-"""The compiled series network as a session for golden outputs: one stream, token by token, with some horizons of
-each.
+"""The compiled series network as a session for golden outputs. It processes one stream token by token, and predicts
+some horizons after each token.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class SeriesSession:
         return [_Output(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return quantiles of (y - c) / s, `[N, K, Q]`.
+        """Return the quantiles of (y - c) / s, where c and s are the centre and the scale of the token, `[N, K, Q]`.
 
         Args:
-            inputs: `tokens` `[N, FEATURES]`, `lags` `[N]` (cells after the last complete patch) and `asked`
-                `[N, K, QUERY_FEATURES]`. A lag of PATCH completes a patch.
+            inputs: `tokens` `[N, FEATURES]`; `lags` `[N]`, the number of cells since the last complete patch; and
+                `asked` `[N, K, QUERY_FEATURES]`. A token with a lag of PATCH completes a patch.
         """
         decoder, tokens, lags, asked = self._decoder, inputs["tokens"], inputs["lags"], inputs["asked"]
         means, precisions = decoder.initial_means[None].copy(), decoder.initial_precisions[None].copy()

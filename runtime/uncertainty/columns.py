@@ -1,7 +1,7 @@
 """Outputs of a series as columns by name.
 
-Models for any series represent a component without values so far as 0 with a deviation of UNKNOWN. Its columns contain
-NaN.
+For a component that has had no value yet, models for any series return the mean 0 and the deviation UNKNOWN. Here, such
+numbers become NaN.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def diagnose(
         model: The model.
         checks: Checks of the forecasts of the reply.
         step: Typical lag of the stream, or 0 if it is unknown.
-        ahead: Horizons of the rows to come, without those of the checks.
+        ahead: Horizons of the future rows, without those of the checks.
         is_whole: Whether the checks cover a recorded series from its first row to its last.
         followed: Number of the last horizons that were scored for the rows of `ahead`, which warnings mention.
         names: Names of the components, or empty if they are numbered.
@@ -93,11 +93,11 @@ def diagnose(
     probability = FALSE_WARNINGS / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     share = checks.outliers / observations if observations else 0.0
     if share > MANY_OUTLIERS and _is_rare(share, MANY_OUTLIERS, observations, probability):
-        what = f"{checks.outliers:,} of {observations:,} observations are outliers to {model.name!r}"
+        what = f"{checks.outliers:,} of {observations:,} observations are outliers for {model.name!r}"
         found.append(_warning(model, "many_outliers", what))
     alarms = checks.alarms
     if alarms is not None and alarms.observations >= LEAST and alarms.expected > LARGEST_RATE * alarms.observations:
-        what = f"the rate asks for {alarms.expected:,.0f} alarms in {alarms.observations:,} observations"
+        what = f"the alarm rate corresponds to {alarms.expected:,.0f} alarms in {alarms.observations:,} observations"
         found.append(_warning(model, "many_alarms", what))
     found += _check_furthest(model, checks, step, ahead)
     next_one = _check_step(model, checks, observations, probability, names)
@@ -115,8 +115,8 @@ def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Se
     if not far:
         return []
     what = (
-        f"forecasts more than {model.farthest:g} steps ahead, here up to {far[-1][1]:,.0f}, repeat the one "
-        f"{model.farthest:g} steps ahead, because {model.name!r} was not trained further ahead"
+        f"forecasts more than {model.farthest:g} steps ahead (here up to {far[-1][1]:,.0f}) equal the forecast "
+        f"{model.farthest:g} steps ahead, because {model.name!r} was not trained for longer horizons"
     )
     return [_warning(model, "far_ahead", what, horizon=far[0][0])]
 
@@ -155,7 +155,7 @@ def _name_columns(checks: ForecastChecks, failed: list[int], names: Sequence[str
 def _check_leads(
     model: Model, checks: ForecastChecks, observations: int, probability: float, followed: int, *, has_failed: bool
 ) -> list[FilterWarning]:
-    """Check the intervals at the horizons. One step is only checked if `_check_step` found nothing."""
+    """Check the intervals at the horizons. A horizon of one step is checked only if `_check_step` found nothing."""
     found = []
     components = checks.scored / observations if observations else 1.0
     for number, lead in enumerate(checks.leads):
@@ -174,7 +174,9 @@ def _check_leads(
 
 
 def name_steps(steps: float) -> str:
-    """Format a number of steps for a reader. Months differ in length, so three of them may be 2.99 typical steps."""
+    """Format a number of steps for a reader. The number need not be an integer: months differ in length, so three of
+    them may be 2.99 typical steps.
+    """
     near = round(steps)
     return f"{near:,}" if abs(steps - near) <= NEARLY_WHOLE * steps else f"{steps:.3g}"
 
@@ -228,13 +230,13 @@ def _warning(
     elif code == "high_coverage":
         advice = f"they are too wide, often because of outliers or repeated values; remove these, or {FIT}"
     elif code == "low_coverage":
-        advice = f"the series changes faster than its intervals adapt; send more of its past first, or {FIT}"
+        advice = f"the series changes faster than its intervals adapt; send more earlier observations, or {FIT}"
     elif code == "far_ahead":
         advice = "use the model 'auto', which does not have this limit, or coarser rows (`rfa filter --every`)"
     elif code == "many_alarms":
         advice = "set a lower rate, or a share of the observations such as 0.001; times are interpreted as seconds"
     elif code == "few_rows":
-        advice = "send more of the series' past, if there is any"
+        advice = "also send earlier observations of the series, if there are any"
     else:
         advice = f"if they are sensor errors, send null for them, else {FIT}"
     return FilterWarning(code, horizon, components, f"{what}; {advice}")

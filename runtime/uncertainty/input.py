@@ -69,7 +69,7 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
 
 
 def bias_out_of_range(param: str) -> InvalidInput:
-    """Return the error for a bias that takes an observation out of its range."""
+    """Return the error for a bias whose subtraction takes an observation beyond the limit."""
     return _error(param, f"must leave the observation at a magnitude of at most {LARGEST_OBSERVATION:g}")
 
 
@@ -129,11 +129,11 @@ def level_name(level: float) -> str:
 
 
 def out_of_range(field: str, model: str) -> InvalidInput:
-    """Return the error for an observation at which a filter's numbers are not finite."""
+    """Return the error for an observation for which the results of a filter are not finite."""
     return _error(
         field,
-        f"takes model {model!r} out of the range of its numbers; it must be closer to the previous observation, or its "
-        "noise closer to 1, or its time closer to the previous time, or the horizon must be shorter",
+        f"leads to numbers outside the range of model {model!r}; the observation must be closer to the previous one, "
+        "or its noise closer to 1, or its time closer to the previous time, or the horizon must be shorter",
     )
 
 
@@ -165,7 +165,7 @@ def value_range(
         names: Names of the limits, for messages.
 
     Raises:
-        InvalidInput: A limit is too large, or the first one is not below the second.
+        InvalidInput: If a limit is too large, or the first one is not below the second.
     """
     for name, limit in zip(names, (low, high), strict=True):
         if limit is not None and not abs(limit) <= LARGEST_OBSERVATION:
@@ -205,7 +205,7 @@ def window_of(window: Any) -> float:
     in seconds.
 
     Raises:
-        InvalidInput: The value is neither.
+        InvalidInput: If the value is neither.
     """
     number, unit = (duration(window) or (0.0, None)) if isinstance(window, str) else (window, "s")
     if isinstance(number, int | float) and not isinstance(number, bool) and unit is not None:

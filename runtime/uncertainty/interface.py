@@ -28,10 +28,10 @@ class ReadoutOptions(NamedTuple):
     """Options of the outputs in addition to levels, horizon and samples.
 
     Attributes:
-        passes: Number of reweighting passes K. If None, that of the model.
+        passes: Number of reweighting passes K. None selects the default of the model.
         range: Limits of estimates, forecasts, bounds and samples.
         weights: Whether forecasts include the weights of the model's experts.
-        utc_offsets: Offsets of local time, whose days and weeks recur.
+        utc_offsets: Offsets of local time, which determines days and weeks.
     """
 
     mode: Mode = "recurrent"
@@ -142,7 +142,7 @@ class FilterOptions:
         wants_state: Whether to return the packed state at the end.
         is_whole: Whether the reply is sent only when it is complete.
         deadline_seconds: Time after which the request ends with the finished part.
-        passes: Number of reweighting passes K. If None, that of the model.
+        passes: Number of reweighting passes K. None selects the default of the model.
         inputs: Inputs to the state per unit time until each observation, `[N, n]` or `CovariateInputs`.
         covariates_ahead: Values of the columns that are known ahead at `ahead`, `[M, K]`.
         ahead: Horizons after the last observation (recurrent mode).

@@ -24,7 +24,13 @@ BLOCK = 128
 
 
 class Traces(NamedTuple):
-    """The filter's trace of N steps, in state coordinates and float64: `[N, n]` and `[N, n, n]`."""
+    """The filter's trace of N steps, in units of the state and in float64.
+
+    Attributes:
+        transition: F from the previous step, `[N, n, n]`.
+        predicted_mean, predicted_covariance: Before the observation, `[N, n]` and `[N, n, n]`.
+        mean, covariance: After the observation, `[N, n]` and `[N, n, n]`.
+    """
 
     transition: Array
     predicted_mean: Array

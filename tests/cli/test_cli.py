@@ -435,7 +435,7 @@ def sensor_file(path: Path) -> Path:
 def test_a_system_runs_only_by_its_name_and_says_where_it_does_not_fit(tmp_path: Path) -> None:
     path = sensor_file(tmp_path / "room.csv")
     code, _, err = rfa("filter", path, "--bundle", "oscillator")
-    assert code == 0 and "outliers to 'oscillator'" in err and "does not describe this series" in err
+    assert code == 0 and "outliers for 'oscillator'" in err and "does not describe this series" in err
     document = rfa_json("filter", path, "--bundle", "oscillator")
     assert document["warnings"] and any("taken as UTC" in note for note in document["notes"])
 

@@ -57,7 +57,7 @@ def test_models_of_many_series_are_fitted_stopped_gone_on_with_and_used(tmp_path
 
     table = tmp_path / "told.csv"
     code, _, err = rfa("filter", data, *read, "--system", out, "--horizon", "24", "--out", table)
-    assert code == 1 and "contains systems of 'a', 'b', but none of 'short'" in err
+    assert code == 1 and "contains systems for 'a', 'b', but none for 'short'" in err
     # Forty days from the first of January on, then a day more.
     assert sum(line.startswith("2024-02-10") or ",2024-02-10" in line for line in table.read_text().splitlines()) == 48
     (tmp_path / "index.csv").write_text("value\n" + "\n".join("12345") + "\n")

@@ -147,7 +147,7 @@ def test_a_document_that_was_read_from_the_file_is_taken_as_it_is(rows: pd.DataF
 
 
 def test_what_has_no_model_is_refused_with_what_to_do(rows: pd.DataFrame, models: rfa.Models) -> None:
-    with pytest.raises(ValueError, match=r"contains systems of 'north / load', .*but none of 'load'"):
+    with pytest.raises(ValueError, match=r"contains systems for 'north / load', .*but none for 'load'"):
         rfa.filter(rows[rows["site"] == "north"], columns="load", system=models)
     with pytest.raises(ValueError, match="pass only one of them"):
         rfa.filter(rows, by="site", columns="load", system=models, model="linear")

@@ -107,7 +107,7 @@ class LinearConfig(FilterConfig):
         for name, shape in shapes.items():
             value = getattr(self, name)
             if value is not None and _shape(value) != shape:
-                raise ValueError(f"{name} must be {list(shape)}")
+                raise ValueError(f"{name} must have shape {list(shape)}")
         if self.observation is None and p != n:
             raise ValueError("observation is required if measurement_noise and drift have different sizes")
         return self
@@ -253,7 +253,7 @@ class DeepConfig(FilterConfig):
     @model_validator(mode="after")
     def _memory_ascends(self) -> Self:
         if self.memory[0] > self.memory[1]:
-            raise ValueError("memory must ascend")
+            raise ValueError("memory must be in ascending order")
         return self
 
     @property

@@ -203,7 +203,7 @@ class LanguageConfig(FamilyConfig):
         return self.has_slots and self.innovation == "key" and not self.window
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """See `FamilyConfig`. The values of `rfa.model.decoder_constants` are computed again."""
+        """See `FamilyConfig`. The values are computed again, as in `rfa.model.decoder_constants`."""
         if not self.has_constants:
             return None
         raw = {name: self._stacked(weights, f"dynamics.{name}_raw") for name in ("nu", "tau", "eta2", "gamma2")}

@@ -162,7 +162,7 @@ def test_a_column_has_its_system_among_models() -> None:
     for (column, key, is_only), document in found.items():
         assert system_for(many, column, key, is_only=is_only).digest == System.from_document(document).digest
     assert system_for({"series": {"b / x": level}}, "x", "b").digest == System.from_document(level).digest
-    with pytest.raises(InvalidSystem, match="contains systems of 'a', 'b', 'b / x', but none of 'c'"):
+    with pytest.raises(InvalidSystem, match="contains systems for 'a', 'b', 'b / x', but none for 'c'"):
         system_for(many, "c")
     for broken in ({"series": {}}, {"series": 3}, {"series": {"a": level}, "more": 1}):
         with pytest.raises(InvalidSystem, match=r"system\.series must contain"):
