@@ -4,7 +4,8 @@ on the training split.
 A corpus is a directory with `train`, `valid` and `test`, each a directory of files or files of that name
 (`train.jsonl`, `train-00000-of-00004.parquet`; `validation` may replace `valid`). One file, or a directory of files
 without these names, is a training split, whose last twentieth of tokens is used for validation. `documents.py` lists
-the kinds of files. Files of whole numbers are sequences of events (`sequences.py`).
+the kinds of files, and `huggingface.py` reads Hugging Face datasets. Files of whole numbers are sequences of events
+(`sequences.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from rfa.training.documents import FIELD, SUFFIXES, documents, is_plain, is_utf8
+from rfa.training.huggingface import converted_files, is_convertible, saved_files
 from rfa.training.sequences import END_OF_TEXT, are_sequences, event_tokenizer, lines_of
 
 SPLITS = ("train", "valid", "test")
@@ -39,10 +41,13 @@ def split_files(data: Path, split: str) -> list[Path]:
 
     Raises:
         FileNotFoundError: If there is no such split.
+        ValueError: If Hugging Face `datasets` is needed to read the corpus, and is missing or fails.
     """
     files = _named_files(data, split)
-    if not files and split == "train":
-        files = [data] if data.is_file() else _readable(data.iterdir()) if has_one_split(data) else []
+    if not files and needs_conversion(data):
+        files = converted_files(data).get(split, [])
+    elif not files and split == "train":
+        files = [data] if data.is_file() else _files_in(data) if has_one_split(data) else []
     if not files:
         raise FileNotFoundError(f"{data} has no {split}/*.txt and no {split}.txt, .jsonl, .parquet or .arrow")
     return files
@@ -53,17 +58,30 @@ def has_one_split(data: Path) -> bool:
     return data.is_file() or (data.is_dir() and not any(_named_files(data, split) for split in SPLITS))
 
 
+def needs_conversion(data: Path) -> bool:
+    """Return whether only Hugging Face `datasets` can read a corpus: it has no other files."""
+    return has_one_split(data) and is_convertible(data) and not _files_in(data)
+
+
 def trained_splits(data: Path) -> tuple[str, ...]:
     """Return the splits that training reads."""
-    return ("train",) if has_one_split(data) else ("train", "valid")
+    is_one = "valid" not in converted_files(data) if needs_conversion(data) else has_one_split(data)
+    return ("train",) if is_one else ("train", "valid")
 
 
 def _named_files(data: Path, split: str) -> list[Path]:
     names = NAMES.get(split, (split,))
+    if saved := [path for name in names for path in saved_files(data / name) or ()]:
+        return saved
     for pattern in ("{}/*", "{}.*", "{}-*", "data/{}-*"):
         if files := _readable(path for name in names for path in data.glob(pattern.format(name))):
             return files
     return []
+
+
+def _files_in(directory: Path) -> list[Path]:
+    saved = saved_files(directory)
+    return _readable(directory.iterdir()) if saved is None else saved
 
 
 def _readable(paths: Iterator[Path]) -> list[Path]:

@@ -135,7 +135,7 @@ def _batches(file: Path, field: str) -> Iterator[Any]:
     try:
         if file.suffix == ".parquet":
             with pq.ParquetFile(file) as table:
-                _check_column(field, table.schema_arrow.names, file)
+                _check_column(field, table.schema_arrow, file)
                 yield from table.iter_batches(ROWS, columns=[field])
             return
         with pa.memory_map(str(file)) as source:
@@ -144,21 +144,28 @@ def _batches(file: Path, field: str) -> Iterator[Any]:
             except pa.ArrowInvalid:
                 table = pa.ipc.open_file(source)
                 stream = (table.get_batch(i) for i in range(table.num_record_batches))
-                _check_column(field, table.schema.names, file)
+                _check_column(field, table.schema, file)
             else:
-                _check_column(field, stream.schema.names, file)
+                _check_column(field, stream.schema, file)
             yield from stream
     except pa.ArrowInvalid as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _check_column(field: str, names: list[str], file: Path) -> None:
-    if field not in names:
-        raise ValueError(f"{file}: no column {field!r} among {', '.join(names)}; name the text column with --field")
+def _check_column(field: str, schema: Any, file: Path) -> None:
+    if field not in schema.names:
+        names = ", ".join(schema.names)
+        raise ValueError(f"{file}: no column {field!r} among {names}; name the text column with --field")
+    # Hugging Face datasets stores values of mixed types as texts that contain JSON, and their type in the metadata.
+    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    kind = described.get("info", {}).get("features", {}).get(field, {}).get("_type", "Value")
+    if kind != "Value":
+        raise ValueError(f"{file}: field {field!r} contains not only strings, but {kind}")
 
 
 def _checked(value: Any, field: str, names: list[str], where: str) -> str:
     if not isinstance(value, str):
-        found = f"no field {field!r} among {', '.join(names)}" if value is None else f"field {field!r} is not a string"
+        is_missing = value is None and field not in names
+        found = f"no field {field!r} among {', '.join(names)}" if is_missing else f"field {field!r} is not a string"
         raise ValueError(f"{where}: {found}; name the text field with --field")
     return value
