@@ -9,6 +9,10 @@
 
 Each is compared with a first reply: the ids of the tokens, and every digit of their log probabilities. The requests are
 those of any OpenAI-compatible server that names tokens by id (`return_tokens_as_token_ids`, as vLLM does).
+
+Nearly all of the time is spent on decoding single requests, one token at a time. With a replica, half of the cases
+therefore have their first reply from it, so that both servers work at the same time. Each still has one request at a
+time, except for the batched ones.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -74,6 +78,8 @@ class Endpoint:
 
     def __init__(self, client: httpx.AsyncClient, url: str, model: str | None) -> None:
         self._client, self._url, self._model = client, url.rstrip("/"), model
+        # Held by a request that has the server to itself, and by a batch.
+        self.alone = asyncio.Lock()
 
     async def has_states(self) -> bool:
         """Whether it is an rfa-server, whose completions take `state`."""
@@ -101,6 +107,11 @@ class Endpoint:
         ids = [int(name.removeprefix("token_id:")) for name in logprobs["tokens"]]
         return Tokens(ids, logprobs["token_logprobs"], choice.get("state"))
 
+    async def complete_alone(self, prompt: str | list[int], tokens: int, **options: Any) -> Tokens:
+        """The same, while the server has no other request."""
+        async with self.alone:
+            return await self.complete(prompt, tokens, **options)
+
 
 @dataclass(frozen=True)
 class EqualityCase:
@@ -111,9 +122,10 @@ class EqualityCase:
 
     @classmethod
     def drawn(cls, seed: int) -> EqualityCase:
-        """A text of 1 to 200 words, and 2 to 32 tokens."""
+        """A text of 1 to 200 words, and 2 to 32 tokens. Few are long, as their time is that of many short ones."""
         draw = random.Random(seed)
-        return cls(" ".join(draw.choices(WORDS.split(), k=int(200 ** draw.random()))), draw.randint(2, 32))
+        words = draw.choices(WORDS.split(), k=int(200 ** draw.random()))
+        return cls(" ".join(words), int(2 * 16.5 ** draw.random()))
 
 
 async def measure(
@@ -136,10 +148,16 @@ async def measure(
     async with httpx.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS) as client:
         server = Endpoint(client, url, model)
         other = None if replica is None else Endpoint(client, replica, model)
-        has_states = await server.has_states()
-        for start in range(0, len(cases), COMPANY):
-            await _compare(server, other, cases[start : start + COMPANY], tallies, has_states)
-            on_group(tallies)
+        pairs = [(server, other), (other, server)] if other is not None else [(server, None)]
+        shares = [cases[index :: len(pairs)] for index in range(len(pairs))]
+
+        async def run(first: Endpoint, second: Endpoint | None, share: Sequence[EqualityCase]) -> None:
+            has_states = await first.has_states()
+            for start in range(0, len(share), COMPANY):
+                await _compare(first, second, share[start : start + COMPANY], tallies, has_states)
+                on_group(tallies)
+
+        await asyncio.gather(*(run(*pair, share) for pair, share in zip(pairs, shares, strict=True)))
     return tallies
 
 
@@ -150,36 +168,38 @@ async def _compare(
     tallies: dict[str, Tally],
     has_states: bool,
 ) -> None:
-    first = [await server.complete(case.prompt, case.tokens) for case in cases]
-
     async def add(name: str, expected: Tokens, reply: Awaitable[Tokens], start: int = 0) -> None:
         try:
             tallies[name].add((await reply).part(start), expected)
         except RefusedError as error:
             tallies[name].refused = str(error)
 
-    prompts = [(await server.complete(case.prompt, 1, echo=True)).ids[:-1] for case in cases]
-    for case, ids, expected in zip(cases, prompts, first, strict=True):
-        await add("alone", expected, server.complete(case.prompt, case.tokens))
-        read = server.complete([*ids, *expected.ids], 1, echo=True)
+    expected_of = []
+    for case in cases:
+        ids = (await server.complete_alone(case.prompt, 1, echo=True)).ids[:-1]
+        expected = await server.complete_alone(case.prompt, case.tokens)
+        expected_of.append(expected)
+        await add("alone", expected, server.complete_alone(case.prompt, case.tokens))
+        read = server.complete_alone([*ids, *expected.ids], 1, echo=True)
         await add("chunked", expected, _without_last(read), start=len(ids))
         half = len(expected.ids) // 2
-        rest = server.complete([*ids, *expected.ids[:half]], len(expected.ids) - half)
+        rest = server.complete_alone([*ids, *expected.ids[:half]], len(expected.ids) - half)
         await add("restored", expected.part(half), rest)
         if has_states:
             await add("restored", expected.part(half), _from_state(server, case.prompt, half, len(expected.ids) - half))
         if other is not None:
-            await add("replica", expected, other.complete(case.prompt, case.tokens))
-    together = [
-        add("batched", expected, server.complete(case.prompt, case.tokens))
-        for case, expected in zip(cases, first, strict=True)
-    ]
-    await asyncio.gather(*together)
+            await add("replica", expected, other.complete_alone(case.prompt, case.tokens))
+    async with server.alone:
+        together = [
+            add("batched", expected, server.complete(case.prompt, case.tokens))
+            for case, expected in zip(cases, expected_of, strict=True)
+        ]
+        await asyncio.gather(*together)
 
 
 async def _from_state(server: Endpoint, prompt: str, first: int, rest: int) -> Tokens:
-    half = await server.complete(prompt, first, return_state=True)
-    return await server.complete("", rest, state=half.state)
+    half = await server.complete_alone(prompt, first, return_state=True)
+    return await server.complete_alone("", rest, state=half.state)
 
 
 async def _without_last(reply: Awaitable[Tokens]) -> Tokens:
