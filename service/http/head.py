@@ -1,4 +1,4 @@
-"""Checks of the request line and headers that are stricter than those of h11.
+"""Parse the request line and headers, with checks that are stricter than those of h11.
 
 h11 accepts some heads that a proxy and a server may parse differently, which allows request smuggling. This module
 rejects bare line feeds and carriage returns, control characters, folded lines, a body framed twice, and chunks in
@@ -8,16 +8,20 @@ HTTP/1.0.
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import Final
 
 import h11
 
-from rfa.service.errors import HeadersTooLarge, MalformedRequest
+from rfa.service.errors import HeadersTooLarge, MalformedRequest, ServiceError
 
 END: Final = b"\r\n\r\n"
 LINE_END: Final = b"\r\n"
 # Parsing takes about 10 µs per header of any size, so 32 kB of empty headers would take 0.1 s.
 MAX_HEADERS: Final = 100
+# Limit on all trailers together, and on the line of a chunk size, which are each parsed in one call.
+MAX_TRAILER_BYTES: Final = 1_024
+_NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 VERSIONS: Final = (b"1.0", b"1.1")
 # A field value must not contain control characters except tab (RFC 9110, 5.5).
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
@@ -27,9 +31,14 @@ _FOLDED: Final = re.compile(rb"\r\n[ \t]")
 _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 
 
-def starts_like_a_request(data: bytes | bytearray) -> bool:
-    """Return whether `data` is empty or can be the start of a method name. A TLS handshake, for example, cannot."""
-    return _FIRST.match(data) is not None
+def check_start(data: bytes | bytearray) -> None:
+    """Reject received bytes that cannot be the start of a method name, such as a TLS handshake.
+
+    Raises:
+        MalformedRequest: If `data` is not empty and starts otherwise.
+    """
+    if _FIRST.match(data) is None:
+        raise MalformedRequest(_NOT_HTTP)
 
 
 def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
@@ -45,7 +54,48 @@ def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
         raise MalformedRequest(_LINES)
 
 
-def check_text(head: bytes) -> None:
+def parse_head(head: bytes) -> tuple[h11.Connection, h11.Request]:
+    """Parse a complete head. Return also the parser, which reads the body.
+
+    Raises:
+        HeadersTooLarge: If there are too many headers.
+        MalformedRequest: If it is invalid.
+    """
+    _check_text(head)
+    parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits the trailers: the head is complete
+    parser.receive_data(head)
+    request = parser.next_event()
+    if not isinstance(request, h11.Request):
+        raise MalformedRequest(_NOT_HTTP)
+    _check_framing(request)
+    return parser, request
+
+
+def parse_error(error: h11.RemoteProtocolError) -> ServiceError:
+    """Return the error to report for an error of the parser."""
+    if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+        return HeadersTooLarge(
+            f"The trailers and the line of a chunk size must not be larger than {MAX_TRAILER_BYTES} bytes."
+        )
+    return MalformedRequest(_NOT_HTTP)
+
+
+def wants_websocket(request: h11.Request) -> bool:
+    """Return whether a request is a WebSocket handshake. Other upgrades are ignored (RFC 9110, 7.8)."""
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in request.headers:
+        values.setdefault(name, []).extend(part.strip().lower() for part in value.split(b","))
+    has_body = b"transfer-encoding" in values or values.get(b"content-length", [b"0"]) != [b"0"]
+    return (
+        request.method == b"GET"
+        and request.http_version == b"1.1"
+        and not has_body
+        and b"upgrade" in values.get(b"connection", ())
+        and values.get(b"upgrade") == [b"websocket"]
+    )
+
+
+def _check_text(head: bytes) -> None:
     """Reject a complete head that has invalid lines or too many of them.
 
     Raises:
@@ -60,7 +110,7 @@ def check_text(head: bytes) -> None:
         raise MalformedRequest("A header must not be folded over several lines.")
 
 
-def check_framing(request: h11.Request) -> None:
+def _check_framing(request: h11.Request) -> None:
     """Reject a request if two parsers could disagree about the end of its body.
 
     Raises:

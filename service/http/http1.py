@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Final, Literal
 
 import h11
@@ -27,9 +26,9 @@ from rfa.service.errors import (
 )
 from rfa.service.http.connection import SLICE_SECONDS, Connection, ConnectionManager, host_and_port, is_reset
 from rfa.service.http.error_response import error_response
-from rfa.service.http.head import END, LINE_END, check_framing, check_line_ends, check_text, starts_like_a_request
+from rfa.service.http.head import END, LINE_END, check_line_ends, check_start, parse_error, parse_head, wants_websocket
 from rfa.service.http.request_response import CONTINUE, RequestResponse, make_scope
-from rfa.service.http.websocket import WebSocketConnection, wants_websocket
+from rfa.service.http.websocket import WebSocketConnection
 
 # Maximum number of bytes of pipelined requests. The rest waits in the client's socket.
 MAX_AHEAD_BYTES: Final = 65_536
@@ -37,15 +36,12 @@ MAX_AHEAD_BYTES: Final = 65_536
 # costs more.
 CHUNKED_SLICE_BYTES: Final = 1_024
 PLAIN_SLICE_BYTES: Final = 65_536
-# Limit on all trailers together, and on the line of a chunk size, which are each parsed in one call.
-MAX_TRAILER_BYTES: Final = 1_024
 # Time after the last response to read from a client that is still sending, so that it receives the response.
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
 # Interval between checks whether a client that has shut down its sending side is still connected.
 PROBE_SECONDS: Final = 0.1
 HTTP_1_1: Final = b"1.1"
-NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 
 
 class HTTPConnection(Connection):
@@ -165,9 +161,7 @@ class HTTPConnection(Connection):
         except (MalformedRequest, HeadersTooLarge, PayloadTooLarge, Overloaded) as error:
             self._send_error(error)
         except h11.RemoteProtocolError as error:
-            is_too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            message = f"The trailers and the line of a chunk size must not be larger than {MAX_TRAILER_BYTES} bytes."
-            self._send_error(HeadersTooLarge(message) if is_too_large else MalformedRequest(NOT_HTTP))
+            self._send_error(parse_error(error))
             error.__traceback__ = None  # breaks a reference cycle: h11's frame refers to the error and this connection
         if self._is_half_closed and self._phase == "response" and self._timer is None:
             self._set_timer(PROBE_SECONDS, self._probe)
@@ -195,8 +189,7 @@ class HTTPConnection(Connection):
         while not self._searched and unread.startswith(LINE_END):  # RFC 9112, 2.2
             del unread[:2]
             self._framing_bytes += 2
-        if not starts_like_a_request(unread):
-            raise MalformedRequest(NOT_HTTP)
+        check_start(unread)
         end = unread.find(END, max(0, self._searched - len(END) + 1))
         size = self._framing_bytes + (len(unread) if end < 0 else end + len(END))
         if size > limit:
@@ -219,13 +212,7 @@ class HTTPConnection(Connection):
 
     def _start_request(self, head: bytes) -> None:
         """Start the application, or upgrade to a WebSocket."""
-        check_text(head)
-        parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits the trailers: the head is complete
-        parser.receive_data(head)
-        request = parser.next_event()
-        if not isinstance(request, h11.Request):
-            raise MalformedRequest(NOT_HTTP)
-        check_framing(request)
+        parser, request = parse_head(head)
         if wants_websocket(request):
             self._upgrade(request, make_scope(request, "websocket", self))
             return

@@ -45,21 +45,6 @@ QUIET: Final = logging.getLogger("rfa.server.frames")
 QUIET.setLevel(logging.CRITICAL)  # protocol errors of clients are reported to the clients and counted
 
 
-def wants_websocket(request: h11.Request) -> bool:
-    """Return whether a request is a WebSocket handshake. Other upgrades are ignored (RFC 9110, 7.8)."""
-    values: dict[bytes, list[bytes]] = {}
-    for name, value in request.headers:
-        values.setdefault(name, []).extend(part.strip().lower() for part in value.split(b","))
-    has_body = b"transfer-encoding" in values or values.get(b"content-length", [b"0"]) != [b"0"]
-    return (
-        request.method == b"GET"
-        and request.http_version == b"1.1"
-        and not has_body
-        and b"upgrade" in values.get(b"connection", ())
-        and values.get(b"upgrade") == [b"websocket"]
-    )
-
-
 class WebSocketConnection(Connection):
     """A connection on which a client has requested a WebSocket.
 
