@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
+
+from rfa.export import kernel_compile
 from rfa.export.gpu_kernels import add_kernels
 from rfa.runtime.bundle.bundle import Bundle
 from tests.small_language import BOTH, exported, made_once
 
 ARCHITECTURE = 80
+# A third of the kernels: those of one dtype for few streams and short prompts.
+FLOAT32_WORKER = """
+import torch
+from rfa.export import kernel_compile, kernel_recording
+kernel_recording.DTYPES = (torch.float32,)
+kernel_recording.SIZES = kernel_recording.SIZES[:2]
+kernel_compile.main()
+"""
 
 
 def with_kernels(home: Path) -> Bundle:
@@ -20,3 +32,15 @@ def with_kernels(home: Path) -> Bundle:
     """
     bundle = exported(home, "small", BOTH)
     return made_once(home, "small-kernels", lambda path: add_kernels(bundle.path, [ARCHITECTURE], path))
+
+
+def with_float32_kernels(home: Path) -> Bundle:
+    """Return the same model with the kernels for float32 and few streams only."""
+    bundle = exported(home, "small", BOTH)
+
+    def make(path: Path) -> Bundle:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel_compile, "WORKER", (sys.executable, "-c", FLOAT32_WORKER))
+            return add_kernels(bundle.path, [ARCHITECTURE], path)
+
+    return made_once(home, "small-float32-kernels", make)

@@ -23,7 +23,7 @@ from rfa.runtime.bundle.stored_kernels import (
     KernelDocument,
 )
 from rfa.runtime.text.config import LanguageModelConfig
-from tests.small_kernels import with_kernels
+from tests.small_kernels import with_float32_kernels, with_kernels
 
 CONFIG = LanguageModelConfig(vocab_size=16)
 
@@ -73,7 +73,7 @@ def test_a_bundle_holds_the_kernels_of_six_gpus(bundle_cache) -> None:
 
 
 def test_all_kernels_together_have_a_limit_too(bundle_cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = with_kernels(bundle_cache)
-    monkeypatch.setattr("rfa.runtime.bundle.bundle_files.MAX_ALL_CODE_BYTES", 1 << 20)
-    with pytest.raises(BundleError, match=r"kernels.json: the kernels have \d+ bytes, but at most 1048576 are allowed"):
+    bundle = with_float32_kernels(bundle_cache)
+    monkeypatch.setattr("rfa.runtime.bundle.bundle_files.MAX_ALL_CODE_BYTES", 1 << 16)
+    with pytest.raises(BundleError, match=r"kernels.json: the kernels have \d+ bytes, but at most 65536 are allowed"):
         open_bundle(bundle.path)

@@ -38,8 +38,8 @@ def compiled(folder: Path) -> ctypes.CDLL:
 class FakeGpu:
     """What its driver was asked to launch.
 
-    device: torch's current one; launched: names with grid and block; failures: of the checks here, which cannot be
-    raised through C.
+    device: torch's current one; is_emulated: whether kernels compute their results, or are only launched; launched:
+    names with grid and block; failures: of the checks here, which cannot be raised through C.
     """
 
     library: ctypes.CDLL
@@ -47,6 +47,7 @@ class FakeGpu:
     version: int = 12080
     capability: tuple[int, int] = (8, 0)
     device: int = 0
+    is_emulated: bool = True
     launched: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     _tensors: dict[int, Tensor] = field(default_factory=dict)
@@ -80,6 +81,11 @@ class FakeGpu:
         assert stream == STREAM + self.library.fake_current()
         assert shared == kernel.entry.shared_bytes
         assert sizes[3:] == [32 * kernel.entry.warps, 1, 1]
+        if self.is_emulated:
+            self._emulate(kernel, sizes, shared, parameters)
+        self.launched.append((kernel.entry.name, tuple(sizes[:4])))
+
+    def _emulate(self, kernel: StoredKernel, sizes: list[int], shared: int, parameters: Any) -> None:
         header = kernel.ptx[kernel.ptx.index(".entry") :].partition(")")[0]
         kinds = re.findall(r"\.param \.(\w+)", header)
         values = [SIZES[kind].from_address(parameters[i]).value for i, kind in enumerate(kinds)]
@@ -88,4 +94,3 @@ class FakeGpu:
             for kind, value in zip(kinds, values, strict=True)
         ]
         machine.run(machine.load(kernel.ptx), sizes[:3], arguments, shared_bytes=shared)
-        self.launched.append((kernel.entry.name, tuple(sizes[:4])))

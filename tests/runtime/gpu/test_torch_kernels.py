@@ -48,7 +48,7 @@ from rfa.service.settings import Settings
 from tests.kernels import interpreted
 from tests.ptx.launches import Compiler, Emulator, emulated
 from tests.runtime.gpu.fake_cuda import FakeGpu, compiled
-from tests.small_kernels import ARCHITECTURE, with_kernels
+from tests.small_kernels import ARCHITECTURE, with_float32_kernels, with_kernels
 
 # What prompts and steps of the small model launch.
 ALL = (
@@ -76,6 +76,11 @@ def run_without_interpreter(program: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def bundle(bundle_cache: Path) -> Bundle:
+    return with_float32_kernels(bundle_cache)
+
+
+@pytest.fixture(scope="module")
+def full_bundle(bundle_cache: Path) -> Bundle:
     return with_kernels(bundle_cache)
 
 
@@ -86,7 +91,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def gpu(library: ctypes.CDLL, bundle: Bundle) -> FakeGpu:
-    return FakeGpu(library, bundle.kernels)
+    """Its launches are recorded, and compute nothing."""
+    return FakeGpu(library, bundle.kernels, is_emulated=False)
+
+
+@pytest.fixture
+def emulated_gpu(library: ctypes.CDLL, full_bundle: Bundle) -> FakeGpu:
+    return FakeGpu(library, full_bundle.kernels)
 
 
 @pytest.fixture(autouse=True)
@@ -118,26 +129,35 @@ def answers(runtime: TorchLanguageRuntime) -> list[np.ndarray]:
     return found
 
 
-def test_all_that_serving_launches_is_taken_and_gives_the_golden_outputs(bundle: Bundle, gpu: FakeGpu) -> None:
+def test_all_that_serving_launches_is_taken(bundle: Bundle, gpu: FakeGpu) -> None:
     with intercepted_launches(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
-        runtime = runtime_of(bundle, torch.bfloat16)
-        assert check_golden_on(runtime, bundle) > 0
+        runtime = runtime_of(bundle)
+        answers(runtime)
     assert use.report() == torch_kernels.GpuKernels(ALL, (), None)
+    assert {name for name, _ in gpu.launched} == use.stored
     heads, layers = runtime.latent_shape[0], len(runtime.initial["means"])
-    # One program a head of a stream.
-    assert {grid for name, grid in gpu.launched if name == "scan_kernel"} == {(heads, 1, 1, 32)}
-    assert len([name for name, _ in gpu.launched if name == "scan_kernel"]) % layers == 0
+    # One program per head of a stream, and one stream at a time reads its prompt.
+    grids = [grid for name, grid in gpu.launched if name == "scan_kernel"]
+    assert set(grids) == {(heads, 1, 1, 32)} and len(grids) % layers == 0
+
+
+def test_stored_kernels_give_the_golden_outputs(full_bundle: Bundle, emulated_gpu: FakeGpu) -> None:
+    launches = emulated_gpu.launches
+    with intercepted_launches(emulated_gpu.take), kernels_of(full_bundle, is_trusted=True, launches=launches) as use:
+        assert check_golden_on(runtime_of(full_bundle, torch.bfloat16), full_bundle) > 0
+    assert use.report() == torch_kernels.GpuKernels(ALL, (), None)
 
 
 @interpreted
-def test_numbers_are_those_of_what_triton_compiles_for_each_launch(bundle: Bundle, gpu: FakeGpu) -> None:
+def test_numbers_are_those_of_what_triton_compiles_for_each_launch(full_bundle: Bundle, emulated_gpu: FakeGpu) -> None:
+    bundle, launches = full_bundle, emulated_gpu.launches
     compiler = Compiler()
     try:
         with emulated(Emulator(compiler, ARCHITECTURE)):
             expected = answers(runtime_of(bundle, torch.bfloat16))
     finally:
         compiler.close()
-    with intercepted_launches(gpu.take), kernels_of(bundle, is_trusted=True, launches=gpu.launches) as use:
+    with intercepted_launches(emulated_gpu.take), kernels_of(bundle, is_trusted=True, launches=launches) as use:
         found = answers(runtime_of(bundle, torch.bfloat16))
     assert use.stored == set(ALL) and not use.compiled
     for one, other in zip(found, expected, strict=True):
@@ -152,12 +172,12 @@ def test_a_kernel_is_loaded_once(bundle: Bundle, gpu: FakeGpu, library: ctypes.C
 
 
 def kernels_used(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> torch_kernels.GpuKernels:
-    """What a prompt and a step come to; what goes to Triton is played by its interpreter."""
+    """Return which kernels a prompt and a step use. None of them runs, neither the stored ones nor Triton's."""
     model = model_of(bundle)
     passes = ServedPasses(model, torch.float32)
     with (
         torch.no_grad(),
-        intercepted_launches(gpu.take),
+        intercepted_launches(lambda call: gpu.take(call) or True),
         kernels_of(bundle, is_trusted=is_trusted, launches=gpu.launches) as use,
     ):
         _, slots = passes.prefill([[1, 2]], [0], initial_slots(model, 1))
@@ -166,13 +186,11 @@ def kernels_used(bundle: Bundle, gpu: FakeGpu, *, is_trusted: bool = True) -> to
     return use.report()
 
 
-@interpreted
 def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
     assert kernels_used(bundle, gpu, is_trusted=False) == torch_kernels.GpuKernels((), ALL, torch_kernels.UNTRUSTED)
     assert not gpu.launched
 
 
-@interpreted
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -183,12 +201,11 @@ def test_only_signed_code_runs(bundle: Bundle, gpu: FakeGpu) -> None:
 def test_what_does_not_fit_the_gpu_is_compiled(
     bundle: Bundle, library: ctypes.CDLL, given: dict[str, Any], reason: str
 ) -> None:
-    found = kernels_used(bundle, FakeGpu(library, bundle.kernels, **given))
+    found = kernels_used(bundle, FakeGpu(library, bundle.kernels, is_emulated=False, **given))
     assert (found.stored, found.compiled) == ((), ALL)
     assert found.reason is not None and reason in found.reason
 
 
-@interpreted
 def test_what_the_driver_refuses_is_compiled(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [replace(kernel, cubin=kernel.cubin.replace(b".text.", b".tixt.")) for kernel in bundle.kernels]
     monkeypatch.setattr(bundle, "_kernels", tuple(broken))
@@ -196,7 +213,6 @@ def test_what_the_driver_refuses_is_compiled(bundle: Bundle, gpu: FakeGpu, monke
     assert found.compiled == ALL and found.reason == "cuModuleGetFunction: named symbol not found"
 
 
-@interpreted
 def test_kernels_of_another_source_are_not_taken(bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [
         replace(kernel, entry=kernel.entry.model_copy(update={"source": "0" * 64}))
@@ -226,8 +242,7 @@ from tests.runtime.gpu.fake_cuda import FakeGpu
 from tests.runtime.gpu.test_torch_kernels import answers, ctypes, runtime_of
 assert "TRITON_INTERPRET" not in os.environ
 bundle = open_bundle(sys.argv[1])
-gpu = FakeGpu(ctypes.CDLL(sys.argv[2]), bundle.kernels)
-gpu._played = lambda *_: None
+gpu = FakeGpu(ctypes.CDLL(sys.argv[2]), bundle.kernels, is_emulated=False)
 kernels = kernels_of(bundle, is_trusted=True, launches=gpu.launches)
 with simulated_gpu((8, 0)), intercepted_launches(gpu.take), kernels as use:
     answers(runtime_of(bundle, torch.bfloat16))
@@ -236,10 +251,10 @@ print(*sorted(use.stored))
 """
 
 
-def test_serving_never_makes_tritons_driver(bundle: Bundle, library: ctypes.CDLL) -> None:
+def test_serving_never_makes_tritons_driver(full_bundle: Bundle, library: ctypes.CDLL) -> None:
     """It compiles C, for which the image of stored kernels has no compiler. Here are the functions that Triton would
     compile, not those of its interpreter, which needs no driver; their numbers do not matter."""
-    assert run_without_interpreter(SERVE, str(bundle.path), library._name).split() == list(ALL)
+    assert run_without_interpreter(SERVE, str(full_bundle.path), library._name).split() == list(ALL)
 
 
 def test_info_says_which_kernels_run(
