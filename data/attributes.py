@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Final
 
 import numpy as np
 
+from rfa.data.header import is_data
 from rfa.data.json_shapes import time_steps
 from rfa.data.json_values import Rows, check_cells
 
@@ -27,6 +29,17 @@ SEISMIC: Final = re.compile(
 # The number of lines of the header, as in NASA's files; and the names above the rows of Igor's waves.
 LINES: Final = re.compile(r"(\d{1,3})[, ]+1001\s*\n")
 WAVES: Final = re.compile(r"IGOR\s+WAVES(?:/\w+)*\s+([^\n]+?)\s*\nBEGIN\s*\n([^A-Z]*)")
+# A line that names a column by its number, such as `Sig2  Temperature (°C)` or `@ s1 legend "Temperature"`, and the
+# label of the first column in files of Grace.
+NAMED: Final = re.compile(r'\W*([A-Za-z]+)[ _]?(\d+)(?:\s+legend\b)?[\s:=]+"?([^"\n]*[^\W\d][^"\n]*?)"?\s*')
+AXIS: Final = re.compile(r'(?m)^@\s+xaxis\s+label\s+"([^"]+)"')
+MOST_ABOVE: Final = 500
+# Longer lines name no column. The time to match one grows faster than its length.
+LONGEST_NAMED: Final = 200
+FEWEST_ROWS: Final = 4
+FEWEST_NAMES: Final = 2
+# Pairs of a time and a value as redis-cli lists them.
+PAIRS: Final = re.compile(r'(?m)^ *\d+\) +1\) (?:\(integer\) )?(\d+)\r?\n +2\) "?([^"\r\n]+)"?\r?$')
 MOST_PER_SECOND: Final = 10_000.0
 START: Final = "start_timestamp"
 
@@ -108,6 +121,41 @@ def counted_header_as_csv(text: str) -> str | None:
         return None
     lines = text.splitlines()[int(found[1]) - 1 :]
     return f"{lines[0].replace(',', ' (s),', 1)}\n" + "\n".join(lines[1:]) + "\n" if len(lines) > 1 else None
+
+
+def numbered_names_as_csv(text: str) -> str | None:
+    """Return rows of numbers below lines that name their columns by numbers, as CSV, or None for other text."""
+    above: list[str] = []
+    begin = 0
+    for line in itertools.islice(re.finditer(r"[^\n]*\n", text), MOST_ABOVE):
+        if len(cells := line[0].split()) > 1 and is_data(cells):
+            begin = line.start()
+            break
+        above.append(line[0])
+    rows = [cells for line in text[begin:].splitlines() if (cells := line.split()) and line[0] not in "@&#"]
+    names: dict[str, dict[int, str]] = {}
+    short = (line for line in above if len(line) <= LONGEST_NAMED)
+    for named in filter(None, map(NAMED.fullmatch, short)):
+        names.setdefault(named[1].lower(), {})[int(named[2])] = named[3]
+    if len(rows) < FEWEST_ROWS or len({*map(len, rows)}) > 1 or not all(map(is_data, rows[:FEWEST_ROWS])):
+        return None
+    for found in names.values():
+        header = [found[number] for number in sorted(found)]
+        axis = AXIS.search(text[:begin])
+        if len(header) < FEWEST_NAMES and axis is None:
+            continue
+        if len(header) == len(rows[0]) - 1:
+            header = [axis[1] if axis else "x", *header]
+        if len(header) == len(rows[0]) and list(found) == list(range(min(found), min(found) + len(found))):
+            return "\n".join("\t".join(cells) for cells in [header, *rows]) + "\n"
+    return None
+
+
+def pairs_as_csv(text: str) -> str | None:
+    """Return pairs of a time and a value as redis-cli lists them, as CSV, or None for other text."""
+    if PAIRS.match(text) is None:
+        return None
+    return "\n".join(["time,value", *map(",".join, PAIRS.findall(text))]) + "\n"
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:

@@ -80,6 +80,32 @@ def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
+def compact_hours(names: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
+    """Return the columns with times of day such as 930."""
+    numbers = {name: numeric_sample(columns[name]) for name in names}
+    return [name for name, found in numbers.items()
+            if found is not None and are_times_of_day(found) and found.max() >= 100]  # fmt: skip
+
+
+def are_merged(part: Any, last: Any) -> bool:
+    """Return whether most cells of a part of dates are empty, as in merged cells of a spreadsheet.
+
+    Args:
+        last: the finest part, which must not have empty cells.
+    """
+    return bool(part.null_count and 2 * part.null_count >= len(part) and not last.null_count and part[0].is_valid)
+
+
+def padded(cells: Any) -> Any:
+    """Pad times of day that are whole numbers to four or six digits. Other text is unchanged."""
+    import pyarrow.compute as pc
+
+    if not pc.all(pc.match_substring_regex(cells, r"^\d{1,6}$")).as_py():
+        return cells
+    width = 4 if pc.max(pc.utf8_length(cells)).as_py() <= 4 else 6
+    return pc.utf8_lpad(cells, width, padding="0")
+
+
 def half_hours(numbers: Any) -> Any:
     """Return the beginnings of the half-hours of a day, which are counted from 1, as text such as 00:30."""
     import pyarrow as pa

@@ -17,9 +17,12 @@ import numpy as np
 from rfa.data.clock_choice import take
 from rfa.data.clock_numbers import (
     DAY_FIRST,
+    MONTH_FIRST,
     PER_TICK,
     calendar_form,
     check_finite,
+    first_hour,
+    is_hour_name,
     time_unit,
     unix_seconds,
 )
@@ -34,8 +37,12 @@ from rfa.data.units import TIMES
 COMPACT: Final = r"^(19|20)\d{6}$"
 # The name of a time zone after its offset, as JavaScript writes it.
 ZONE_NAME: Final = r" \([^()]*\)$"
+# The end of times without words that are rewritten: a colon before milliseconds, or the mark of a footnote.
+MARKED: Final = r":\d\d:\d{3}$|\*$"
 # Times since a start, as hours, minutes and seconds.
 CLOCK_FACE: Final = "hours:minutes:seconds"
+# Hours of consecutive days without a date, from 0 or from 1.
+HOURS_OF_DAY: Final = ("hours from 0", "hours from 1")
 FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
 # Number of cells that decide which of these are rewritten.
 MOST_ALL: Final = 10_000
@@ -187,7 +194,7 @@ def _plain_text(column: Any) -> Any:
     import pyarrow.compute as pc
 
     cells = pc.utf8_trim_whitespace(column)
-    if not _may_have_words(column):
+    if not _may_have_words(column) and not (len(cells) and re.search(MARKED, cells[0].as_py() or "")):
         return cells
     part = cells if len(cells) <= MOST_ALL else take(cells, np.linspace(0, len(cells) - 1, MOST_ALL).astype(np.int64))
     for pattern, plain in ((ZONE_NAME, ""), *PLAIN_TEXT):
@@ -249,10 +256,14 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: s
         return Clock(seconds if zone == "UTC" else utc_seconds(seconds, zone), f"{form}, taken as {zone}", form=form)
     if form is not None:
         cells = pc.cast(pc.cast(column, pa.int64()), pa.string())
-        cells = pc.utf8_lpad(cells, 8, "0") if form == DAY_FIRST else cells
+        cells = pc.utf8_lpad(cells, 8, "0") if form in (DAY_FIRST, MONTH_FIRST) else cells
         chunked = pa.chunked_array([cells]) if isinstance(cells, pa.Array) else cells
         return _with_format(parse(chunked, form, name, rows), form, zone)
     seconds, note, per_second, is_dated = unix_seconds(numbers)
+    if not is_dated and is_hour_name(name) and (first := first_hour(numbers)) is not None:
+        days = np.cumsum(np.diff(numbers, prepend=numbers[0]) < 0)
+        note = f"hours of consecutive days, from {first}"
+        return Clock(TIMES["h"] * (numbers - first + 24 * days), note, is_dated=False, form=HOURS_OF_DAY[first])
     if not is_dated and (unit := time_unit(name)) is not None and unit[1] != 1.0:
         return Clock(seconds * unit[1], f"numbers in {unit[0]}", is_dated=False, form=1 / unit[1])
     return Clock(seconds, note, is_dated, form=note if per_second == PER_TICK else per_second)

@@ -16,6 +16,8 @@ from rfa.data.clock_numbers import (
     TICKS,
     YEAR_WORDS,
     calendar_form,
+    first_hour,
+    is_hour_name,
     time_unit,
     words_of,
 )  # fmt: skip
@@ -47,6 +49,8 @@ OFFSET_NAMES: Final = ("offset", "elapsed")
 FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
 MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
+# Longer names of one or two columns are lines of text.
+LONGEST_NAME: Final = 40
 # Share of cells that must look like times for a column to be the time column.
 MOSTLY: Final = 0.8
 # Placeholders for column names.
@@ -77,7 +81,16 @@ def clock_column(columns: dict[str, Any]) -> str | None:
     if dated:
         utc = next((name for name in dated if words_of(name) & {"utc", "gmt"}), dated[0])
         return next((lower[name] for name in USUAL_DATES if lower.get(name) in dated), utc)
-    return next(iter(named), None) or _numeric_clock(columns) or _first_elapsed(columns)
+    return next(iter(named), None) or _numeric_clock(columns) or _first_elapsed(columns) or _hour_column(columns)
+
+
+def _hour_column(columns: dict[str, Any]) -> str | None:
+    """Return the first column called hour whose numbers are the hours of consecutive days, without a date."""
+    for name, column in columns.items():
+        numbers = _all_numbers(column) if is_hour_name(name) else None
+        if numbers is not None and first_hour(numbers) is not None:
+            return name
+    return None
 
 
 def _is_unix_column(column: Any) -> bool:
@@ -173,9 +186,9 @@ def has_time(cell: str) -> bool:
 def _is_date(cell: str) -> bool:
     import pyarrow as pa
 
-    cell = re.sub(INTERVAL, r"\1\2", cell)
     for pattern, plain in PLAIN_TEXT:
         cell = re.sub(pattern.replace(r"\pL", r"[^\W\d_]"), plain, cell)
+    cell = re.sub(INTERVAL, r"\1\2", cell)
     return re.search(r"\d", cell) is not None and (
         parse_iso(pa.chunked_array([[cell]])) is not None or bool(candidate_formats(cell))
     )
@@ -204,6 +217,13 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
     """
     import pyarrow as pa
 
+    line = " ".join(columns)
+    is_line = len(columns) == 1 or (len(columns) == 2 and re.search(r"\d:\d\d:\d\d", line))
+    if is_line and len(line) > LONGEST_NAME and " " in line:
+        raise ValueError(
+            f"lines such as {line[:60]!r} are not a table, and have numbers in several forms; save the times and "
+            "numbers as CSV"
+        )
     others = [name for name, column in columns.items() if numeric_sample(column) is not None] or list(columns)[-1:]
     for name, column in columns.items():
         choose = f"choose value columns with --column {next((o for o in others if o != name), name)!r}"
@@ -298,17 +318,23 @@ def epoch_column(columns: dict[str, Any], form: str) -> str | None:
 
 def _is_even(column: Any) -> bool:
     """Return whether plain numbers increase in equal steps other than 1, as times or positions do."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if len(column) < FEWEST_EVEN:
-        return False
-    try:
-        numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
-    except pa.ArrowInvalid:
+    if (numbers := _all_numbers(column)) is None:
         return False
     steps = np.diff(numbers)
     return bool(steps[0] > 0 and steps[0] != 1 and np.allclose(steps, steps[0], rtol=1e-3, atol=0))
+
+
+def _all_numbers(column: Any) -> np.ndarray | None:
+    """Return all cells of a column of numbers, or None for other and for short columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(column) < FEWEST_EVEN or numeric_sample(column) is None:
+        return None
+    try:
+        return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
+    except pa.ArrowInvalid:
+        return None
 
 
 def is_unix(numbers: np.ndarray) -> bool:

@@ -32,8 +32,9 @@ YEAR_WORDS: Final = frozenset((
     "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
     "an", "anno", "anyo", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
 ))  # fmt: skip
-# Names of columns of dates without separators whose day comes first.
+# Dates without separators and with the year at the end, and the names of columns whose day comes first.
 DAY_FIRST: Final = "%d%m%Y"
+MONTH_FIRST: Final = "%m%d%Y"
 DAY_FIRST_WORDS: Final = ("jjmmaaaa", "ttmmjjjj", "ddmmyyyy", "ddmmaaaa", "ggmmaaaa")
 DATE_WORDS: Final = frozenset((
     "date", "datum", "day", "tag", "fecha", "dia", "día", "data", "jour", "giorno", "dag", "dato", "month", "monat",
@@ -41,6 +42,11 @@ DATE_WORDS: Final = frozenset((
     "datenum", "serial", "matlab",
     "aaaammjj", "aaaammjjhh", "jjjjmmtt", "aaaammdd", "aaaamm",
     *DAY_FIRST_WORDS,
+))  # fmt: skip
+# Names of columns with the hour of a day.
+HOUR_WORDS: Final = frozenset((
+    "hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "hour_ending", "stunde", "heure", "hora",
+    "ora", "uur", "timme",
 ))  # fmt: skip
 # Words for running time.
 RUNNING_WORDS: Final = frozenset(("t", "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "czas", "tid"))
@@ -104,7 +110,7 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
         return _long_compact(numbers) if is_whole else None
     if is_whole and words & {*DAY_FIRST_WORDS} and _are_dates(_year_first(numbers), 1):
         return DAY_FIRST
-    if is_whole and (long := _long_compact(numbers)) is not None:
+    if is_whole and (long := _long_compact(numbers) or _year_last(numbers)) is not None:
         return long
     for form, least, most, last in COMPACT if is_whole else ():
         parts = numbers % 100
@@ -124,6 +130,16 @@ def _year_first(numbers: np.ndarray) -> np.ndarray:
     return np.asarray(10**4 * years + 100 * months + days)
 
 
+def _year_last(numbers: np.ndarray) -> str | None:
+    """Return the form of whole numbers such as 31122024 or 12312024, or None if both forms or none fit."""
+    if len(numbers) < LEAST_DAYS:
+        return None
+    dates = _year_first(numbers)
+    fits = {DAY_FIRST: dates, MONTH_FIRST: dates - dates % 10**4 + 100 * (dates % 100) + dates // 100 % 100}
+    forms = [form for form, found in fits.items() if _are_dates(found, 1)]
+    return forms[0] if len(forms) == 1 else None
+
+
 def _long_compact(numbers: np.ndarray) -> str | None:
     """Return the form of whole numbers such as 20240131 or 2024013123."""
     if len(numbers) < LEAST_DAYS:
@@ -131,6 +147,19 @@ def _long_compact(numbers: np.ndarray) -> str | None:
     # The first few numbers suffice to reject most columns.
     parts = (numbers[:FIRST], numbers)
     return next((form for form, factor in LONG_COMPACT if all(_are_dates(part, factor) for part in parts)), None)
+
+
+def is_hour_name(name: str) -> bool:
+    """Return whether a column is called hour."""
+    return name.strip().lower() in HOUR_WORDS
+
+
+def first_hour(numbers: np.ndarray) -> int | None:
+    """Return 0 for hours from 0 to 23, or 1 for hours from 1 to 24, that follow each other, or None for others."""
+    is_whole = len(numbers) > 1 and bool((numbers == np.rint(numbers)).all())
+    if not is_whole or numbers.min() < 0 or numbers.max() > 24 or ((np.diff(numbers) - 1) % 24).any():
+        return None
+    return 1 if numbers.max() == 24 else 0
 
 
 def are_dates(numbers: np.ndarray) -> bool:

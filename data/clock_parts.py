@@ -12,30 +12,37 @@ import numpy as np
 from rfa.data.calendar_columns import (
     UNNAMED,
     are_hours,
+    are_merged,
     are_months,
+    compact_hours,
     compact_pair,
     days_of,
     half_hours,
     is_calendar,
     month_numbers,
     months_of,
+    padded,
     write_month,
 )  # fmt: skip
 from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
-from rfa.data.clock_numbers import YEAR_WORDS, words_of
+from rfa.data.clock_numbers import DAY_FIRST, HOUR_WORDS, MONTH_FIRST, YEAR_WORDS, calendar_form, words_of
 from rfa.data.counted_pairs import GPS_WEEK, SECOND, find_pair, join_pair, split_pair
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
 TIME_OF_DAY: Final = (
     r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
-    r"\d{2}\.\d{2}\.\d{2})\s*$"
+    r"\d{2}\.\d{2}\.\d{2}|([01]\d|2[0-3])[0-5]\d ?(UTC|GMT|Z))\s*$"
 )
 # Dates with two-digit years, which look like times of day.
 SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
+# The time zone behind the name of a column, as in `Hour (PST)`, and behind a time of day such as 0930.
+ZONE_BEHIND: Final = re.compile(r" \((?:[A-Z]{1,3}[SD]?T|UTC|GMT)\)$")
+COMPACT_UTC: Final = r"^([01]\d|2[0-3])([0-5]\d) ?(?:UTC|GMT|Z)$"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
 # Formats in columns named date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
+COMPACT_FORMS: Final = ("%Y%m%d", DAY_FIRST, MONTH_FIRST)
 COMPACT_DATE: Final = r"(19|20)\d{6}"
 # Years next to a column of month names.
 PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
@@ -56,12 +63,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
         )), 1, 53,
     ),
     "day_of_year": (frozenset(("doy", "day_of_year", "yday", "julian_day", "jday", "dayofyear")), 1, 366),
-    "hour": (
-        frozenset((
-            "hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "hour_ending", "stunde", "heure",
-            "hora", "ora", "uur", "timme",
-        )), 0, 24,
-    ),
+    "hour": (HOUR_WORDS, 0, 24),
     "minute": (frozenset(("minute", "minuten", "minuto", "min", "mn")), 0, 59),
     HALF_HOUR: (frozenset(("settlement period", "settlement_period", "settlementperiod", "sp")), 1, 48),
     "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
@@ -123,11 +125,19 @@ class ClockParts:
         if SECOND in self.columns:
             return join_pair(next(iter(self.columns)), *(columns[name] for name in self.columns.values()))
         parts = [_part_text(kind, columns[name]) for kind, name in self.columns.items()]
+        parts = [pc.fill_null_forward(part) if are_merged(part, parts[-1]) else part for part in parts]
         texts = re.split(r"\{\}", self.join)
         found = pc.binary_join_element_wise(parts[0], texts[1], "")
         for part, text in zip(parts[1:], texts[2:], strict=True):
             found = pc.binary_join_element_wise(found, part, text, "")
         return found
+
+    def merged(self, columns: Mapping[str, Any]) -> list[str]:
+        """Return the columns whose empty cells repeat the cell above, as merged cells of a spreadsheet do."""
+        if SECOND in self.columns:
+            return []
+        parts = [_part_text(kind, columns[name]) for kind, name in self.columns.items()]
+        return [name for part, name in zip(parts, self.columns.values(), strict=True) if are_merged(part, parts[-1])]
 
     def split(self, texts: list[str], columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inverse of `cells`, in the types and widths of the columns."""
@@ -146,7 +156,7 @@ class ClockParts:
 
 def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     """Return the clock of a table that has it in several columns, or None if it has one column or none."""
-    lower = {name.strip(" <>").lower(): name for name in reversed(list(columns))}
+    lower = {ZONE_BEHIND.sub("", name).strip(" <>").lower(): name for name in reversed(list(columns))}
     if {"MM", "mm"} <= columns.keys():
         lower["minute"] = "mm"
     dates = [name for name in date_columns(dict(columns)) if not _has_time_of_day(columns[name])]
@@ -167,13 +177,14 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         return _with_milliseconds({"date": lower["date"], "clock": lower["time"]}, lower, columns)
     hours = _numbered("hour", lower, columns) or _numbered(HALF_HOUR, lower, columns)
     dates, clocks = (sorted(each, key=lambda name: not words_of(name) & {"utc", "gmt"}) for each in (dates, clocks))
+    clocks += [] if clocks or hours else compact_hours([lower[text] for text in lower if text in HOUR_WORDS], columns)
     if dates and (clocks or hours) and _repeats(columns[dates[0]]):
         if clocks:
             return _with_milliseconds({"date": dates[0], "clock": clocks[0]}, lower, columns)
         if hours == _numbered(HALF_HOUR, lower, columns):
             return ClockParts({"date": dates[0], HALF_HOUR: str(hours)}, "{} {}")
         return ClockParts({"date": dates[0], _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00")
-    if (compact := _compact_parts(columns)) is not None:
+    if (compact := _compact_parts(columns, hours)) is not None:
         return compact
     if (pair := find_pair(columns)) is not None:
         return ClockParts(pair, "")
@@ -197,10 +208,16 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     return None
 
 
-def _compact_parts(columns: Mapping[str, Any]) -> ClockParts | None:
-    """Return adjacent columns such as 20240131 and 93000 that advance together."""
-    pair = compact_pair(columns)
-    return ClockParts(dict(zip(("date", "clock"), pair, strict=True)), "{} {}") if pair else None
+def _compact_parts(columns: Mapping[str, Any], hours: str | None) -> ClockParts | None:
+    """Return adjacent columns such as 20240131 and 93000 that advance together, or such as 31012024 and 9."""
+    if (pair := compact_pair(columns)) is not None:
+        return ClockParts(dict(zip(("date", "clock"), pair, strict=True)), "{} {}")
+    name = next(iter(columns)) if hours is not None else None
+    numbers = None if name is None else numeric_sample(columns[name])
+    form = None if numbers is None else calendar_form(numbers, str(name))
+    if name is None or form not in COMPACT_FORMS or name == hours:
+        return None
+    return ClockParts({"date": name, _hour_kind(columns[str(hours)]): str(hours)}, "{} {}:00", f"{form} %H:%M")
 
 
 def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts:
@@ -279,8 +296,10 @@ def _part_text(kind: str, column: Any) -> Any:
         if pa.types.is_integer(column.type):
             column, is_text = pc.cast(column, pa.string()), True
         cells = pc.utf8_trim_whitespace(column) if is_text else pc.strftime(column, format="%Y-%m-%d")
+        cells = pc.replace_substring_regex(cells, r"^(\d{7})$", r"0\1") if kind == "date" else cells
         if kind == "clock":
-            cells = pc.replace_substring_regex(_padded(cells), r"(:\d{2}):(\d{3})$", r"\1.\2")
+            cells = pc.replace_substring_regex(padded(cells), COMPACT_UTC, r"\1:\2Z")
+            cells = pc.replace_substring_regex(cells, r"(:\d{2}):(\d{3})$", r"\1.\2")
             cells = pc.replace_substring_regex(cells, r"(\d)( ?[aApP])$", r"\1\2m")
             cells = pc.replace_substring_regex(cells, HALF, r" \1m")
         return pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
@@ -296,16 +315,6 @@ def _part_text(kind: str, column: Any) -> Any:
     return pc.utf8_lpad(pc.cast(numbers, pa.string()), WIDTHS.get(kind, 2), padding="0")
 
 
-def _padded(cells: Any) -> Any:
-    """Pad times of day that are whole numbers to four or six digits. Other text is unchanged."""
-    import pyarrow.compute as pc
-
-    if not pc.all(pc.match_substring_regex(cells, r"^\d{1,6}$")).as_py():
-        return cells
-    width = 4 if pc.max(pc.utf8_length(cells)).as_py() <= 4 else 6
-    return pc.utf8_lpad(cells, width, padding="0")
-
-
 def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
     import pyarrow as pa
 
@@ -313,6 +322,9 @@ def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
         spaces = str(column[0]).strip().count(" ") + 1 if kind == "date" else None
         split = [text.split(" ") for text in texts]
         if spaces is None:
+            if (compact := re.fullmatch(COMPACT_UTC, str(column[0]).strip())) is not None:
+                behind = compact[0][4:]
+                return pa.array([re.sub(r"(\d\d):(\d\d).*", rf"\1\2{behind}", text[-1]) for text in split])
             is_half = [text[-1].strip(".").lower() in ("am", "pm", "a.m", "p.m") for text in split]
             return pa.array([" ".join(text[-1 - half :]) for half, text in zip(is_half, split, strict=True)])
         return pa.array([" ".join(text[:spaces]) for text in split]).cast(column.type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 
 from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, is_unix, sample
 from rfa.data.clock_numbers import DAY, are_dates, are_times_of_day, unix_seconds, words_of
+from rfa.data.durations import elapsed
 from rfa.data.marks import MissingRule
 from rfa.data.numbers import NumberFormat, parse_numbers, read_switches, report_unreadable
 from rfa.data.table import Table
@@ -28,8 +30,12 @@ IDENTIFIERS: Final = frozenset(("id", "uuid", "guid", "zip", "plz", "postcode"))
 # Names of document numbers, customer numbers and the like, and whole numbers too large for floats.
 DOCUMENT: Final = re.compile(
     r"(order|invoice|transaction|account|serial|document|receipt|ticket|customer|batch)[ _]?(no|nr|num|number)\.?|"
-    r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|(n[º°o]\.?|núm\.?|numéro|numero) .*|iban", re.IGNORECASE,
+    r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|"
+    r"(n[º°o]\.?(?! of )|núm\.?|numéro|numero) .*|iban", re.IGNORECASE,
 )  # fmt: skip
+DURATION_WORDS: Final = frozenset((
+    "duration", "dauer", "durée", "duree", "duración", "duracion", "durata", "duração", "duur", "varighed", "varighet",
+))  # fmt: skip
 # A number with a decimal point, followed by other words.
 MEASURED: Final = re.compile(r"[+-]?\d+[.,]\d+\s?[^\W\d_][^.,:/]*$")
 INEXACT: Final = 2.0**53
@@ -86,6 +92,7 @@ def read_values(
             found.values[name], notes = rule.apply(values, name)
             found.notes += notes
     if not found.values:
+        _add_durations(found, table, skipped)
         _add_switches(found, writing, skipped)
     if skipped:
         found.has_others = True
@@ -175,6 +182,18 @@ def _add_switches(found: ValueColumns, writing: NumberFormat, skipped: list[str]
         values = _read_switches(found, writing, name)
         if values is not None and not np.isnan(values).all():
             found.values[name] = values
+            skipped.remove(name)
+
+
+def _add_durations(found: ValueColumns, table: Table, skipped: list[str]) -> None:
+    """Add columns called duration whose cells are durations, in seconds, if there are no numbers."""
+    for name in [name for name in skipped if words_of(name) & DURATION_WORDS]:
+        cells = [str(cell or "").strip() for cell in table.columns[name].to_pylist()]
+        read = [elapsed(cell) if cell else math.nan for cell in cells]
+        if any(cells) and None not in read:
+            found.values[name] = np.array(read, np.float64)
+            found.units[name] = named(name, "s")
+            found.notes.append(f"column {name!r}: durations, in seconds")
             skipped.remove(name)
 
 
@@ -290,9 +309,14 @@ def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
     if len(np.unique(values)) > 2:
         # Numbers that never decrease may merely increase at the same rate, unless they start with the part itself.
         begins = (0, 1) if (np.diff(values) >= 0).all() else range(96)
-        offsets = ((values - part) % period for part, period in cycles)
+        offsets = ((values - part) % period for part, period in cycles if np.ptp(values) < period)
         if any(np.ptp(offset) == 0 and offset[0] in begins for offset in offsets):
             return True
+    # The end of a day belongs to it.
+    moments = (times.astype("datetime64[s]"), (times - 1).astype("datetime64[s]"))
+    of_year = [(m.astype("datetime64[D]") - m.astype("datetime64[Y]")).astype(np.int64) + 1 for m in moments]
+    if len(np.unique(values)) > 2 and any((values == numbers).all() for numbers in of_year):
+        return True
     of_month = (dates - months).astype(np.int64) + 1
     # Local time is up to 14 hours ahead.
     ahead = (days + 1).astype(np.int64).astype("datetime64[D]").astype("datetime64[Y]").astype(np.int64) + 1970

@@ -13,13 +13,13 @@ from typing import Any, Final
 from rfa.data.attributes import (
     as_csv,
     counted_header_as_csv,
-    read_series_lines,
+    numbered_names_as_csv,
+    pairs_as_csv,
     scope_as_csv,
     seismic_as_csv,
     wristband_as_csv,
 )
 from rfa.data.encodings import decode_other
-from rfa.data.fit_csv import read_fit
 from rfa.data.header import (
     END_OF_PROPERTIES,
     MOST_DESCRIPTIONS,
@@ -31,10 +31,7 @@ from rfa.data.header import (
 )  # fmt: skip
 from rfa.data.hours_across import nem12_as_csv
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
-from rfa.data.labelled_lines import read_access_log, read_labelled, read_records
-from rfa.data.line_protocol import read_points
-from rfa.data.log_lines import read_log
-from rfa.data.number_lines import read_number_lines
+from rfa.data.line_readers import READERS
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
 from rfa.data.text_blocks import choose_kind, choose_table, find_tables
@@ -69,6 +66,7 @@ TITLED: Final = re.compile(r"(?i)\s*(channel ?title|channels?|names?|variables?)
 WORDS: Final = re.compile(r"[^\W\d_]")
 MONITORED: Final = re.compile(r"(?m)^(\d\d:\d\d:\d\d\.\d{3}) -> ")
 FEWEST_ROWS: Final = 6
+QUOTED_LINE: Final = re.compile(r'^"[^"]*"\s*$')
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -263,7 +261,7 @@ def _without_footnotes(
     # Below a blank line, notes may have separators.
     has_blank = any(not line.strip() for line in lines[-2 * MOST_FOOTNOTES : -1])
     for line in reversed(lines):
-        if line.count(separator) >= (max(1, width - 1) if has_blank else 1) or '"' in line:
+        if line.count(separator) >= (max(1, width - 1) if has_blank else 1) or '"' in QUOTED_LINE.sub("", line):
             break
         if is_data([line]):
             return text, encoded, ()
@@ -362,12 +360,9 @@ def _monitor_as_csv(text: str) -> str | None:
 
 
 REWRITERS: Final = (
-    as_csv, counted_header_as_csv, scope_as_csv, seismic_as_csv, wristband_as_csv, _monitor_as_csv, nem12_as_csv,
+    as_csv, counted_header_as_csv, numbered_names_as_csv, pairs_as_csv, scope_as_csv,
+    seismic_as_csv, wristband_as_csv, _monitor_as_csv, nem12_as_csv,
     partial(uncomment_header, splits=SPLITS),
-)  # fmt: skip
-READERS: Final = (
-    read_fit, read_points, read_records, read_access_log, read_labelled, read_number_lines, read_log,
-    partial(read_number_lines, needs_decimals=False), read_series_lines,
 )  # fmt: skip
 
 

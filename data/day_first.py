@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock import AmbiguousDates, read_clock
-from rfa.data.clock_choice import date_columns, sample
+from rfa.data.clock_choice import SAMPLED, date_columns, numeric_sample, sample
 from rfa.data.clock_numbers import DAY, words_of
 from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
 from rfa.data.numbers import NumberFormat
@@ -48,11 +48,33 @@ def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) 
         fits = [form for form in formats if 0 <= form.find(first) < form.find(second)]
         if len(fits) == 1:
             return fits[0], f"in the order of {clock!r}"
+    if (numbered := _only_numbered(table, cells, formats)) is not None:
+        return numbered
     if (regular := _only_regular(cells, formats)) is not None:
         return regular
     day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
     reason = _reason(table)
     return (day_first[0], f"day first, as {reason}") if len(day_first) == 1 and reason else None
+
+
+def _only_numbered(table: Table, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
+    """Return the only format in which a column of numbers is the day of the year, and the reason, or None if there is
+    not exactly one.
+    """
+    sampled = {name: numeric_sample(column) for name, column in table.columns.items()}
+    rows = np.unique(np.linspace(0, len(cells) - 1, SAMPLED).astype(np.int64))
+    found: dict[str, str] = {}
+    for form in formats:
+        times = read_clock(cells, "", zone="UTC", time_format=form, rows=np.arange(len(cells))).stamps
+        days = np.asarray(times, np.float64)[rows].astype("datetime64[s]").astype("datetime64[D]")
+        numbers = (days - days.astype("datetime64[Y]")).astype(np.int64) + 1
+        same = (name for name, given in sampled.items() if given is not None and np.array_equal(given, numbers))
+        if np.ptp(numbers) and (name := next(same, None)) is not None:
+            found[form] = name
+    if len(found) != 1:
+        return None
+    ((chosen, column),) = found.items()
+    return chosen, f"column {column!r} is the day of the year"
 
 
 def _only_regular(column: Any, formats: Sequence[str]) -> tuple[str, str] | None:

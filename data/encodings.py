@@ -25,7 +25,7 @@ ACCENTED: Final = re.compile(rb"[A-Za-z][\xb5-\xff]|[\xb5-\xff][A-Za-z]")
 # Hiragana, katakana, and the characters of most tables. Text in a wrong encoding has rare characters.
 USUAL: Final = re.compile(
     "[\u3041-\u30ff年月日時分秒曜付火水木金土祝午前後令和平成昭円人品名号番数量計合均最高低気温水湿度風雨雪売上店舗客東京都市県電力使用"
-    "时间温湿气压电压流功率单价金额销售总平地区编号状态元米站点日期数据记录"
+    "一二三四五六七八九十万亿开盘收手涨跌幅时间温湿气压电压流功率单价金额销售总平地区编号状态元米站点日期数据记录"
     "일시기온습도지점명량압력전류시간날짜값서울년월분초평균최고저합계금액매출강수풍속구번호상태]"
 )
 LEAST_LETTERS: Final = 4

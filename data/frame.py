@@ -183,6 +183,9 @@ def _read_rows(
         rest = {name: column for name, column in rest.items() if name not in parts.columns.values()}
         clock = unique_names([*rest, JOINED])[-1]
         rest[clock] = parts.cells(table.columns)
+        if merged := parts.merged(table.columns):
+            note = f"empty cells of {', '.join(map(repr, merged))} repeat the cell above"
+            table = replace(table, notes=(*table.notes, note))
         options = replace(options, time_format=options.time_format or parts.time_format)
     else:
         free = {name: column for name, column in rest.items() if name not in options.columns}

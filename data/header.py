@@ -24,7 +24,7 @@ MOST_NAMES: Final = 4
 LAST: Final = 4
 TYPE: Final = re.compile(r"\d+[sdn]")
 # A line that ends the properties of a file.
-END_OF_PROPERTIES: Final = re.compile(r"\W*(end[ _](of[ _])?header|\[data\]|\*end\*)\W*", re.IGNORECASE)
+END_OF_PROPERTIES: Final = re.compile(r"\W*(end[ _](of[ _])?header|startofdata|\[data\]|\*end\*)\W*", re.IGNORECASE)
 COMMENT: Final = re.compile(r"[#%!]+\s*")
 # Maximum number of comments above the rows that may be a header, and of rows that are compared with them.
 MOST_COMMENTS: Final = 6

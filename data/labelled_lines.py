@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from rfa.data.json_values import Rows
+from rfa.data.table import unique_names
 
 # `::` separates names and values in the performance data of Nagios, where limits follow a value after a semicolon.
 CELL: Final = re.compile(r'(?<![^\s|;,:])([A-Za-z_][\w./%-]*)(?:=|::)("[^"]*"|[^\s;="]*(?=[\s;]|$))?')
@@ -15,10 +16,13 @@ TIME: Final = "time"
 # The line above a record, and a cell of it.
 RECORD: Final = re.compile(r"(?m)^\s*(?:-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,})\s*$")
 RECORD_CELL: Final = re.compile(r"\s*([^|:]*?)\s*[|:](.*)")
+# The names of columns in a comment, as in W3C's extended log format and Zeek's logs.
+FIELDS: Final = re.compile(r"(?mi)^#\s?fields\b[:\t ]\s*(\S.*)$")
 # Host, time, request, status and bytes. A further number at the end is the duration.
 ACCESS: Final = re.compile(r'(\S+) \S+ \S+ \[([^\]]+)\] "((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)(?: .*?)?(?: (\d+\.\d+))?$')
 ACCESS_NAMES: Final = ("host", "time", "request", "status", "bytes", "duration")
 PREVIEW: Final = 20
+SEARCHED: Final = 4096
 # Minimum share of the first lines that consist of labelled cells.
 LABELLED_SHARE: Final = 0.9
 FEWEST_CELLS: Final = 2
@@ -51,6 +55,28 @@ def read_labelled(text: str) -> Rows | None:
     columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
     found = Rows(note="lines of labelled cells")
     found.add({}, **columns)
+    return found
+
+
+def read_fields(text: str) -> Rows | None:
+    """Return the rows of a log whose columns are named in a comment that begins with `Fields`, or None for others.
+
+    Raises:
+        ValueError: If the file is too large.
+    """
+    named = FIELDS.search(text, 0, SEARCHED) if text.startswith("#") else None
+    if named is None:
+        return None
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("a log may have at most 256 MiB; split the file, or save it as CSV")
+    names = unique_names(named[1].split())
+    separator = "\t" if "\t" in named[1].strip() else None
+    lines = (line.split(separator) for line in text.splitlines() if line and line[0] != "#")
+    rows = [cells for cells in lines if len(cells) == len(names)]
+    if not rows:
+        return None
+    found = Rows(note="columns are named in a comment")
+    found.add({}, **{name: [row[k] for row in rows] for k, name in enumerate(names)})
     return found
 
 

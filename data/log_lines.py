@@ -18,7 +18,7 @@ _ISO: Final = r"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d
 _SYSLOG: Final = r"(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
 _SHORT: Final = r"(?P<short>\d{6} \d{6})"
 _WEB: Final = r"\S+ \S+ \S+ \[(?P<web>\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]"
-_STAMP: Final = re.compile(rf"\[?(?:{_ISO}|{_SYSLOG}|{_SHORT})(?:\]?\s|\](?=\[))|{_WEB}\s")
+_STAMP: Final = re.compile(rf"\[?(?:{_ISO}(?: UTC| GMT)?|{_SYSLOG}|{_SHORT})(?:\]?\s|\](?=\[))|{_WEB}\s")
 _FORMATS: Final = {"syslog": "%Y %b %d %H:%M:%S", "short": "%y%m%d %H%M%S", "web": "%d/%b/%Y:%H:%M:%S %z"}
 # What distinguishes a log from a table: a level, or the name of a program.
 _LEVEL: Final = re.compile(

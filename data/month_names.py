@@ -35,6 +35,25 @@ LANGUAGES: Final = {
     "november nov,december dec",
     "da": "januar jan,februar feb,marts mar,april apr,maj,juni jun,juli jul,august aug,september sep,oktober okt,"
     "november nov,december dec",
+    "fi": "tammikuu tammi tammikuuta,helmikuu helmi helmikuuta,maaliskuu maalis maaliskuuta,huhtikuu huhti huhtikuuta,"
+    "toukokuu touko toukokuuta,kesäkuu kesä kesäkuuta,heinäkuu heinä heinäkuuta,elokuu elo elokuuta,"
+    "syyskuu syys syyskuuta,lokakuu loka lokakuuta,marraskuu marras marraskuuta,joulukuu joulu joulukuuta",
+    "cs": "ledna led leden,února úno únor,března bře březen,dubna dub duben,května kvě květen,června čvn červen,"
+    "července čvc červenec,srpna srp srpen,září zář,října říj říjen,listopadu lis listopad,prosince pro prosinec",
+    "hu": "január jan,február febr feb,március márc,április ápr,május máj,június jún,július júl,augusztus aug,"
+    "szeptember szept,október okt,november nov,december dec",
+    "ro": "ianuarie ian,februarie feb,martie mar,aprilie apr,mai,iunie iun,iulie iul,august aug,septembrie sept,"
+    "octombrie oct,noiembrie nov,decembrie dec",
+    "tr": "ocak oca,şubat şub,mart mar,nisan nis,mayıs may,haziran haz,temmuz tem,ağustos ağu,eylül eyl,ekim eki,"
+    "kasım kas,aralık ara",
+    "id": "januari jan,februari feb,maret mar,april apr,mei,juni jun,juli jul,agustus agu agt,september sep,"
+    "oktober okt,november nov,desember des",
+    "ru": "января янв январь,февраля фев февраль февр,марта мар март,апреля апр апрель,мая май,июня июн июнь,"
+    "июля июл июль,августа авг август,сентября сен сентябрь сент,октября окт октябрь,ноября ноя ноябрь нояб,"
+    "декабря дек декабрь",
+    "uk": "січня січ січень,лютого лют лютий,березня бер березень,квітня кві квітень,травня тра травень,"
+    "червня чер червень,липня лип липень,серпня сер серпень,вересня вер вересень,жовтня жов жовтень,"
+    "листопада лис листопад,грудня гру грудень",
     "th": "มกราคม ม.ค,กุมภาพันธ์ ก.พ,มีนาคม มี.ค,เมษายน เม.ย,พฤษภาคม พ.ค,มิถุนายน มิ.ย,กรกฎาคม ก.ค,สิงหาคม ส.ค,"
     "กันยายน ก.ย,ตุลาคม ต.ค,พฤศจิกายน พ.ย,ธันวาคม ธ.ค",
     "tw": "",

@@ -11,17 +11,19 @@ from rfa.data.clock_choice import numeric_sample
 from rfa.data.clock_numbers import YEAR_WORDS
 from rfa.data.month_names import LANGUAGES, names
 from rfa.data.table import Table
-from rfa.data.wide import VALUE, is_there
+from rfa.data.wide import VALUE, YEAR_NAME, is_there
 
 MONTHS, QUARTERS = 12, 4
 QUARTER: Final = re.compile(r"(?:Q|T|K|Qtr|Quarter|Quartal|Trim\.?|Trimestre)[ ]?[1-4]", re.IGNORECASE)
 YEAR, MONTH = "year", "month"
+FEWEST_YEARS: Final = 2
 
 
 def melt_months(table: Table) -> Table:
     """Convert a table of years, with a column for each month, to one row per value. Other tables are unchanged."""
     import pyarrow as pa
 
+    table = _with_years_down(table)
     year = next((name for name in table.columns if name.strip().lower() in YEAR_WORDS), None) or _first_years(table)
     others = [name for name in table.columns if name != year]
     months = _month_columns(others)
@@ -42,6 +44,25 @@ def melt_months(table: Table) -> Table:
         VALUE: stacked.take(order),
     }
     note = f"each row is a year, in the columns {months[0]!r} to {months[-1]!r}"
+    return Table(columns, table.separator, table.first_row, (*table.notes, note))
+
+
+def _with_years_down(table: Table) -> Table:
+    """Return a table of months, with a column for each year, with a row for each year. Other tables are unchanged."""
+    import pyarrow as pa
+
+    (first, months), *years = table.columns.items()
+    numbers = [int(name) for name, _ in years if YEAR_NAME.fullmatch(name.strip())]
+    if len(numbers) < FEWEST_YEARS or len(numbers) < len(years) or (np.diff(numbers) != 1).any():
+        return table
+    names = [str(cell or "").strip() for cell in months.to_pylist()]
+    names = names[:MONTHS] if len(names) == MONTHS + 1 else names  # a total
+    if len(names) != MONTHS or not _month_columns(names):
+        return table
+    rows = zip(*(column.cast(pa.string()).to_pylist() for _, column in years), strict=True)
+    cells = {name: pa.chunked_array([pa.array(row, pa.string())]) for name, row in zip(names, rows, strict=False)}
+    columns = {YEAR: pa.chunked_array([pa.array(list(map(str, numbers)))]), **cells}
+    note = f"each column is a year, in rows of {first!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
 

@@ -18,12 +18,14 @@ NUMBER: Final = re.compile(
 )
 ADDRESS: Final = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}(?:-[0-9a-f]{4,12})*\b|0x[0-9a-fA-F]+|"
-    r"\b\d{1,4}/\d{1,2}/\d{1,4}\b|\b\d+:\d\d(?::\d\d)?(?!\w)"
+    r"(?<!/)\b\d{1,4}/\d{1,2}/\d{1,4}\b(?!/)|(?<=\w)\[\d+\](?=:)|^\[\d+\](?= )|\b\d+:\d\d(?::\d\d)?(?!\w)"
 )
 NAME: Final = re.compile(r"(?<!\w)([^\W\d][\w%./-]*?)\W{0,3}$")
 UNIT: Final = re.compile(r" *(%|°[CF]|[A-Za-zµ]+(?:/\w+)?)(?![\w=:(])")
 DATA: Final = re.compile(r"[KMGT]?(?:[Bb]ytes|bits)(?:/sec|ps)?|pkts?(?:/s)?")
 UNITS: Final = frozenset((*TIMES, "%", "°C", "°F", "C", "F", "W", "V", "A", "hPa", "bytes", "kB", "MB", "GB", "B/s"))
+# What follows a word that names the number before it.
+END: Final = re.compile(r"\s*[,;)\]]|\s*$")
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
 TIME: Final = "time"
@@ -115,6 +117,8 @@ def _names(example: str) -> list[str]:
         unit = UNIT.match(text[number.end() :])
         written = unit[1] if unit and (unit[1] in UNITS or DATA.fullmatch(unit[1])) else ""
         name = before[1] if before and not before[1].isdigit() else f"number {k}"
+        if unit and not written and name == f"number {k}" and END.match(text, number.end() + unit.end()):
+            name = unit[1]
         found.append(named(name, written if written != name else ""))
         end = number.end() + (unit.end() if unit and written else 0)
     return found

@@ -67,11 +67,24 @@ def find_tables(text: str) -> list[Block]:
         return [Block(everything[: tables[0].first + len(tables[0].lines)], 0)]
     if len(tables) == 1 and not everything[tables[0].first - 1].strip() and _is_hidden(tables[0], found):
         return tables
-    joined: dict[str, Block] = {}
+    joined: dict[tuple[str, ...], Block] = {}
     for table in tables:
-        if (same := joined.setdefault(table.lines[0], table)) is not table:
-            same.lines.extend(table.lines[1:])
-    return list(joined.values()) if len(joined) > 1 else []
+        separator = max(SEPARATORS, key=table.lines[0].count)
+        names = tuple(sorted(cell.strip() for cell in _cells(table.lines[0], separator)))
+        if (same := joined.setdefault(names, table)) is not table:
+            same.lines.extend(_in_order(table.lines, same.lines[0], separator))
+    is_reordered = len({table.lines[0].strip() for table in tables}) > len(joined)
+    return list(joined.values()) if len(joined) > 1 or is_reordered else []
+
+
+def _in_order(lines: Sequence[str], header: str, separator: str) -> Sequence[str]:
+    """Return the rows of a table with their cells in the order of another header with the same names."""
+    if lines[0].strip() == header.strip():
+        return lines[1:]
+    names = [cell.strip() for cell in _cells(lines[0], separator)]
+    order = [names.index(cell.strip()) for cell in _cells(header, separator)]
+    rows = (_cells(line, separator) for line in lines[1:])
+    return [separator.join(_quoted(row[k], separator) for k in order) for row in rows if len(row) == len(names)]
 
 
 def _has_words(text: str) -> bool:
@@ -83,6 +96,8 @@ def _is_inner_header(line: str, above: Sequence[str], below: str) -> bool:
     """Return whether a line among rows has a different word in each column that has values above and below it."""
     if WORDY.fullmatch(line) is None or line.strip() == above[0].strip():
         return False
+    if sorted(re.split(r"\s*[;,\t|]\s*", line.strip())) == sorted(re.split(r"\s*[;,\t|]\s*", above[0].strip())):
+        return True  # the same names in another order
     separator = max(SEPARATORS, key=above[-1].count)
     rows = [[cell.strip() for cell in _cells(each, separator)] for each in (above[-1], line, below)]
     if len({len(row) for row in rows}) > 1 or is_data(_cells(above[0], separator)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rfa.data.header import END_OF_PROPERTIES, is_data
+from rfa.data.table import MISSING
 
 RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
 FOOTER: Final = re.compile(
@@ -32,6 +33,9 @@ DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ _]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|
 # Types of columns, in a line below their names.
 TYPE: Final = re.compile(r"<\w+>|(?:Date|DateTime|String|Float\d+|Int\d+|Bool)\??")
 FEWEST_ROWS: Final = 3
+# Minimum number of lines, and of cells per line, without a header, and the time that one of the cells must have.
+FEWEST_LINES, FEWEST_CELLS = 8, 4
+MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|1\d{9}\.\d+")
 # Maximum number of lines among the rows with another number of cells, such as sums and notes.
 MOST_OTHERS: Final = 0.2
 
@@ -87,9 +91,23 @@ def _spaced(lines: Sequence[str], shown: int) -> str | None:
     for split in (split_spaces, split_all_spaces):
         if (found := _rows_of_values(lines, split, shown)) is not None:
             return found
+    if (timed := _timed_rows(lines)) is not None:
+        return timed
     if _are_aligned(lines[:shown]):
         return "\n".join(GAP.sub("\t", row) for row in lines)
     return _rows_of_values(lines, split_spaces, shown, is_named=False)
+
+
+def _timed_rows(lines: Sequence[str]) -> str | None:
+    """Return lines without a header that all have as many cells, one of which is a time in each, or None for others."""
+    rows = [split_spaces(line) for line in lines]
+    width = len(rows[0]) if rows else 0
+    if len(rows) < FEWEST_LINES or width < FEWEST_CELLS or any(len(row) != width for row in rows):
+        return None
+    if not any(all(MOMENT.fullmatch(cell) for cell in column) for column in zip(*rows, strict=True)):
+        return None
+    names = [f"column {k}" for k in range(1, width + 1)]
+    return "\n".join("\t".join(cells) for cells in [names, *rows])
 
 
 def _rows_of_values(
@@ -118,6 +136,9 @@ def _rows_of_values(
     rows = [cells for line in lines[first:] if len(cells := _without_remarks(split(line), count)) == count]
     repeated = sum(cells[1:] == header[1:] for cells in rows)
     rows = [cells for cells in rows if cells[1:] != header[1:] and not AVERAGE.fullmatch(cells[0])]
+    column = next((k for k, cell in enumerate(rows[0]) if _is_value(cell)), 0) if rows else 0
+    while rows and not (_is_value(rows[-1][column]) or rows[-1][column].lower() in MISSING):
+        rows.pop()  # a remark below the rows
     if len(lines) - first - repeated - len(rows) > max(3, MOST_OTHERS * (len(lines) - first)):
         return None
     header = ["time" if re.fullmatch(CLOCK, name) else name for name in header]

@@ -41,7 +41,7 @@ MORNING: Final = r"(?:上午|오전|午前)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
 AFTERNOON: Final = r"(?:下午|오후|午後)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
 # The name of a weekday before or after a numeric date.
 WEEKDAY: Final = r"^\pL{2,10}\.?,? +(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*)$"
-WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}) ?\(?\pL{1,3}\)?( \d{1,2}:.*)?$"
+WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}),? ?\(?\pL{1,3}\)?( \d{1,2}:.*)?$"
 # Unambiguous abbreviations of time zones that change by the season, behind a time of day, and their offsets.
 ABBREVIATED: Final = {
     "EST": "-0500", "EDT": "-0400", "CDT": "-0500", "MST": "-0700", "MDT": "-0600", "PST": "-0800", "PDT": "-0700",
@@ -49,6 +49,9 @@ ABBREVIATED: Final = {
 }  # fmt: skip
 # Replacements for the text that a pattern matches.
 PLAIN_TEXT: Final = (
+    (r"[*†]+$", ""),
+    ("[\u00a0\u2007\u202f]", " "), (r"(:\d\d:\d\d):(\d{3})$", r"\1.\2"),
+    (r"^(\d{4})\.(\d\d)\.(\d\d)D(\d\d:)", r"\1-\2-\3 \4"),
     *((rf"(:\d\d(?:\.\d+)?(?: ?[AaPp][Mm])?) {name}$", rf"\1 {offset}") for name, offset in ABBREVIATED.items()),
     (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
     (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),

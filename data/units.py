@@ -16,14 +16,18 @@ WITH_UNIT: Final = (
     r"[ \x{00a0}\x{202f}]*(?P<unit>[^\d\s.,;:()<>/][^\s;:()<>]{0,11}(?: [AD]C)?|/[^\d\s;:()<>]{1,11})?$"
 )
 # Currencies and similar words before a number.
-BEFORE: Final = r"^([+-]?)([A-Z]{3}|R\$|US\$|A\$|C\$|Rs\.?|kr\.?|zł|Fr\.)[ \x{00a0}]?([+-]?[\d.].*)$"
+BEFORE: Final = r"^([+-]?)([A-Z]{3}|[A-Z]{1,3}\$|R[ps]\.?|RM|kr\.?|zł|Fr\.)[ \x{00a0}]?([+-]?[\d.].*)$"
 TIMES: Final = {
-    "ns": 1e-9, "µs": 1e-6, "μs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0,
+    "ps": 1e-12, "ns": 1e-9, "µs": 1e-6, "μs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0,
+    "second": 1.0,
     "seconds": 1.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0,
     "hrs": 3600.0,
     "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "week": 604800.0, "weeks": 604800.0,
 }  # fmt: skip
-COUNTS: Final = {"K": 1e3, "k": 1e3, "M": 1e6, "Mil": 1e6, "mn": 1e6, "Bil": 1e9, "bn": 1e9, "Tri": 1e12}
+COUNTS: Final = {
+    "K": 1e3, "k": 1e3, "M": 1e6, "Mil": 1e6, "mn": 1e6, "Bil": 1e9, "bn": 1e9, "Tri": 1e12,
+    "千": 1e3, "万": 1e4, "萬": 1e4, "亿": 1e8, "億": 1e8,
+}  # fmt: skip
 SI: Final = {
     "p": 1e-12, "n": 1e-9, "µ": 1e-6, "μ": 1e-6, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9,
     "T": 1e12, "P": 1e15,

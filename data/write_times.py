@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import CLOCK_FACE, ZONE_NAME, local_seconds
+from rfa.data.clock import CLOCK_FACE, HOURS_OF_DAY, ZONE_NAME, local_seconds
 from rfa.data.clock_numbers import PER_TICK, TICKS
 from rfa.data.durations import elapsed
 from rfa.data.epochs import DAY, origin_and_unit, to_numbers
@@ -17,6 +17,7 @@ from rfa.data.iso import ISO
 from rfa.data.series import Series
 from rfa.data.table import Table
 from rfa.data.time_formats import ABBREVIATED, parse, write_moment
+from rfa.data.units import TIMES
 
 ISO_TIME: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}(?P<joint>[T ])?(?:\d{2}:?\d{2}(?P<seconds>:?\d{2}([.,]\d+)?)?)?"
@@ -37,6 +38,8 @@ def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, An
         (name,) = series.clock_columns
         return {name: write_times(series, times, last[name][0])}
     sample = series.clock_parts.cells(last)[0]
+    if not sample.is_valid:  # its cells are merged with those above
+        sample = series.clock_parts.cells(table.columns)[row]
     texts = write_times(series, times, sample).to_pylist()
     return series.clock_parts.split(texts, {name: table.columns[name] for name in series.clock_columns})
 
@@ -60,6 +63,8 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
     if origin is not None:
         ticks = np.rint(times * PER_TICK).astype(np.int64) + origin * int(PER_TICK)
         return pa.array(ticks) if pa.types.is_integer(kind) else pa.array(list(map(str, ticks.tolist())))
+    if series.form in HOURS_OF_DAY:
+        return _numbers(np.rint(times / TIMES["h"]) % 24 + HOURS_OF_DAY.index(str(series.form)), sample)
     if series.form == CLOCK_FACE:
         return pa.array(_clock_faces(series, times, sample.as_py().strip()))
     if series.form is not None and origin_and_unit(series.form) is not None:

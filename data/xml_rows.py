@@ -9,7 +9,7 @@ from typing import Any, Final
 from xml.parsers import expat
 
 from rfa.data.json_blocks import read_blocks
-from rfa.data.json_values import check_cells, table_of_rows
+from rfa.data.json_values import check_cells, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
 START: Final = re.compile(rb"\s*<(\?xml|!doctype|[A-Za-z])", re.IGNORECASE)
@@ -20,6 +20,10 @@ TOKEN: Final = re.compile(r"<(/?)(table|tr|td|th)\b[^<>]*>|<[^<>]*>?|[^<]+", re.
 MOST_BYTES: Final = 2**27
 MOST_DEPTH: Final = 40
 TEXT: Final = "text"
+# Several numbers in one text, and the time in a comment before a row, as rrdtool writes it.
+NUMBERS: Final = re.compile(r"-?\d+(\.\d+)?( -?\d+(\.\d+)?)+")
+COMMENTED: Final = re.compile(r".*/ (\d{9,10})\s*")
+TIME: Final = "time"
 # Maximum depth of attributes and elements in one row, whose names are joined to a.b.
 Row = dict[str, Any]
 
@@ -52,8 +56,30 @@ def read_xml(content: bytes) -> Table:
 
 
 def _rows(value: Any) -> Table | None:
+    if isinstance(value, dict) and (lists := _parallel(value)):
+        return table_of_columns(lists)
     is_list = isinstance(value, list) and len(value) > 1 and all(isinstance(row, dict) for row in value)
     return table_of_rows(value) if is_list else None
+
+
+def _parallel(element: Row) -> dict[str, list[str]]:
+    """Return the texts of elements that repeat side by side, as in the tracks of KML, or {} if they do not.
+
+    Texts of several numbers become several columns.
+    """
+    lists = {name: cells for name, cells in element.items() if isinstance(cells, list) and len(cells) > 1}
+    are_texts = all(isinstance(cell, str) for cells in lists.values() for cell in cells)
+    if len(lists) < 2 or not are_texts or len({*map(len, lists.values())}) > 1:
+        return {}
+    found: dict[str, list[str]] = {}
+    for name, cells in lists.items():
+        rows = [NUMBERS.fullmatch(cell) and cell.split() for cell in cells]
+        counts = {len(row or ()) for row in rows}
+        if len(counts) == 1 and max(counts) > 1:
+            found |= {f"{name} {k}": list(each) for k, each in enumerate(zip(*rows, strict=True), start=1)}  # type: ignore[arg-type]
+        else:
+            found[name] = cells
+    return found
 
 
 class _Elements:
@@ -65,14 +91,22 @@ class _Elements:
         self.expat.StartElementHandler = self._begin
         self.expat.EndElementHandler = self._end
         self.expat.CharacterDataHandler = self._add_text
+        self.expat.CommentHandler = self._comment
         self.expat.EntityDeclHandler = self._refuse_entity
         self._open: list[tuple[Row, list[str]]] = [(self.rows, [])]
         self._count = 0
+        self._time = ""
 
     def _refuse_entity(self, *_: Any) -> None:
         raise ValueError("XML that defines entities is not supported; save the table as CSV or Parquet")
 
+    def _comment(self, text: str) -> None:
+        found = COMMENTED.fullmatch(text)
+        self._time = found[1] if found else ""
+
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        if self._time:
+            attributes, self._time = {TIME: self._time, **attributes}, ""
         self._count += 1 + len(attributes)
         check_cells(self._count)
         if len(self._open) > MOST_DEPTH:

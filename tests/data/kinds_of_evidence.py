@@ -9,7 +9,9 @@ from typing import Any
 from tests.data.kind import (
     BEGIN,
     DAYS,
+    EPOCH,
     HOURS,
+    LATE,
     MINUTES,
     OTHERS,
     QUARTER_DAYS,
@@ -43,6 +45,22 @@ def epochs() -> Iterator[Kind]:
     yield plain("seconds since 2001 by an option", table(["date", "y"], seconds, VALUES),
                 [begin + timedelta(seconds=s) for s in seconds],
                 options={"time_format": "seconds since 2001-01-01"})  # fmt: skip
+
+
+def hours() -> Iterator[Kind]:
+    """Hours of consecutive days without a date."""
+    times = [3600.0 * k for k in range(ROWS)]
+    for first in (0, 1):
+        cells = [k % 24 + first for k in range(ROWS)]
+        yield Kind(f"hours from {first}", table(["hour", "y"], cells, VALUES), {(): (times, {"y": VALUES})},
+                   note=f"hours of consecutive days, from {first}")  # fmt: skip
+    lines = [f"{DAYS[k]:%Y-%m-%d},{VALUES[k]},{OTHERS[k]}\n" for k in range(15)]
+    lines += [f"{DAYS[k]:%Y-%m-%d},{OTHERS[k]},{VALUES[k]}\n" for k in range(15, ROWS)]
+    text = "date,temp,load\n" + "".join(lines[:15]) + "date,load,temp\n" + "".join(lines[15:])
+    yield Kind("header in another order", text.encode(),
+               {(): ([(day - EPOCH).total_seconds() for day in DAYS], {"temp": VALUES, "load": OTHERS})})  # fmt: skip
+    yield plain("dates without separators, year last", table(["Fecha", "Hora", "y"], [f"{h:%d%m%Y}" for h in LATE],
+                                                             [h.hour for h in LATE], VALUES), LATE)  # fmt: skip
 
 
 def apart() -> Iterator[Kind]:

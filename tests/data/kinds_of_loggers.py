@@ -146,11 +146,25 @@ def loggers() -> Iterator[Kind]:
         f"$GPRMC,{t:%H%M%S}.00,A,4807.038,N,01131.000,E,{v},{o},{t:%d%m%y},003.1,W*6A\n"
         for t, v, o in zip(SECONDS, VALUES, OTHERS, strict=True)
     )
-    yield Kind("NMEA", nmea.encode(), refused="row 2 has 12 cells, but the header has 15")
+    yield series_of(
+        "NMEA",
+        nmea.encode(),
+        SECONDS,
+        {"altitude (m)": OTHERS, "speed (knots)": VALUES, "course (°)": OTHERS},
+    )
+    moving = "".join(
+        f"$GNRMC,{t:%H%M%S},A,48{k:02d}.30,S,01131.00,W,,,{t:%d%m%y},,*00\n" for k, t in enumerate(MINUTES)
+    )
+    yield series_of(
+        "NMEA to the south",
+        moving.encode(),
+        MINUTES,
+        {"latitude": [round(-48 - (k + 0.3) / 60, 9) for k in range(ROWS)]},
+    )
     yield Kind(
         "candump",
         rows_of("", lambda k: f"(17040672{k:02d}.123456) can0 1F{k % 4}#DEADBEEF0000{k:02X}FF"),
-        refused="may be a time in an unknown format",
+        refused="are not a table",
     )
     yield series_of(
         "RTKLIB by week and seconds",
@@ -235,7 +249,12 @@ def load_tests() -> Iterator[Kind]:
         f"MEM,T{k + 1:04d},32000,{COUNTS[k]}\n"
         for k in range(ROWS)
     ).upper()
-    yield Kind("nmon", nmon.encode(), refused="row 6 has 8 cells, but the header has 4")
+    yield series_of(
+        "nmon",
+        nmon.encode(),
+        TENS,
+        {"CPU_ALL User%": VALUES, "CPU_ALL Idle%": OTHERS, "MEM memfree": COUNTS},
+    )
     yield series_of(
         "atop -P CPL",
         rows_of(
@@ -280,7 +299,7 @@ def networks() -> Iterator[Kind]:
             lambda k: f"[{1704067200 + k}.50000] 1.1.1.1 : [{k}], 64 bytes, {VALUES[k]} ms ({OTHERS[k]} avg, 0% loss)",
         ),
         [t + timedelta(milliseconds=500) for t in SECONDS],
-        {"number 4 (ms)": VALUES, "number 5": OTHERS},
+        {"number 4 (ms)": VALUES, "avg": OTHERS},
     )
     iperf = [
         {

@@ -277,13 +277,14 @@ def accounts() -> Iterator[Kind]:
         f":61:{t:%y%m%d%m%d}D{decimal_comma(v)}NTRFNONREF\n:86:Miete {k}\n"
         for k, (t, v) in enumerate(zip(DAYS, VALUES, strict=True))
     )
-    yield Kind(
+    yield series_of(
         "MT940",
         f":20:START\n:25:123/456\n:60F:C240101EUR1000,00\n{mt}:62F:C240131EUR1,00\n-\n".encode(),
-        refused="row 5 has 1 cells, but the header has 2",
+        DAYS,
+        {"amount (EUR)": [-v for v in VALUES]},
     )
     qif = "".join(f"D{t:%m/%d'%y}\nT{-v}\nPShop\n^\n" for t, v in zip(DAYS, VALUES, strict=True))
-    yield Kind("QIF", f"!Type:Bank\n{qif}".encode(), refused="the file has no value column")
+    yield series_of("QIF", f"!Type:Bank\n{qif}".encode(), DAYS, {"amount": [-v for v in VALUES]})
     yield series_of(
         "hledger register",
         rows_of(
@@ -349,13 +350,14 @@ def accounts() -> Iterator[Kind]:
         DAYS,
         {"Rue A": COUNTS, "Rue B": [c + 7 * (k % 3) for k, c in enumerate(COUNTS)]},
     )
-    yield Kind(
+    yield series_of(
         "Toggl",
         rows_of(
             "User,Project,Start date,Start time,End date,End time,Duration\n",
             lambda k: f"Jo,Site,{DAYS[k]:%Y-%m-%d},09:00:00,{DAYS[k]:%Y-%m-%d},10:{k + 10}:00,01:{k + 10}:00",
         ),
-        refused="the file has no value column",
+        DAYS,
+        {"Duration (s)": [3600 + 60 * (k + 10) for k in range(ROWS)]},
     )
     yield series_of(
         "rows by ten minutes",

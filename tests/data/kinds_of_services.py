@@ -232,7 +232,7 @@ def energy() -> Iterator[Kind]:
         f"[{t:%H:%M:%S}][D][sensor:094]: 'Humidity': Sending state {o:.5f} % with 1 decimals of accuracy\n"
         for t, v, o in zip(MINUTES, VALUES, OTHERS, strict=True)
     )
-    yield Kind("ESPHome log", esphome.encode(), refused="may be a time in an unknown format")
+    yield Kind("ESPHome log", esphome.encode(), refused="are not a table")
     rtl = "".join(
         json.dumps({"time": str(t), "model": m, "id": i, "battery_ok": 1, "temperature_C": v}) + "\n"
         for t, a, b in zip(MINUTES, VALUES, OTHERS, strict=True)

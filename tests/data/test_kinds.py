@@ -15,7 +15,7 @@ from tests.data import kinds_of_programs as programs
 from tests.data.held_back_kinds import held_back
 from tests.data.kind import Kind
 from tests.data.kinds_of_clocks import clocks, parts
-from tests.data.kinds_of_evidence import apart, broken, epochs, letters, lines, several, zones
+from tests.data.kinds_of_evidence import apart, broken, epochs, hours, letters, lines, several, zones
 from tests.data.kinds_of_loggers import load_tests, loggers, networks
 from tests.data.kinds_of_numbers import missing, numbers
 from tests.data.kinds_of_observatories import observatories, printed
@@ -26,7 +26,7 @@ from tests.data.kinds_of_tables import formats, long
 GROUPS = (
     clocks, parts, numbers, missing, long, formats,
     programs.drawn, programs.exports, programs.parts, programs.agencies, programs.ambiguous, programs.packed,
-    held_back, apart, broken, epochs, letters, lines, several, zones,
+    held_back, apart, broken, epochs, hours, letters, lines, several, zones,
     loggers, load_tests, networks, observatories, printed, accounts, offices, energy, laboratories, weather,
 )  # fmt: skip
 # Dates in either order or an unknown form, a database of several tables, two tables of as many rows, series without
@@ -37,11 +37,11 @@ REFUSED = (
     "hey", "CAMT.053", "ING", "Soll und Haben", "units that change", "gnuplot blocks",
     "epochs in seconds and milliseconds",
 )  # fmt: skip
-# Sentences, frames, statements and reports of several kinds of lines, rows of another period, and units that differ
-# from cell to cell: no option reads them.
+# Frames and logs of several kinds of lines, records with columns of their own, rows of another period, and units that
+# differ from cell to cell: no option reads them.
 UNREADABLE = (
-    "NMEA", "candump", "Gatling", "nmon", "MT940", "QIF", "Toggl", "a month among days", "units that change in a cell",
-    "ESPHome log", "broken JSON",
+    "candump", "Gatling", "a month among days", "units that change in a cell", "ESPHome log", "broken JSON", "HAProxy",
+    "Sleep as Android",
 )  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 
