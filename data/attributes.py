@@ -127,7 +127,7 @@ def numbered_names_as_csv(text: str) -> str | None:
     """Return rows of numbers below lines that name their columns by numbers, as CSV, or None for other text."""
     above: list[str] = []
     begin = 0
-    for line in itertools.islice(re.finditer(r"[^\n]*\n", text), MOST_ABOVE):
+    for line in itertools.islice(re.finditer(r"(?m)^[^\n]*\n", text), MOST_ABOVE):
         if len(cells := line[0].split()) > 1 and is_data(cells):
             begin = line.start()
             break
