@@ -50,8 +50,8 @@ NOT_SPACE: Final = re.compile(r"\S")
 LARGE: Final = 2**23
 # The line above the types of the columns, as Ignition writes it.
 TYPES: Final = "#types"
-# A line that has only its first cell.
-FIRST_ONLY: Final = re.compile(r'\s*("[^"]*[^\W\d][^"]*"|[^;,\t|"]*[^\W\d][^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
+# A line that has only its first cell. The lookaheads find its letter in linear time.
+FIRST_ONLY: Final = re.compile(r'\s*("(?=[^"]*[^\W\d])[^"]*"|(?=[^;,\t|"]*[^\W\d])[^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
 # Comments among the rows, and the text that is searched for them.
 COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
 MOST_COMMENTED: Final = 2**26
