@@ -13,7 +13,7 @@ from rfa.runtime.bundle.bundle import Bundle
 from tests.small_language import BOTH, exported, made_once
 
 ARCHITECTURE = 80
-# A third of the kernels: those of one dtype for few streams and short prompts.
+# 21 of 35 kernels: those of one dtype for few streams and short prompts.
 FLOAT32_WORKER = """
 import torch
 from rfa.export import kernel_compile, kernel_recording
