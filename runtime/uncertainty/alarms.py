@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from rfa.runtime.errors import InvalidInput
@@ -144,25 +145,32 @@ def _check(
         is_rate = re.fullmatch(RATE_PATTERN, rate) is not None
     else:
         is_rate = isinstance(rate, int | float) and 0 < rate <= LARGEST_RATE
-    low, high = (None, None) if limits is None else limits if len(limits) == 2 else (math.nan, math.nan)
-    numbers = [limit for limit in (low, high) if limit is not None]
     checks = {
         "rate": (is_rate, f"be {RATE_FORM}"),
         "direction": (direction in get_args(Direction), "be up, down or both"),
-        "min_deviation": (0 <= min_deviation <= LARGEST_OBSERVATION, f"be from 0 to {LARGEST_OBSERVATION:g}"),
-        "range": (
-            numbers == sorted(numbers) and all(abs(limit) <= LARGEST_OBSERVATION for limit in numbers),
-            "be the lower limit and the upper one",
+        "min_deviation": (
+            isinstance(min_deviation, Real) and 0 <= min_deviation <= LARGEST_OBSERVATION,
+            f"be from 0 to {LARGEST_OBSERVATION:g}",
         ),
+        "range": (limits is None or _is_range(limits), "be the lower limit and the upper one"),
         "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be a whole number from 0 to {MOST_QUIET}"),
         "rules": (
-            not isinstance(rules, str) and bool(rules) and set(rules) <= set(SHARES),
+            isinstance(rules, Collection) and bool(rules) and all(rule in get_args(Rule) for rule in rules),
             f"be some of {', '.join(SHARES)}",
         ),
     }
     for field, (is_good, expected) in checks.items():
         if not is_good:
             raise InvalidInput(f"alarm.{field} must {expected}", param=f"alarm.{field}", code="out_of_range")
+
+
+def _is_range(limits: Any) -> bool:
+    if not isinstance(limits, Sequence) or len(limits) != 2:
+        return False
+    numbers = [limit for limit in limits if limit is not None]
+    if not all(isinstance(limit, Real) for limit in numbers):
+        return False
+    return numbers == sorted(numbers) and all(abs(limit) <= LARGEST_OBSERVATION for limit in numbers)
 
 
 def is_most(alarms: Alarm, step: float) -> bool:

@@ -49,7 +49,7 @@ class Mute:
         Raises:
             InvalidInput: A window is invalid. The message names it.
         """
-        if isinstance(windows, str) or len(windows) > MOST_WINDOWS:
+        if isinstance(windows, str) or not isinstance(windows, Sequence) or len(windows) > MOST_WINDOWS:
             raise _invalid("alarm.mute", f"be a list of at most {MOST_WINDOWS} windows")
         spans: list[tuple[float, float]] = []
         weekly: list[tuple[float, float]] = []
@@ -115,7 +115,7 @@ def _span(name: str, window: Any, tz: str) -> tuple[float, float]:
 def _moment(text: Any, tz: str) -> float:
     if isinstance(text, int | float) and not isinstance(text, bool):
         return float(text)
-    moment = datetime.fromisoformat(text.strip())
+    moment = datetime.fromisoformat(str(text).strip())  # TOML and YAML have times of their own
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=get_zone(tz))).timestamp()
 
 
