@@ -90,15 +90,24 @@ def recorded_series(config: Config, begin: float | None, end: float) -> Iterator
 
 
 def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
-    """Return whether the values of a query come from a counter."""
+    """Return whether the values of a query come from a counter.
+
+    Raises:
+        SourceError: If the type has to be asked for, and the server does not respond. A guess could differ from the
+            type of the stored states, which would then be lost.
+    """
     if query.type != "auto":
         return query.type == "counter"
     selector = query.selector
-    if prometheus is None:
-        return is_counter_name(query)
     if selector is None:
         return False
-    return prometheus.type_of(selector) == "counter"
+    try:
+        kind = None if prometheus is None else prometheus.type_of(selector)
+    except SourceError as error:
+        hint = 'set type = "gauge" or "counter" to start without the server'
+        raise SourceError(f"query {query.name!r}: its type is unknown, because {error}; {hint}") from None
+    # The metadata of OpenMetrics and of histograms have the name without the suffix.
+    return is_counter_name(query) if kind is None else kind == "counter"
 
 
 def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:

@@ -31,6 +31,8 @@ _DELAY_SECONDS: Final = 5.0
 _HIDDEN_SECONDS: Final = 30.0
 _SHORT_STEP: Final = 60.0
 LONGEST_DELAY: Final = _DELAY_SECONDS + _HIDDEN_SECONDS
+# Types of metrics whose exporter names none.
+_UNTYPED: Final = ("unknown", "untyped")
 
 
 class SourceError(RuntimeError):
@@ -43,6 +45,16 @@ class SourceError(RuntimeError):
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
         self.is_final = is_final
+
+
+class _OnlyGetRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect of a GET request. That of a POST request would become a GET request without the body."""
+
+    def redirect_request(self, req: urllib.request.Request, *args: Any, **kwargs: Any) -> urllib.request.Request | None:
+        return super().redirect_request(req, *args, **kwargs) if req.data is None else None
+
+
+_OPENER: Final = urllib.request.build_opener(_OnlyGetRedirects)
 
 
 class Requests:
@@ -74,12 +86,14 @@ class Requests:
         try:
             if (authorization := self._endpoint.authorization()) is not None:
                 request.add_unredirected_header("Authorization", authorization)
-            with urllib.request.urlopen(request, timeout=self._endpoint.timeout) as reply:
+            with _OPENER.open(request, timeout=self._endpoint.timeout) as reply:
                 self.headers = reply.headers
                 found = _read(reply, most, time.monotonic() + self._endpoint.timeout)
         except urllib.error.HTTPError as error:
-            text = error.read(500).decode("utf-8", "replace")
-            message = f"{self._endpoint.url}: status {error.code}: {' '.join(text.split())}"
+            text = " ".join(error.read(500).decode("utf-8", "replace").split())
+            if (place := error.headers.get("Location")) is not None:
+                text = f"POST requests are not redirected; the server names {place}"
+            message = f"{self._endpoint.url}: status {error.code}: {text}"
             raise SourceError(message, is_final=400 <= error.code < 500 and error.code != 429) from None
         except (OSError, ValueError, HTTPException) as error:
             raise SourceError(f"{self._endpoint.url}: {getattr(error, 'reason', error)}") from None
@@ -108,7 +122,7 @@ class Prometheus:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._requests = Requests(endpoint)
+        self._requests, self._url = Requests(endpoint), endpoint.url
 
     def usual_delay(self, step: float) -> float:
         """Return the delay in seconds after which the values of a time step are complete. It is longer for
@@ -167,16 +181,23 @@ class Prometheus:
             return list(map(str, found))
 
     def type_of(self, selector: Selector) -> str | None:
-        """Return the type of a metric, or None if it is unknown."""
+        """Return the type of a metric, or None if the server does not know it.
+
+        Raises:
+            SourceError: If the server does not respond.
+        """
         if selector.name is None:
             return None
         try:
             data = self._get("metadata", {"metric": selector.name})
-            with _of_this_api("metadata"):
-                entries = data.get(selector.name, [])
-                return str(entries[0]["type"]) if entries else None
-        except SourceError:
-            return None
+        except SourceError as error:
+            if error.is_final:  # a server without metadata
+                return None
+            raise
+        with _of_this_api("metadata"):
+            entries = data.get(selector.name, [])
+            kind = str(entries[0]["type"]) if entries else None
+        return None if kind in _UNTYPED else kind
 
     def count(self, expr: str, time: float) -> int:
         """Return the number of series that a query returns at a time.
@@ -184,13 +205,14 @@ class Prometheus:
         Raises:
             SourceError: If the server does not respond, or returns an error.
         """
-        data = self._get("query", {"query": f"count({expr})", "time": repr(time)})
+        # The line break ends a comment in the query.
+        data = self._get("query", {"query": f"count({expr}\n)", "time": repr(time)})
         with _of_this_api("query"):
             return int(float(data["result"][0]["value"][1])) if data["result"] else 0
 
     def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
         body = self._requests.send(f"/api/v1/{path}?{urlencode(parameters)}")
-        with _of_this_api(path):
+        with _of_this_api(f"{self._url}/api/v1/{path}"):
             reply = orjson.loads(body)
             if reply.get("status") != "success":
                 raise SourceError(f"{path}: {json.dumps(reply)[:300]}")

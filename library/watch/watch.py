@@ -24,6 +24,7 @@ from rfa.library.watch.history import QuerySource, delay_of, is_counter_query, l
 from rfa.library.watch.outputs import has_transactions, make_sinks
 from rfa.library.watch.prometheus import Prometheus, SourceError
 from rfa.library.watch.pushed import Router, read_messages
+from rfa.library.watch.reload import reloadable
 from rfa.library.watch.sink import Sink
 from rfa.library.watch.store import Cursors, Store, StoreUnavailable
 from rfa.library.watch.warmup import warm_up
@@ -48,6 +49,7 @@ class Watch:
 
     Raises:
         ValueError, FileNotFoundError: If a model cannot be loaded, or the stored states cannot be used.
+        SourceError: If the type of a metric has to be asked for, and the server does not respond.
         OSError: If the store or Kafka cannot be used.
     """
 
@@ -102,7 +104,7 @@ class Watch:
         first.
         """
         try:
-            config = load_config(path)
+            config = reloadable(self.config, load_config(path))
             filters = self._make_filters(config)
             new = {name: one for name, one in filters.items() if not self._continues(name, one)}
             cursors, refused = warm_up(config, new, self._now())
@@ -116,7 +118,7 @@ class Watch:
                 self.counts["rfa_watch_messages_refused_total"] += refused
                 self._configure(config, filters)
                 self.save()
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, SourceError) as error:
             logger.error("the configuration was not reloaded: %s", error)
             self.reloads["failure"] += 1
             return False
@@ -294,6 +296,8 @@ class Watch:
             with self._lock:
                 self.cursors[name] = end
                 self.save()
+            series = len(one.labels)
+            logger.info("query %s: read %d observations of %d series as history", name, one.observations, series)
 
     def _take(self, one: QueryFilter, samples: Sequence[Samples], to: float, *, is_silent: bool) -> None:
         rows = one.admit(samples, to)

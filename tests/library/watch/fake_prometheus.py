@@ -33,6 +33,7 @@ class FakePrometheus:
         self.hosts: dict[str, list[str]] = {"up": ["a", "b", "c"]}
         self.value: Value = wave
         self.types: dict[str, str] = {"up": "gauge"}
+        self.names: list[str] = []  # of metrics; those of `hosts` if empty
         self.is_down = False
         self.is_victoria = False
         self.scrapes: list[float] = []  # how long ago each was
@@ -54,12 +55,12 @@ class FakePrometheus:
         elif parts.path == "/api/v1/query" and given["query"] == "1":
             data = {"resultType": "scalar", "result": [0, "1"]}
         elif parts.path == "/api/v1/query":
-            metric = given["query"].removeprefix("count(").removesuffix(")")
+            metric = given["query"].removeprefix("count(").removesuffix(")").strip()
             data = {"resultType": "vector", "result": [{"metric": {}, "value": [0, str(len(self.hosts[metric]))]}]}
         elif parts.path == "/api/v1/metadata":
             data = {name: [{"type": kind}] for name, kind in self.types.items()}
         elif parts.path == "/api/v1/label/__name__/values":
-            data = sorted(self.hosts)
+            data = self.names or sorted(self.hosts)
         else:
             return Reply(404)
         return Reply(200, json.dumps({"status": "success", "data": data}).encode())

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cramjam
 import numpy as np
@@ -27,7 +27,7 @@ from rfa.library.watch.feeds import StdinFeed
 from rfa.library.watch.filters import Samples
 from rfa.library.watch.http_server import HttpServer, Reply, _Handler
 from rfa.library.watch.http_sinks import RemoteWrite
-from rfa.library.watch.prometheus import Requests
+from rfa.library.watch.prometheus import Requests, SourceError
 from rfa.library.watch.routes import serve
 from rfa.library.watch.selectors import labels_of
 from rfa.library.watch.sink import JsonLines, rows_as_documents
@@ -223,6 +223,28 @@ def test_secrets_are_not_sent_to_another_server(options: dict[str, str], sent: s
         first.close()
         other.close()
     assert found == [(sent, "t"), (None, None)]
+
+
+def test_a_redirected_post_is_not_taken_for_sent() -> None:
+    server = HttpServer("127.0.0.1:0", {})
+
+    class Redirecting(_Handler):
+        routes: ClassVar = {("GET", "/there"): lambda body, headers: Reply(200)}
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(302)
+            self.send_header("Location", "/there")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server.RequestHandlerClass = Redirecting
+    requests = Requests(Endpoint(url=f"http://127.0.0.1:{server.server_address[1]}"))
+    try:
+        with pytest.raises(SourceError, match="status 302: POST requests are not redirected; the server names /there"):
+            requests.send("/here", b"{}")
+    finally:
+        server.close()
 
 
 def test_an_address_in_use_is_named() -> None:

@@ -16,6 +16,7 @@ import rfa
 from rfa.library.watch.config import parse_config
 from rfa.library.watch.filters import QueryFilter, Samples
 from rfa.library.watch.http_server import Reply
+from rfa.library.watch.prometheus import SourceError
 from rfa.library.watch.storage import FileStorage, StateError
 from rfa.library.watch.store import Store
 from tests.library.watch.fake_prometheus import FakePrometheus, fake_prometheus, wave
@@ -94,6 +95,43 @@ def test_counters_become_rates_and_resets_are_no_jumps(fake: FakePrometheus, kin
     values = [(row["t"], row["value"]) for row in running.rows if row["labels"]["host"] == "a"]
     assert [value for t, value in values if t != reset] == [5.0] * 3
     assert dict(values)[reset] == 5 * 30 / STEP  # what it has counted since the reset
+
+
+@pytest.mark.parametrize(
+    ("metric", "known", "is_counter"),
+    [
+        ("jobs_total", "counter", True),
+        ("jobs", "counter", True),
+        ("jobs_total", "gauge", False),
+        ("jobs_total", None, True),  # OpenMetrics: the metadata are those of "jobs"
+        ("wait_seconds_count", None, True),  # of the histogram "wait_seconds"
+        ("jobs_total", "unknown", True),
+        ("jobs", None, False),
+    ],
+)
+def test_the_type_is_that_of_the_server_or_of_the_name(
+    fake: FakePrometheus, metric: str, known: str | None, is_counter: bool
+) -> None:
+    fake.hosts = {metric: ["a"]}
+    fake.types = {} if known is None else {metric: known}
+    running = Running(config_for(fake.url, query=f'name = "q"\nexpr = "{metric}"'))
+    assert running.watch.filters["q"].is_counter == is_counter
+
+
+def test_a_type_is_not_guessed_while_the_server_is_away(fake: FakePrometheus, tmp_path: Path) -> None:
+    fake.types["up"] = "counter"
+    running = Running(config_for(fake.url))
+    running.step(2)
+    path = tmp_path / "watch.toml"
+    path.write_text(f'step = "1m"\n[source.prometheus]\nurl = "{fake.url}"\n[[query]]\nname = "q"\nexpr = "up"\n')
+    fake.is_down = True
+    with pytest.raises(SourceError, match=r"query 'q': its type is unknown, .* 503: down; set type = "):
+        Running(config_for(fake.url))
+    assert not running.watch.reload(path)  # it would lose the states
+    Running(config_for(fake.url, query='name = "q"\nexpr = "up"\ntype = "counter"'))
+    fake.is_down = False
+    running.step(1)
+    assert [row["index"] for row in running.rows[-3:]] == [30] * 3
 
 
 def test_missing_and_huge_values_are_missing(fake: FakePrometheus) -> None:
@@ -228,6 +266,23 @@ def test_reload_keeps_states_and_an_invalid_file_changes_nothing(fake: FakeProme
     running.step(1)
     assert [row["index"] for row in running.rows[-3:]] == [31] * 3
     assert 'rfa_watch_reloads_total{result="failure"} 1' in running.watch.metrics()
+
+
+def test_reload_names_what_needs_a_restart(
+    fake: FakePrometheus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    running = Running(config_for(fake.url), state)
+    path = tmp_path / "watch.toml"
+    query = '[[query]]\nname = "q"\nexpr = "up"\n'
+    new = '[sink.metrics]\nlisten = "127.0.0.1:1"\n[state]\nfile = "other"\n'
+    path.write_text(f'step = "1m"\n[source.prometheus]\nurl = "{fake.url}"\n{new}{query}')
+    assert running.watch.reload(path) and running.watch.config.state == running.config.state
+    assert "changes of sink.metrics, state take effect after a restart" in caplog.text
+    path.write_text(f'step = "1m"\n[source.stdin]\n{query}')
+    assert not running.watch.reload(path)
+    assert "source: changing prometheus to stdin needs a restart" in caplog.text
+    running.abandon()
 
 
 def test_states_at_rest_are_small_and_bounded(fake: FakePrometheus) -> None:
