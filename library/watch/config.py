@@ -27,6 +27,12 @@ SHORTEST_STEP: Final = 0.1
 MOST_HISTORY_STEPS: Final = 10_000_000
 # Prometheus reads a lone m as minutes, but `duration` does not.
 _MINUTES: Final = re.compile(r"(\d+)m")
+# What texts with a pattern look like, by key.
+_FORMS: Final = {
+    "name": "1 to 64 letters, digits and the characters _ . -",
+    "redis": 'a URL such as "redis://127.0.0.1:6379/0"',
+    "user": "a name without a colon",
+}
 
 
 class ConfigError(ValueError):
@@ -241,7 +247,7 @@ class Query(Section):
     Attributes:
         expr: PromQL query.
         type: `gauge`, `counter` or `auto`. A counter is converted to its rate per second. `auto` asks the server for
-            the type of a plain metric.
+            the type of a plain metric. If the server does not know it, the name decides.
         model: `auto` or `default`, see `rfa.Stream`.
         alarm: alarm options, with the names of the fields of `alarm` in `POST /filter`.
         horizon: horizons of the forecasts to export, such as "1h".
@@ -361,7 +367,9 @@ def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
     try:
         return Config.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelled key is also a missing one. The key in the file is the better message.
+        found = error.errors()
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
         location = first["loc"]
         line = None if is_yaml else _line_of(text, location)
         where = f"{name}:{line}" if line else name
@@ -375,6 +383,12 @@ def _explain(error: Any, location: tuple[int | str, ...]) -> str:
         return f"unknown key; the allowed keys are {', '.join(allowed)}" if allowed else "unknown key"
     if error["type"] == "missing":
         return "is required"
+    if location == ("query",) and error["type"] == "list_type":
+        return "each query begins with [[query]] in TOML, and with a dash in YAML"
+    if error["type"] == "dict_type":
+        return f"must be a table such as {{name = value}}, got {error['input']!r}"
+    if error["type"] == "string_pattern_mismatch" and (form := _FORMS.get(str(location[-1]))):
+        return f"must be {form}, got {error['input']!r}"
     return str(error["msg"]).removeprefix("Value error, ")
 
 
@@ -433,6 +447,7 @@ def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
             path = [*table, *key[1].split(".")]
         else:
             continue
-        if tuple(path) == location[: len(path)] and len(path) > best:
-            best, found = len(path), number
+        common = min(len(path), len(location))
+        if tuple(path[:common]) == location[:common] and common > best:
+            best, found = common, number
     return found

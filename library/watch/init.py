@@ -12,6 +12,7 @@ import numpy as np
 
 from rfa.library.watch.config import Endpoint, parse_config
 from rfa.library.watch.prometheus import Prometheus, SourceError
+from rfa.library.watch.selectors import parse_selector
 
 MOST_CHOSEN: Final = 5
 # Maximum number of series of a chosen query, and of metrics whose series are counted.
@@ -55,7 +56,9 @@ def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
             break
         series = prometheus.count(expr, now)
         if 0 < series <= MOST_SERIES:
-            found.append(Choice(name, expr, kind, series))
+            taken = {one.name for one in found}
+            free = next(each for each in (name, *(f"{name[:60]}_{k}" for k in range(2, 9))) if each not in taken)
+            found.append(Choice(free, expr, kind, series))
     if not found:
         raise SourceError(f"none of the {len(names)} metrics has 1 to {MOST_SERIES} series with changing values")
     return found
@@ -70,7 +73,8 @@ def _candidates(names: list[str], types: Mapping[str, str]) -> Iterator[tuple[st
     for kind in ("counter", "gauge"):
         for name in others:
             if kinds[name] == kind:
-                yield re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:64], name, kind
+                expr = name if parse_selector(name) is not None else f"{{__name__={json.dumps(name)}}}"
+                yield re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:64], expr, kind
 
 
 def _type_of(metric: str, types: Mapping[str, str]) -> str:

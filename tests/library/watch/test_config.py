@@ -90,6 +90,14 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
         ('["1h"]', '["1h", "60min"]', "9: query[0]: horizon: the same horizon is named twice"),
         ('history = "2d"', 'history = "1000000d"', "history: must be at most 10,000,000 steps"),
         ("[sink.metrics]", '[sink.metrics]\n[state]\nfile = "."', "8: state: file: '.' is a directory"),
+        ("url = ", "ulr = ", "5: source.prometheus.ulr: unknown key; the allowed keys are url, bearer"),
+        ("[source.prometheus]", "[sources.prometheus]", "4: sources: unknown key; the allowed keys are step, "),
+        ("[[query]]\nname", "[[queries]]\nname", "9: queries: unknown key; the allowed keys are step, "),
+        (GOOD[GOOD.index("[[query]]"):], '[query]\nname = "q"\n', "9: query: each query begins with [[query]] in TOML"),
+        ('name = "load"', 'name = "my load"', "16: query[1].name: must be 1 to 64 letters, digits and the characters"),
+        ("[sink.metrics]", '[state]\nredis = "x"', '8: state.redis: must be a URL such as "redis://127.0.0.1:6379/0"'),
+        ('tz = "Europe/Berlin"', 'alarm = "1/day"', "19: query[1].alarm: must be a table such as {name = value}"),
+        ('direction = "up"', 'min_deviation = "big"', "query[0]: alarm.min_deviation must be from 0 to"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line_the_key_and_what_is_allowed(old: str, new: str, message: str) -> None:
@@ -151,6 +159,16 @@ def test_init_chooses_metrics_that_are_there() -> None:
         assert '\nexpr = "many"' not in text
     config = parse_config(text, "watch.toml")
     assert [(query.name, query.type) for query in config.query] == [("load", "gauge"), ("jobs_total", "counter")]
+
+
+def test_init_gives_each_query_its_own_name() -> None:
+    with fake_prometheus() as fake:
+        fake.hosts = {"node_load1": ["a"], "load": ["a"], "a:b": ["a"], "a_b": ["a"], '{__name__="a.b"}': ["a"]}
+        fake.names = ["node_load1", "load", "a:b", "a_b", "a.b"]
+        config = parse_config(write_config(fake.url), "watch.toml")
+    assert [(query.name, query.expr) for query in config.query] == [
+        ("load", "node_load1"), ("load_2", "load"), ("a_b", "a:b"), ("a_b_2", "a_b"), ("a.b", '{__name__="a.b"}'),
+    ]  # fmt: skip
 
 
 def test_the_demo_finds_its_incident() -> None:
