@@ -222,7 +222,7 @@ class AutoRuntime(FilterRuntime):
         """Return the model for a number of columns.
 
         Raises:
-            InvalidInput: There are too many columns.
+            InvalidInput: If there are too many columns.
         """
         if size > MOST_COLUMNS:
             message = f"model {name!r} supports up to {MOST_COLUMNS} columns, got {size}; send fewer columns"
@@ -230,7 +230,7 @@ class AutoRuntime(FilterRuntime):
         return AutoRuntime(size, name)
 
     def sized(self, size: int) -> FilterRuntime:
-        """Return the same model for another number of columns. Raises the errors of `of`."""
+        """Return the same model for another number of columns. It raises the same errors as `of`."""
         return AutoRuntime.of(size, self.name)
 
 

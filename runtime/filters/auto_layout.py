@@ -4,9 +4,9 @@ A state has SMALL values, which an observation changes in a copy until it is acc
 forecasts. A memory contains profiles, pending forecasts and the last observations, which `remember` changes once the
 observation is accepted.
 
-The bank has BANK lanes, KINDS for each profile. Loops over adjacent lanes without branches become vector instructions.
-The scratch follows the copy of the state in one array, whose parts do not overlap as far as the compiler can see.
-Values of a profile are repeated for each of its lanes.
+The bank has BANK lanes, one for each kind of filter and each profile. Loops over adjacent lanes without branches become
+vector instructions. The scratch and the copy of the state are parts of one array, so the compiler can determine that
+they do not overlap. Values of a profile are repeated for each of its lanes.
 """
 
 from __future__ import annotations

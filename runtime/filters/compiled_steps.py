@@ -117,7 +117,7 @@ class CompiledSteps:
     """Steps of a linear filter. See `FilterSteps`.
 
     Args:
-        leads: Horizons of the forecasts that adapt.
+        leads: Horizons of the forecasts whose intervals adapt.
         passes: Range of passes that requests may choose.
         kept: Number of sets of horizons whose F and Q are cached.
 
@@ -168,7 +168,7 @@ class CompiledSteps:
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return a state as a field from its parts."""
+        """Return the field that stores a state, given the parts of the state."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:

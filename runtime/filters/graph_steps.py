@@ -78,7 +78,7 @@ class GraphSteps:
 
     Args:
         bundle: Bundle of kind "filter".
-        leads: Horizons of the forecasts that adapt.
+        leads: Horizons of the forecasts whose intervals adapt.
     """
 
     runtime = "onnx"
@@ -133,7 +133,9 @@ class GraphSteps:
         return _Call(pool, batch, readout, out, trace)
 
     def _step_rows(self, call: _Call, rows: list[int], memory: Any) -> list[int]:
-        """Process one observation of each stream. Return the rows whose results are not finite with any noise."""
+        """Process one observation of each stream. If its results are not finite, try other factors on the noise. Return
+        the rows for which no factor gave finite results.
+        """
         for factor in (1.0, *NOISE_RETRIES):
             if not rows:
                 break

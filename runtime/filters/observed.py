@@ -17,11 +17,14 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 class Observed(NamedTuple):
-    """Outputs of one observation of one stream.
+    """Outputs of one observation of one stream, for P components and a state of size n.
 
-    In units of the observation: mean `[P]`, covariance `[P, P]`, innovation `[P]` (0 where missing) and
-    innovation_covariance `[P, P]`. In units of the state, for smoothing: transition `[n, n]`, predicted_mean `[n]` and
-    predicted_covariance `[n, n]`. scalars `[4]` are precision, weight, nis and log_likelihood.
+    Attributes:
+        mean, covariance: Estimate in units of the observation, `[P]` and `[P, P]`.
+        innovation, innovation_covariance: `[P]`, 0 where missing, and `[P, P]`.
+        transition, predicted_mean, predicted_covariance: For smoothing, in units of the state: `[n, n]`, `[n]` and
+            `[n, n]`.
+        scalars: Precision, weight, nis and log-likelihood, `[4]`.
     """
 
     mean: Array
@@ -45,7 +48,9 @@ def observed(p: int, n: int) -> Observed:
 
 @inline_jit
 def predictive_log_density(nis, log_det, count, outliers):
-    """See `dense.py`."""
+    """Return the log density of an observation, given nis and the log determinant of the covariance of its innovation.
+    The density includes the outliers of the measurement model. See `dense.py`.
+    """
     share, scale = outliers
     base = -0.5 * (nis + log_det + count * _LOG_TAU)
     if share == 0 or count == 0:

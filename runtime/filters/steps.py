@@ -54,11 +54,16 @@ class Batch(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """Data for samples, smoothing and golden outputs: a row for each observation, or no rows.
+    """Intermediate results for sampling, smoothing and golden outputs.
 
-    In units of the observation: covariance and innovation_covariance `[P, P]`. In units of the state: transition, and
-    the predicted and filtered mean and covariance. state: the stored state. Forecasts: mean `[H, P]` and covariance
-    `[H, P, P]`. scalars `[4]`: precision, weight, nis and log-likelihood, also of missing observations.
+    The arrays have one row per observation, or none if no trace was requested.
+
+    Attributes:
+        scalars: Precision, weight, nis and log-likelihood, `[R, 4]`, also for missing observations.
+        covariance, innovation_covariance: `[R, P, P]`, in units of the observation.
+        transition, predicted_mean, predicted_covariance, mean, state_covariance: In units of the state.
+        state: The stored state.
+        forecast_mean, forecast_covariance: `[R, H, P]` and `[R, H, P, P]`.
     """
 
     scalars: Array
@@ -127,7 +132,7 @@ class FilterSteps(Protocol):
     Attributes:
         runtime: Name of the implementation.
         magic: First bytes of packed states.
-        initial: Its part of a state before the first observation, by field.
+        initial: The filter's part of a state before the first observation, by field.
         fields: Fields of that part.
         rows: Number of observations of one stream per call.
     """
@@ -139,8 +144,8 @@ class FilterSteps(Protocol):
     rows: int
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """Process the observations of each stream, up to the first one with results that are not finite, which changes
-        nothing.
+        """Process the observations of each stream, up to the first one whose results are not finite. That observation
+        does not change its stream.
         """
         ...
 

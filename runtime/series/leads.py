@@ -22,7 +22,8 @@ LEAD_NUMBERS: Final = 3 + WAVES
 def lead_table() -> np.ndarray:
     """Return the features of horizons 0 … FARTHEST, `[FARTHEST + 1, LEAD_NUMBERS]` float32.
 
-    They are the log, the share of the farthest, the share of 64 up to one, and cosines of the log.
+    For horizon h, they are a = log(1 + h) / log(1 + FARTHEST), h / FARTHEST, min(h / 64, 1), and cos(π k a) for k = 1 …
+    WAVES.
     """
     near = np.arange(FARTHEST + 1)
     along = np.log1p(near) / math.log1p(FARTHEST)
@@ -32,9 +33,10 @@ def lead_table() -> np.ndarray:
 
 
 def clock_seasons(step: float) -> np.ndarray:
-    """Return the seasons of a clock of `step` seconds in cells, `[LAGS]` int64.
+    """Return the seasons of a series whose rows are `step` seconds apart, as numbers of rows, `[LAGS]` int64.
 
-    In each band, it is the shortest of hour, day, week and year that is nearly an integer number of cells, or 0.
+    For each band, it is the shortest of hour, day, week and year that lies in the band and is nearly an integer number
+    of rows, or 0 if there is none.
     """
     found = np.zeros(LAGS, np.int64)
     for cycle in ((HOUR,) if step < HOURLY_UNTIL else ()) + (DAY, WEEK, YEAR):

@@ -41,11 +41,11 @@ class MixtureWork(NamedTuple):
         weights: Weights of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
         expert_weights: `[LEAD_COUNT, EXPERT_COUNT]`.
         forecasts: Forecasts of the experts, followed by median and mean of the mixture, `[H, P, FORECASTS]`.
-        prior, half_widths, prior_forecasts: For the value that is scored, the network's quantiles and half-widths, and
-            `[FORECASTS]`.
+        prior, half_widths: Quantiles of the network for the value that is scored, and half-widths of its intervals.
+        prior_forecasts: Forecasts of the value that is scored, as in `forecasts`, `[FORECASTS]`.
         squares: nis of each column under the network, `[P]`, NaN if the network was not queried.
         tail: Probability of the last value if it is a count, `[1]`. See `count_tail_numba.py`.
-        column: First requested horizon near each of LEADS, or -1, `[LEAD_COUNT, P]`.
+        column: Index of the first requested horizon that is near each of LEADS, or -1, `[LEAD_COUNT, P]`.
     """
 
     loaded: Array

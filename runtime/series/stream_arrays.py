@@ -1,6 +1,6 @@
 """Arrays of the series network's streams: what a pool stores between calls, and the work arrays of a call.
 
-Shapes: P columns, S streams of a call, T tokens, Q queries, R rows.
+Shapes: P columns, S streams of a call, T tokens, Q queries, R rows. For cells and patches, see `rfa.runtime.series`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoredStreams(NamedTuple):
     """Arrays of a pool, `[pool rows, P, …]`. clock is `[pool rows, CLOCK]`.
 
     Attributes:
-        seen: Bits of the first REACH cells.
+        seen: One bit for each of the first REACH cells, 1 if the cell contains a value.
         hidden: State of the network after the last token.
         means, precisions: Memory slots after the last complete patch.
     """

@@ -9,26 +9,27 @@ multiplier is scaled by a factor per horizon, component and level. After each ob
 This is adaptive conformal inference (Gibbs and Candès 2021, arXiv 2106.00170, eq. 2) with v = α − α_t. An increasing
 function of v replaces the quantile of past scores, so a stream stores one number and no window (the saturating
 integrator of Angelopoulos, Candès and Tibshirani 2023, arXiv 2307.16895). An interval counts as infinite if v ≥ 1 and
-as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and the sum telescopes for any data:
+as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and summing the updates gives, for any data,
 
     |mean err − (1 − level)| = |v_T − v_0| / (γ T) ≤ (1 + γ) / (γ T)
 
 The intervals in replies are finite, because the factor is bounded by 1/27 and 99³. Infinite and empty intervals are
 exact for v. The reported coverage counts the intervals in replies.
 
-Every observation scores the first horizon, at whatever lag, by the step's own innovation. A forecast at another horizon
-is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon, which is the
-median step of the data that it was fitted to. A horizon of h steps has h pending forecasts (at most MAX_PENDING). The
-index of a forecast is the step that it is for, modulo their number. If a forecast is already pending at that index, the
-newer one is not scored. A stream with the bundle's cadence therefore has every forecast up to MAX_PENDING steps scored.
-Faster streams and longer horizons are thinned evenly over all hours. A smaller buffer that is used whenever it is free
-would score the same hours every day.
+Each observation scores the one-step forecast, whatever the lag since the previous observation. A forecast at another
+horizon is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon, which is
+the median step of the data that it was fitted to. A horizon of h steps has h pending forecasts (at most MAX_PENDING).
+The index of a forecast is the step that it is for, modulo their number. If a forecast is already pending at that index,
+the newer one is not scored. In a stream with the bundle's time step, all forecasts up to MAX_PENDING steps ahead are
+therefore scored. For faster streams and longer horizons, only some forecasts are scored, evenly spread over the hours
+of the day. If a smaller buffer were used whenever it is free, the same hours would be scored every day.
 
-An observation matches a forecast within a share TOLERANCE of the horizon, half a step, and half the lag since the
-previous observation. In a faster stream, only the observation that is due matches.
+An observation matches a forecast if their times differ by at most the share TOLERANCE of the horizon, half a step, and
+half the lag since the previous observation. In a faster stream, only the observation that is due matches.
 
-If horizons count a stream's own steps (`auto`), a step is its typical lag, the share is STEP_TOLERANCE, and the second
-horizon is one step again, because errors after long lags do not represent the error one typical lag ahead.
+If horizons count a stream's own steps (`auto`), a step is its typical lag, TOLERANCE is replaced by STEP_TOLERANCE, and
+the second horizon is also one step: the first one is scored after any lag, and errors after long lags do not represent
+the error one typical lag ahead.
 
 A change of v takes effect one horizon later, after up to h results of earlier forecasts. At 90 %, the miss rate falls
 by about 2 per unit of v. Therefore γ_h = min(γ, 1 / (4 h)), so that one round of the loop corrects at most half of an

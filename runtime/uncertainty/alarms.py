@@ -100,7 +100,7 @@ def alarm(
         tz: Time zone of the windows.
 
     Raises:
-        InvalidInput: An option is invalid. The message names it.
+        InvalidInput: If an option is invalid. The message names it.
     """
     _check(rate, direction, min_deviation, range, quiet, rules)
     per_time = 0.0
@@ -125,7 +125,7 @@ def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
     """Return the alarms with these options by name, in a time zone. None stands for no alarms.
 
     Raises:
-        InvalidInput: An option is unknown, missing or invalid. The message names it.
+        InvalidInput: If an option is unknown, missing or invalid. The message names it.
     """
     if options is None:
         return NEVER

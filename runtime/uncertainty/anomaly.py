@@ -55,7 +55,8 @@ def score_anomaly(scorer, stream, seen, nis, is_new):
     `work.tail`.
 
     Args:
-        is_new: Whether the observation neither recurs nor stands still. Other observations are not learned from.
+        is_new: Whether the observation neither recurs nor is part of a standstill. Other observations do not update the
+            baseline and the tail.
     """
     work = scorer.work
     learns = False
@@ -116,8 +117,8 @@ def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
 
 @inline_jit
 def calibrated_precision(table, posterior, novelty):
-    """Return one over the calibrated variance of the state, which is the model's variance scaled by its gain and the
-    running novelty.
+    """Return one over the calibrated variance of the state. It is the variance of the model times a factor for the gain
+    and a factor for the running novelty.
     """
     state, innovation = 0.0, 0.0
     for a in range(len(posterior.mean)):

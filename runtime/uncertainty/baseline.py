@@ -80,8 +80,8 @@ def standard(root, size):
 
 @inline_jit
 def size_of_one(z):
-    """Return the distance in standard deviations of one component at this z, comparable for any number of
-    components.
+    """Return the distance in standard deviations at which a single component has this z. Observations with any number
+    of components can be compared by it.
     """
     return max(7 / 9 + z * np.sqrt(2 / 9), 0.0) ** 1.5
 

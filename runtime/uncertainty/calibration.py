@@ -60,8 +60,8 @@ class TailModel(NamedTuple):
 
 
 class PrecisionTable(NamedTuple):
-    """Ratio of the calibrated to the model's variance of the state: a factor of the gain times a factor of the running
-    novelty.
+    """Ratio of the calibrated to the model's variance of the state: the product of a function of the gain and a
+    function of the running novelty.
 
     See export/precision_calibration.py.
     """

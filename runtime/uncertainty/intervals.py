@@ -17,7 +17,7 @@ from rfa.runtime.uncertainty.forecast_checks import tally
 
 @inline_jit
 def _combine(widths, columns, weights, level):
-    """Return a level's half-width as a sum of two calibrated half-widths."""
+    """Return the half-width of a level as a weighted sum of two calibrated half-widths."""
     other = level + len(columns) // 2
     return widths[columns[level]] * weights[level] + widths[columns[other]] * weights[other]
 

@@ -1,7 +1,8 @@
-"""Tail probabilities of lengths: of the rows for which a value stands still, and of the time without a value.
+"""Tail probabilities of the number of rows in which a value is unchanged, and of the time without a value.
 
-The probability of a length after n others is the share that was as long. Beyond the longest length M, it is a
-conservative guess, at least a FARTHEST-th of the probability of a new longest length:
+After n lengths, the tail probability of a length is the smoothed share of lengths that were at least as long. For a
+length l beyond the longest length M, it is M / l times 1 / (n + 1), the probability of a new longest length, but at
+least 1 / FARTHEST of it:
 
     p(l) = (1 + #{earlier lengths >= l}) / (n + 1),  l <= M        max(M / l, 1 / FARTHEST) / (n + 1),  l > M
 

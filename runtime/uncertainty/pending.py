@@ -19,8 +19,8 @@ FURTHEST = 2.0
 
 @inline_jit
 def _nearest_horizon(times, horizon, unit):
-    """Return the index of the nearest of `times`, in units of `unit`, in log time, except the first, which is the next
-    observation at any time.
+    """Return the index of the horizon in `times`, in units of `unit`, that is nearest to `horizon` in log time. The
+    first horizon is skipped, because it stands for the next observation at any time.
     """
     index = 1
     while index + 1 < len(times) and horizon * horizon > unit * unit * times[index] * times[index + 1]:
@@ -30,9 +30,11 @@ def _nearest_horizon(times, horizon, unit):
 
 @inline_jit
 def match_horizons(spec, horizons, unit, work):
-    """Set the calibrated horizon of each requested one, and the requested one that is scored as each calibrated one.
+    """Match requested and calibrated horizons.
 
-    The latter is the first one near it, or -1 if there is none or it would be pending for too long.
+    `work.horizon_index` is set to the calibrated horizon of each requested one. `work.column` is set to the requested
+    horizon whose forecasts are scored as those of each calibrated one. This is the first requested one that matches, or
+    -1 if there is none or its forecasts would be pending for too long.
     """
     for index in range(len(work.column)):
         work.column[index] = -1

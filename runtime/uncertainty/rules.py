@@ -1,8 +1,8 @@
-"""Rules for alarms in addition to that of the value: a stretch, a standstill and a gap; and recurring deviations.
+"""Alarm rules in addition to `value`: `stretch` (a changed level or spread over the last rows), `standstill` (a value
+that no longer changes) and `gap` (a time without values). Deviations that recur are exempt.
 
-Each rule gives a row a separate tail probability, and has a share of the rate. A rule that cannot raise an alarm yet,
-because there is too little history, leaves its share to the rule of the value. Columns are separate and share the rates
-equally.
+Each rule computes a separate tail probability and has a share of the alarm rate. Until a rule has enough history, the
+rule `value` uses its share. Columns are separate and share the rates equally.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -140,13 +140,14 @@ def _is_large(numbers, deviation):
 
 @inline_jit
 def explained_share(state, observation, posterior, is_scored, local_time, step, periods):
-    """Return the minimum tail probability of a row due to recurrence: the smallest over its large deviations, 0 for
-    none.
+    """Return the lower limit on the tail probability of a row that follows from recurrence: the smallest limit of its
+    large deviations, or 0 if it has none.
 
     Args:
-        local_time: Local time of the observation, whose days recur.
-        periods: Output. Periods of recurrence, 0 for none, NO_PERIOD if only usual at such times, FOLLOWS if the row
-            follows a recurring deviation, however small its own is, `[P]`.
+        local_time: Local time of the observation.
+        periods: Output, `[P]`. The period with which the deviation of a component recurs, 0 if it does not recur,
+            NO_PERIOD if it is only usual at this time of day, or FOLLOWS if the row follows a recurring deviation,
+            whatever its own deviation is.
     """
     least, large = 1.0, 0
     for a in range(len(is_scored)):
@@ -175,8 +176,8 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
 
 @inline_jit
 def _is_still(last, runs, value):
-    """Return whether a value repeats for longer than is likely in its column, given the share of runs that continue to
-    two rows.
+    """Return whether a value has repeated for longer than is likely in its column, given the share of runs that
+    continue to a second row.
     """
     if value != last[LAST] or runs[COUNT] == 0 or runs[BIN] < FEWEST:
         return False
@@ -185,7 +186,9 @@ def _is_still(last, runs, value):
 
 @inline_jit
 def stands_still(state, observation):
-    """Return whether all values of a row stand still. Such a row is not used to learn the noise."""
+    """Return whether every value of a row has repeated for so long that it is a standstill. Such a row is not used to
+    learn the noise.
+    """
     seen, still = 0, 0
     for a in range(len(observation.value)):
         value = observation.value[a]
@@ -198,7 +201,9 @@ def stands_still(state, observation):
 
 @inline_jit
 def _standstill(last, runs, value):
-    """Return the tail probability of the run of a value, which is counted, and its minimum, or infinity."""
+    """Count a row in the run of a value. Return the tail probability of the run, and the smallest one that a run can
+    have, or infinity if the rule cannot raise an alarm yet.
+    """
     if runs[COUNT] > 0 and value == last[LAST]:
         last[RUN] += 1
     else:
@@ -215,8 +220,8 @@ def _standstill(last, runs, value):
 
 @inline_jit
 def _gap(last, gaps, time, step, is_expected):
-    """Return the tail probability of the time since the last value, in typical lags, and its minimum, or infinity. An
-    expected gap is not counted.
+    """Count the time since the last value, in typical lags, unless the gap is expected. Return its tail probability,
+    and the smallest one that a gap can have, or infinity if no alarm is possible.
     """
     if is_expected or step <= 0:
         return 1.0, np.inf
@@ -239,11 +244,11 @@ def _take(work, rule, component, p, least):
 
 @inline_jit
 def update_rules(state, observation, posterior, local_time, step, p, is_explained, spec, work):
-    """Compute the tail probabilities of a row under all rules but that of the value, and update the state with the row.
+    """Compute the tail probabilities of a row under all rules except `value`, and update the state with the row.
 
     Args:
-        p: Tail probability of the row under the rule of the value.
-        is_explained: Whether the row recurs or is usual at such times.
+        p: Tail probability of the row under the rule `value`.
+        is_explained: Whether the deviations of the row recur or are usual at this time of day.
         spec: `OutputSpec`, with the maintenance windows.
         work: is_scored states whether a component has a value and a forecast, and periods are those of
             `explained_share`. For each rule, tails is set to the probability, least to its minimum, and components to
@@ -303,7 +308,7 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
 
 @inline_jit
 def note_stretch(state, stream, work):
-    """Store the stretch of a row that is an alarm."""
+    """Record the alarm of a row in the stretch of the component that raised it."""
     note_alarm(state.stretch[stream, work.components[STRETCH]], work.tails[STRETCH])
 
 

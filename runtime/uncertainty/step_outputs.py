@@ -46,7 +46,8 @@ class OutputSpec(NamedTuple):
         horizon: `[H]`.
         multipliers: Multipliers of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
         horizon_index: Calibrated horizon nearest to each horizon, `[H]`. Unused if horizons count steps.
-        columns, weights: Intervals of the levels as sums of two calibrated ones, `[2 levels]` and `[H, 2 levels]`.
+        columns, weights: Intervals of the levels as weighted sums of two calibrated ones, `[2 levels]` and
+            `[H, 2 levels]`.
         squares: Squares of the normal quantiles at the levels, `[levels]`.
         scale: Calibrated std of the forecasts per model std, `[H]`.
         utc_offsets: Offsets of local time, `[K, 2]`. See `local_time_numba.py`.

@@ -1,14 +1,15 @@
-"""Evidence of the last rows together: a level or a spread that has changed for a while.
+"""The alarm rule `stretch`: tail probability of a level or a spread that has changed for several rows.
 
-A forecast of one row ahead follows a slow change within a few rows. A value y at local time t is therefore compared
-with earlier values at such times, and with the rows before it:
+The one-step forecast adapts to a slow change within a few rows, so its errors do not show the change. A value y at
+local time t is therefore compared with earlier values at the same time of day, and with the rows before it:
 
     r = y − ℓ − d(t)                       S_k ← S_k + bounded(r − S_k) / SLOW[k]
     D_k = (F_k − S_k) / s(t)               F_k ← F_k + (S_0 + bounded(r − S_0) − F_k) / FAST[k],  F_0 = r
 
-d is a profile of working days and one of weekends, ℓ the level of a week, and s the mean of |r − S_0| at such times.
-F and S start again on each weekend and after it. If values nearly always move in one direction, as those of a counter
-do, y is their change. Without a clock, d is a mean, and s that of all rows.
+d is the mean of y − ℓ at this time of day, with separate profiles for working days and weekends; ℓ is the mean of y
+over a week; and s is the mean of |r − S_0| at this time of day. F and S are reset at the beginning and at the end of
+each weekend. If values nearly always move in one direction, as those of a counter do, y is their change. Without a
+clock, d and s are means over all rows.
 
 The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s, and for the
 mean of |innovation| / s, which shows cycles of another shape. A random walk, a trend or a counter is therefore compared
@@ -107,7 +108,7 @@ def learn_size(numbers, deviation):
 
 @inline_jit
 def _begin(numbers, cells, tail, time, bins):
-    """Reset the numbers that start again."""
+    """Reset the statistics, the profile and the tail of a column, except for the numbers ROWS to IS_COUNTER."""
     for k in range(OF_DAY, NUMBERS):
         numbers[k] = 0.0
     for k in range(CELLS):
@@ -152,7 +153,7 @@ def _choose_unit(numbers, cells):
 
 @inline_jit
 def _follow_counter(numbers, cells, tail, change, time, rows_of_day, is_old):
-    """Determine whether a column is a counter. If that changes, start again."""
+    """Determine whether a column is a counter. If the result changes, reset its statistics."""
     if numbers[SEEN] > 0:
         rate = 1 / min(numbers[SEEN], 2 * rows_of_day)
         numbers[UPS] += ((1.0 if change > 0 else 0.0) - numbers[UPS]) * rate
@@ -206,8 +207,8 @@ def _beside(numbers, k, offset):
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Return whether a deviation leads towards the profile of a bin that differs from the rows around it, or is beside
-    such a bin.
+    """Return whether a deviation leads into the range of the profile in bin k and the bins beside it, up to a
+    tolerance. It is False if the profile is flat there or unknown.
     """
     if cells[PROFILE + k] == UNSEEN:
         return False
@@ -225,8 +226,8 @@ def _is_usual_in(numbers, cells, k, y, deviation, spread):
 
 @inline_jit
 def is_usual(numbers, cells, value, change, time, deviation, step):
-    """Return whether a deviation leads to the usual value at such a time of day, on its own kind of day or the other
-    one.
+    """Return whether a deviation leads to a value that is usual at its time of day, either on this kind of day (working
+    day or weekend) or on the other.
     """
     k, hour, _ = _places(numbers, time, step)
     is_old = time - numbers[BEGAN] >= LEAST_VISITS * DAY
@@ -241,7 +242,7 @@ def is_usual(numbers, cells, value, change, time, deviation, step):
 
 @inline_jit
 def _peak_tail(numbers, tail, score):
-    """Return the tail probability of a score in its stretch."""
+    """Return the tail probability of a score, given the other scores of its stretch."""
     length, threshold = max(numbers[MEAN_LENGTH], SHORTEST), tail[learned_tail.THRESHOLD]
     is_begun, p = tail[learned_tail.SEEN] >= learned_tail.FIRST, 1.0
     if is_begun and score > numbers[PEAK]:
