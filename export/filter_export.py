@@ -16,7 +16,6 @@ those of a step and a forecast of the torch model.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 
 from rfa.export.filter_calibration import LEADS, calibrate, modes_of
 from rfa.export.golden_recording import Earlier, GoldenRecorder, Source, Stored
-from rfa.export.onnx_graphs import export_graph
+from rfa.export.onnx_graphs import export_graph, name_inputs
 from rfa.export.writing import write_bundle
 from rfa.model.batch import Batch
 from rfa.model.checkpoint import CONFIG_FILE, load_run
@@ -107,16 +106,8 @@ class GraphSource(NamedTuple):
 
 
 def build_graph(source: GraphSource) -> Graph:
-    """Export a graph. The exporter needs named parameters, so the variadic `forward` is given a signature."""
-    variadic = source.module.forward
-
-    def forward(*tensors: Tensor) -> Any:
-        return variadic(*tensors)
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in source.inputs]
-    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    source.module.forward = forward
+    """Export a graph."""
+    name_inputs(source.module, source.inputs)
     with torch.no_grad():
         return export_graph(
             source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.", decompose=False

@@ -142,29 +142,43 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
 def language_golden(
     graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], config: LanguageModelConfig, prompt: list[int]
 ) -> dict[str, Any]:
-    """Record golden cases: a prompt and its greedy continuation in each mode, with a latent sample."""
+    """Record golden cases: a prompt and its greedy continuation in each mode, with a latent sample.
+
+    For a model with K > 1, the last cases have other numbers of passes, because some runtimes support only K.
+    """
     recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
     latent = 1, config.n_heads, 2 * config.head_dim
     continuation = {}
     if "recurrent" in config.modes:
         carried = [name.removeprefix("initial.") for name in weights if name.startswith("initial.")]
-        continuation["recurrent"] = _recurrent_cases(recorder, prompt, latent, carried)
+        start: dict[str, Source] = {name: Stored(f"initial.{name}") for name in carried}
+        passes: dict[str, Source] = {"passes": _row(config.inner)} if config.takes_passes else {}
+        continuation["recurrent"] = _recurrent_cases(recorder, prompt, latent, start, passes)
     continuation["attention"] = _attention_cases(recorder, prompt, latent, config.n_layers)
+    if config.takes_passes:
+        for fewer in range(1, config.inner):
+            inputs = {"passes": _row(fewer), "position": _row(0), **start}
+            recorder.run("prefill", {"tokens": _row(prompt), "length": _row(len(prompt)), **inputs}, argmax=("logits",))
+            recorder.run("step", {"token": _row(prompt[0]), "noise": Filled(latent), **inputs})
     return recorder.document(prompt=prompt, continuation=continuation)
 
 
 def _recurrent_cases(
-    recorder: GoldenRecorder, prompt: list[int], latent: tuple[int, int, int], carried: list[str]
+    recorder: GoldenRecorder,
+    prompt: list[int],
+    latent: tuple[int, int, int],
+    initial: dict[str, Source],
+    passes: dict[str, Source],
 ) -> list[int]:
     silent, loud = Filled(latent), Filled(latent, 0.5)
-    start: dict[str, Source] = {"position": _row(0), **{name: Stored(f"initial.{name}") for name in carried}}
+    start: dict[str, Source] = {"position": _row(0), **passes, **initial}
     last = recorder.run("prefill", {"tokens": _row(prompt), "length": _row(len(prompt)), **start}, argmax=("logits",))
     recorder.run("step", {"token": _row(prompt[0]), "noise": loud, **start})
     tokens: list[int] = []
     for i in range(GOLDEN_TOKENS):
         tokens.append(int(last.outputs["logits"].argmax()))
-        state: dict[str, Source] = {name: Earlier(last.case, f"next_{name}") for name in carried}
-        inputs = {"token": _row(tokens[-1]), "position": _row(len(prompt) + i), "noise": silent, **state}
+        state: dict[str, Source] = {name: Earlier(last.case, f"next_{name}") for name in initial}
+        inputs = {"token": _row(tokens[-1]), "position": _row(len(prompt) + i), "noise": silent, **passes, **state}
         last = recorder.run("step", inputs, argmax=("logits",))
     return tokens
 

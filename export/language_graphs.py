@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from tqdm import tqdm
 
-from rfa.export.onnx_graphs import export_graph
+from rfa.export.onnx_graphs import export_graph, name_inputs
 from rfa.model.attention.reference import windowed_attention
 from rfa.model.language import Cache, LanguageModel, SlotState, State, StepOutput
 from rfa.model.layers import Block, RobustMixer
@@ -39,43 +39,40 @@ class _ModelGraph(nn.Module):
         self.model = model
 
 
-class StepGraph(_ModelGraph):
+class _RecurrentGraph(_ModelGraph):
+    """Wrapper with variadic inputs. The last ones are the number of passes of each row, if the model has K > 1, and the
+    state."""
+
+    def _split(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor | None, _State]:
+        """Return the number of passes, or None, and the state."""
+        if self.model.config.takes_passes:
+            return inputs[0], _State(*inputs[1:])
+        return None, _State(*inputs)
+
+
+class StepGraph(_RecurrentGraph):
     """Wrapper of `LanguageModel.step` with flat tensors. For a model with a window, it is `PrefillGraph` with one
     token."""
 
-    def forward(
-        self,
-        token: Tensor,
-        position: Tensor,
-        noise: Tensor,
-        means: Tensor,
-        precisions: Tensor,
-        ring: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        if ring is not None:
-            before = _State(means, precisions, ring)
-            return _read_tokens(self.model, token[:, None], torch.ones_like(token), position, before, noise)
-        output, after = self.model.step(token, SlotState(means, precisions, position), noise)
+    def forward(self, token: Tensor, position: Tensor, noise: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        passes, before = self._split(rest)
+        if before.ring is not None:
+            tokens = _Tokens(token[:, None], torch.ones_like(token), position, passes)
+            return _read_tokens(self.model, tokens, before, noise)
+        output, after = self.model.step(token, SlotState(before.means, before.precisions, position), noise, passes)
         return (*output, after.means, after.precisions)
 
 
-class PrefillGraph(_ModelGraph):
+class PrefillGraph(_RecurrentGraph):
     """Wrapper of `LanguageModel.prefill` for rows of different lengths.
 
     Only the update of the slots is a Scan over tokens; the readout is one batched operation. The state of a row is the
     state after its last valid token, bit for bit, so padding has no effect.
     """
 
-    def forward(
-        self,
-        tokens: Tensor,
-        length: Tensor,
-        position: Tensor,
-        means: Tensor,
-        precisions: Tensor,
-        ring: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        return _read_tokens(self.model, tokens, length, position, _State(means, precisions, ring), None)
+    def forward(self, tokens: Tensor, length: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        passes, before = self._split(rest)
+        return _read_tokens(self.model, _Tokens(tokens, length, position, passes), before, None)
 
 
 class AttentionGraph(_ModelGraph):
@@ -93,7 +90,7 @@ class _State(NamedTuple):
 
     means: Tensor
     precisions: Tensor
-    ring: Tensor | None
+    ring: Tensor | None = None
 
     def layer(self, layer: int) -> _State:
         """Return the state of one layer."""
@@ -101,19 +98,27 @@ class _State(NamedTuple):
         return _State(self.means[:, layer], self.precisions[:, layer], ring)
 
 
-def _read_tokens(
-    model: LanguageModel, tokens: Tensor, length: Tensor, position: Tensor, state: _State, noise: Tensor | None
-) -> tuple[Tensor, ...]:
-    """Return the output of the last valid token of each row, and the state after it. `tokens` has shape `[B, N]`, and
-    `length` `[B]`."""
-    rows, last = torch.arange(tokens.shape[0]), length - 1
-    positions = position[:, None] + torch.arange(tokens.shape[1])
-    x = model._embed(tokens)
+class _Tokens(NamedTuple):
+    """Tokens `[B, N]`; the number of valid ones, the position of the first one, and the number of passes of each row,
+    `[B]`."""
+
+    ids: Tensor
+    length: Tensor
+    position: Tensor
+    passes: Tensor | None
+
+
+def _read_tokens(model: LanguageModel, tokens: _Tokens, state: _State, noise: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the output of the last valid token of each row, and the state after it."""
+    ids, length, position, passes = tokens
+    rows, last = torch.arange(ids.shape[0]), length - 1
+    positions = position[:, None] + torch.arange(ids.shape[1])
+    x = model._embed(ids)
     blocks = [block for block in model.blocks if isinstance(block, Block)]
     after: list[list[Tensor]] = []
     for i, block in enumerate(blocks):
         sample = noise[:, None] if noise is not None and block is blocks[-1] else None
-        mixed, m, p, seen = _scan_layer(block, x, positions, state.layer(i), sample)
+        mixed, m, p, seen = _scan_layer(block, x, positions, state.layer(i), sample, passes)
         x = block.finish(x, mixed.out, "recurrent")
         parts = [m[rows, last], p[rows, last]]
         if seen is not None:
@@ -126,7 +131,7 @@ def _read_tokens(
 
 
 def _scan_layer(
-    block: Block, x: Tensor, positions: Tensor, state: _State, noise: Tensor | None
+    block: Block, x: Tensor, positions: Tensor, state: _State, noise: Tensor | None, passes: Tensor | None
 ) -> tuple[MixerOutput, Tensor, Tensor, Tensor | None]:
     """Apply the mixer of one layer to `[B, N, d]`.
 
@@ -155,7 +160,7 @@ def _scan_layer(
             before[0],
             before[1],
             parameters,
-            SlotOptions(mixer.config.inner, mixer.config.innovation),
+            SlotOptions(mixer.config.inner, mixer.config.innovation, passes=passes),
         )
         return [m, p], [m.clone(), p.clone()]
 
@@ -185,6 +190,7 @@ def step_interface(model: LanguageModel) -> Interface:
         "token": torch.zeros(TRACE_BATCH, dtype=torch.int64),
         "position": state.position,
         "noise": torch.zeros(TRACE_BATCH, config.n_heads, 2 * config.head_dim),
+        **_passes_input(model),
         **carried_state(state),
     }
     return inputs, _recurrent_outputs(state), {name: {0: "batch"} for name in inputs}
@@ -197,11 +203,17 @@ def prefill_interface(model: LanguageModel) -> Interface:
         "tokens": torch.zeros(TRACE_BATCH, TRACE_LENGTH, dtype=torch.int64),
         "length": torch.full((TRACE_BATCH,), TRACE_LENGTH),
         "position": state.position,
+        **_passes_input(model),
         **carried_state(state),
     }
     dynamic = {name: {0: "batch"} for name in inputs}
     dynamic["tokens"][1] = "length"
     return inputs, _recurrent_outputs(state), dynamic
+
+
+def _passes_input(model: LanguageModel) -> dict[str, Tensor]:
+    """Return the example input with the number of passes of each row, if the model has K > 1."""
+    return {"passes": torch.full((TRACE_BATCH,), model.config.inner)} if model.config.takes_passes else {}
 
 
 def carried_state(state: State) -> dict[str, Tensor]:
@@ -253,5 +265,6 @@ def language_graphs(model: LanguageModel) -> dict[str, Graph]:
         parts["prefill"] = PrefillGraph(model), prefill_interface(model)
     graphs = {}
     for name, (module, (inputs, outputs, dynamic)) in tqdm(parts.items(), desc="export", unit="graph", leave=False):
+        name_inputs(module, inputs)
         graphs[name] = export_graph(module, inputs, outputs, dynamic=dynamic, prefix="model.")
     return graphs

@@ -7,10 +7,11 @@ loaded. The graphs of two models with the same configuration are byte for byte t
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +79,19 @@ def export_graph(
         for name in names
     )  # fmt: skip
     return Graph(model.SerializeToString(deterministic=True), tuple(entries))
+
+
+def name_inputs(module: nn.Module, names: Iterable[str]) -> None:
+    """Give a module whose `forward` is variadic a signature with named parameters, which the exporter needs."""
+    variadic = module.forward
+
+    def forward(*tensors: Tensor) -> Any:
+        return variadic(*tensors)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in names]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    module.forward = forward
 
 
 def _program(

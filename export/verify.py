@@ -23,6 +23,7 @@ import numpy as np
 
 import rfa
 from rfa.runtime.bundle.bundle import Bundle, BundleError, StoredKernel, check_golden, open_bundle
+from rfa.runtime.passes import PassesRange
 
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
@@ -133,6 +134,7 @@ def bundle_info(path: str | Path) -> dict[str, Any]:
         "parameters": sum(array.size for name, array in bundle.weights().items() if not name.startswith("initial.")),
         "config": manifest.config,
         **({"modes": list(bundle.language.modes)} if bundle.kind == "lm" else {}),
+        **({"passes": list(PassesRange.of(bundle))} if bundle.kind in ("lm", "filter") else {}),
         "state": [asdict(spec) for spec in manifest.state],
         "graphs": {name: asdict(graph) for name, graph in manifest.graphs.items()},
         **({"kernels": [_kernel_info(kernel) for kernel in bundle.kernels]} if bundle.kernels else {}),
@@ -254,6 +256,11 @@ def _carried(state: Any) -> dict[str, Any]:
     return {name: part for name, part in state._asdict().items() if name != "position"}
 
 
+def _two_passes(model: Any) -> dict[str, np.ndarray]:
+    """Return different numbers of passes of two rows, as an input of the recurrent graphs of a model with K > 1."""
+    return {"passes": np.array([model.config.inner, 1])} if model.config.takes_passes else {}
+
+
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
     """Compare single steps of two streams with those of the torch model. Each side continues from its own states. The
     second stream starts at a large position.
@@ -261,16 +268,21 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
     import torch
 
     session, largest = bundle.session("step"), _Largest()
+    chosen, passes = _two_passes(model), None
+    if model.config.window:  # the model steps all streams of a window with the same number
+        chosen = {name: np.full_like(values, model.passes) for name, values in chosen.items()}
+    elif chosen:
+        passes = torch.from_numpy(chosen["passes"])
     state = model.init_state(2)._replace(position=torch.tensor([0, FAR_POSITION]))
     carried = {name: part.contiguous().numpy() for name, part in _carried(state).items()}
     noise = np.zeros((2, model.config.n_heads, 2 * model.config.head_dim), np.float32)
     noise[1] = np.random.default_rng(SEED).normal(size=noise.shape[1:])
     for i in range(tokens.shape[1]):
         position = state.position.numpy()
-        output, state = model.step(torch.from_numpy(tokens[:, i]), state, torch.from_numpy(noise))
+        output, state = model.step(torch.from_numpy(tokens[:, i]), state, torch.from_numpy(noise), passes)
         found = _run(
             session,
-            {"token": tokens[:, i], "position": position, "noise": noise, **carried},
+            {"token": tokens[:, i], "position": position, "noise": noise, **chosen, **carried},
         )
         carried = {name: found[f"next_{name}"] for name in carried}
         for name in ("logits", "log_precision", "latent"):
@@ -290,16 +302,19 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
     start = model.init_state(1)
     carried = {name: np.repeat(part.numpy(), 2, axis=0) for name, part in _carried(start).items()}
     lengths = np.array([tokens.shape[1], tokens.shape[1] // 3])
-    position = np.zeros(2, np.int64)
-    found = _run(session, {"tokens": tokens, "length": lengths, "position": position, **carried})
+    position, chosen = np.zeros(2, np.int64), _two_passes(model)
+    found = _run(session, {"tokens": tokens, "length": lengths, "position": position, **chosen, **carried})
     for row, length in enumerate(lengths):
         state = start
+        if chosen:
+            model.passes = int(chosen["passes"][row])
         for token in tokens[row, :length]:
             output, state = model.step(torch.tensor([token]), state)
         for name in ("logits", "log_precision", "latent"):
             largest.add(name, found[name][row : row + 1], getattr(output, name))
         for name, part in _carried(state).items():
             largest.add(name, found[f"next_{name}"][row : row + 1], part)
+    model.passes = model.config.inner
     yield from largest.comparisons("prefill, compared with torch step by step")
 
 

@@ -141,18 +141,22 @@ class LanguageModel(nn.Module):
         ring = torch.stack([mixer.initial_ring() for mixer in self._slot_mixers()])
         return WindowState(*slots, ring.expand(batch, *ring.shape))
 
-    def step(self, token: Tensor, state: State, noise: Tensor | None = None) -> tuple[StepOutput, State]:
+    def step(
+        self, token: Tensor, state: State, noise: Tensor | None = None, passes: Tensor | None = None
+    ) -> tuple[StepOutput, State]:
         """Process one token `[B]` of every stream.
 
         Args:
             noise: Scaled standard normal `[B, H, 2D]` for the latent sample. If None, the latent is the mean.
+            passes: Number of reweighting passes of each stream, `[B]` int64 from 1 to `self.passes`, which None
+                selects. It must be None for a model with a window.
         """
         x = self._embed(token)
         layers = []
         for i, (block, mixer) in enumerate(zip(self._layers(), self._slot_mixers(), strict=True)):
             before = self._layer_state(state, i)
             normed = block.mixer_norm(x, "recurrent")
-            mixed, layer = mixer.step(normed, state.position, before, self._last(i, noise))
+            mixed, layer = mixer.step(normed, state.position, before, self._last(i, noise), passes)
             x = block.finish(x, mixed.out, "recurrent")
             layers.append(layer)
         return self._step_output(x, mixed, "recurrent"), _advanced(state, layers, 1)

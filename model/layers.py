@@ -274,9 +274,16 @@ class RobustMixer(TokenMixer):
         return self.finish(latent, x, phase, readout.precision, dynamics.gamma2, mode="recurrent"), after
 
     def step(
-        self, x: Tensor, position: Tensor, state: LayerState, noise: Tensor | None
+        self,
+        x: Tensor,
+        position: Tensor,
+        state: LayerState,
+        noise: Tensor | None,
+        passes: Tensor | None = None,
     ) -> tuple[MixerOutput, LayerState]:
-        """Process one token `[B, d]` of every stream at `position` `[B]`."""
+        """Process one token `[B, d]` of every stream at `position` `[B]`, with `passes` `[B]` reweighting passes."""
+        if passes is not None and state.ring is not None:
+            raise ValueError("passes must be None for a model with a window")
         dynamics = self.dynamics()
         phase = self.phase(position)
         token = self.slot_inputs(x, self.rotated(x, phase, "recurrent"), dynamics)
@@ -286,7 +293,7 @@ class RobustMixer(TokenMixer):
                 state.means,
                 state.precisions,
                 self.slot_parameters(dynamics),
-                SlotOptions(self.passes, self.config.innovation),
+                SlotOptions(self.passes, self.config.innovation, passes=passes),
             )
             after = LayerState(*slots)
         else:

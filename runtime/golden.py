@@ -10,6 +10,8 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, Session, run_golden
+from rfa.runtime.errors import InvalidInput
+from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
 from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 
@@ -17,8 +19,10 @@ from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 class Recurrent(Protocol):
     """Methods of a runtime that golden cases use."""
 
+    name: str
     pool: StatePool
     initial: dict[str, Array]
+    passes: PassesRange
 
     def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
         """Process one token in each of B streams."""
@@ -40,7 +44,8 @@ def reproduce(
         golden: Cases to run. Default: those of the bundle.
 
     Raises:
-        BundleError: If an output differs by more than the tolerance of its case.
+        BundleError: If an output differs by more than the tolerance of its case, or a case has a number of passes that
+            the runtime does not support.
     """
     sessions = {
         "step": RecurrentSession(runtime, "step"),
@@ -49,7 +54,7 @@ def reproduce(
     }
     try:
         return run_golden(golden or bundle.golden, sessions, bundle.weights())
-    except GoldenMismatch as error:
+    except (GoldenMismatch, InvalidInput) as error:
         raise BundleError(f"golden.json on {where}: {error}") from None
 
 
@@ -66,7 +71,9 @@ class RecurrentSession:
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the named outputs in the given order."""
-        context = SlotContext(self.runtime.pool, int(inputs["position"][0]))
+        passes = int(inputs["passes"][0]) if "passes" in inputs else None
+        passes = self.runtime.passes.checked(passes, self.runtime.name)
+        context = SlotContext(self.runtime.pool, int(inputs["position"][0]), passes)
         try:
             context.write({name: inputs[name][0] for name in self.runtime.initial})
             if self.graph == "step":

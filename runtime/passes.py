@@ -1,7 +1,8 @@
-"""Number of reweighting passes K of a filter, which requests may choose.
+"""Number of reweighting passes K of a model, which requests may choose.
 
-The robust weight of an observation is found in K passes (docs/MATH.md §4). Requests may choose fewer passes for linear
-filters with the capped rule. The deep filter was trained with a fixed number, and the other rules use one pass.
+The robust weight of an observation or token is found in K passes (docs/MATH.md §4). Requests may choose fewer passes
+for linear filters with the capped rule, and for language models with memory slots on a CPU. The deep filter was trained
+with a fixed number, and the other rules use one pass.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ class PassesRange(NamedTuple):
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """Return the range of passes of a filter bundle."""
-        return cls(*bundle.filter.passes)
+        """Return the range of passes of the bundle of a filter or a language model."""
+        return cls(*(bundle.language if bundle.kind == "lm" else bundle.filter).passes)
 
     @property
     def are_chosen(self) -> bool:
         """Whether requests may choose the number of passes."""
         return self.least < self.most
 
-    def checked(self, passes: int | None, name: str) -> int:
+    def checked(self, passes: int | None, name: str, field: str = "passes") -> int:
         """Return the number of passes for a request. None selects the default of the model.
 
         Args:
             name: Name of the model, for the message.
+            field: Name of the field, for the message.
 
         Raises:
             InvalidInput: If the number is not allowed. The message names the field.
@@ -41,5 +43,5 @@ class PassesRange(NamedTuple):
             return self.most
         if not self.least <= passes <= self.most:
             allowed = f"from {self.least} to {self.most}" if self.are_chosen else f"{self.most}, or null"
-            raise InvalidInput(f"passes of model {name!r} must be {allowed}", param="passes", code="out_of_range")
+            raise InvalidInput(f"{field} of model {name!r} must be {allowed}", param=field, code="out_of_range")
         return passes

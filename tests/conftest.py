@@ -201,6 +201,14 @@ def window_bundle(bundle_cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def passes_bundle(bundle_cache: Path) -> Path:
+    """A small untrained language model with up to three reweighting passes."""
+    from tests.small_language import BOTH, exported
+
+    return exported(bundle_cache, "passes", {**BOTH, "inner": 3}).path
+
+
+@pytest.fixture(scope="session")
 def bundles() -> Path:
     """The folder of the default bundles."""
     return ROOT / "bundles"

@@ -31,6 +31,7 @@ class RecurrentStream:
     means: np.ndarray
     precisions: np.ndarray
     noise: np.ndarray
+    passes: dict[str, np.ndarray]  # input of a model with several numbers of reweighting passes
     token: int = 1
     position: int = 0
 
@@ -41,6 +42,7 @@ class RecurrentStream:
                 "token": np.array([self.token]),
                 "position": np.array([self.position]),
                 "noise": self.noise,
+                **self.passes,
                 "means": self.means,
                 "precisions": self.precisions,
             },
@@ -51,7 +53,7 @@ class RecurrentStream:
 
     def copy(self) -> RecurrentStream:
         return RecurrentStream(
-            self.session, self.means.copy(), self.precisions.copy(), self.noise, self.token, self.position
+            self.session, self.means.copy(), self.precisions.copy(), self.noise, self.passes, self.token, self.position
         )
 
 
@@ -89,9 +91,14 @@ def _noise(bundle: Bundle) -> np.ndarray:
 
 def start_recurrent(bundle: Bundle) -> RecurrentStream:
     """Return a stream before its first token."""
-    weights = bundle.weights()
+    weights, config = bundle.weights(), bundle.language
+    passes = {"passes": np.array([config.inner])} if config.takes_passes() else {}
     return RecurrentStream(
-        bundle.session("step"), weights["initial.means"][None], weights["initial.precisions"][None], _noise(bundle)
+        bundle.session("step"),
+        weights["initial.means"][None],
+        weights["initial.precisions"][None],
+        _noise(bundle),
+        passes,
     )
 
 

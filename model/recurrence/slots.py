@@ -94,7 +94,7 @@ def triton_refusal(
 def _check(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
 ) -> None:
-    inner, innovation, _, lengths = options
+    inner, innovation, lengths = options.inner, options.innovation, options.lengths
     batch, length, heads, width = tokens.k.shape
     slots = parameters.decay.shape[-1]
     expected = {

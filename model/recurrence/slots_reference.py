@@ -79,12 +79,14 @@ class SlotOptions(NamedTuple):
         lag: Lag of the slots behind the query. None stands for 0.
         lengths: Number of tokens of each row of a scan, `[B]`. Later tokens do not change the state, and their readout
             is 0.
+        passes: Number of passes of each row of a step, `[B]` from 1 to K. None stands for K.
     """
 
     inner: int = 1
     innovation: Innovation = "key"
     lag: SlotLag | None = None
     lengths: Tensor | None = None
+    passes: Tensor | None = None
 
 
 USUAL = SlotOptions()
@@ -96,18 +98,23 @@ def wants_gradients(*tensors: Tensor) -> bool:
 
 
 def _gain(
-    innovation: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, inner: int
+    innovation: Tensor, variance: Tensor, token: SlotInputs, parameters: SlotParameters, options: SlotOptions
 ) -> tuple[Tensor, Tensor]:
-    """Return the gain and the posterior precision after `inner` reweighting passes, both `[B, H, S]`."""
+    """Return the gain and the posterior precision after the reweighting passes, both `[B, H, S]`."""
     residual2 = innovation.square().sum(-1)
     scale = parameters.nu[:, None] * (variance + parameters.residual_noise[:, None])
     prior = 1 / variance
     exponent = -parameters.weight_exponent[:, None]
     remaining2 = residual2
-    for _ in range(inner):
+    for done in range(options.inner):
         weighted = (1 + remaining2 / scale) ** exponent * token.measurement
-        precision = prior + weighted
-        gain = parameters.delta[:, None] * weighted / precision
+        posterior = prior + weighted
+        updated = parameters.delta[:, None] * weighted / posterior
+        if done == 0 or options.passes is None:
+            gain, precision = updated, posterior
+        else:
+            has_pass = (done < options.passes)[:, None, None]
+            gain, precision = torch.where(has_pass, updated, gain), torch.where(has_pass, posterior, precision)
         # The mean moves along its innovation, so the residual can only shrink.
         remaining2 = (1 - gain).square() * residual2
     return gain, precision
@@ -123,7 +130,7 @@ def slot_step(
     variance = decay.square() / precisions + token.process
     away = torch.cat([token.k, token.v], dim=-1)[:, :, None] - predicted
     driving = away.chunk(2, dim=-1)[INNOVATIONS.index(options.innovation)]
-    gain, precisions = _gain(driving, variance, token, parameters, options.inner)
+    gain, precisions = _gain(driving, variance, token, parameters, options)
     means = predicted + gain[..., None] * away
     return slot_read(token.q, means, precisions, parameters, options.lag), means, precisions
 

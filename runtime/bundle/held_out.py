@@ -31,6 +31,7 @@ PIECES = 4  # at most, of each window
 DIGITS = 6  # decimal places of a confidence
 # Allowed deviation in standard errors. It rejects one in three million correct bundles.
 CHANCES = 5.0
+MOST_PASSES = 64  # largest `inner` of a model
 
 Windows = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -164,11 +165,16 @@ def _recurrent(
     carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
     state = {name: np.repeat(part[None], count, axis=0) for name, part in carried.items()}
     names = ["logits", *(f"next_{name}" for name in state)]
+    passes = {}
+    if any(entry.name == "passes" for entry in sessions["prefill"].get_inputs()):
+        # A graph makes at most the passes of its model, which are the default.
+        passes["passes"] = np.full(count, MOST_PASSES)
     for start in range(0, tokens.shape[1] - piece + 1, piece):
         inputs = {
             "tokens": tokens[:, start : start + piece],
             "length": np.full(count, piece),
             "position": np.full(count, start),
+            **passes,
             **state,
         }
         logits, *parts = sessions["prefill"].run(names, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,17 +21,29 @@ from rfa.runtime.text.contexts import StepOutput
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
     """Run the golden cases of a bundle on a runtime, and return the number of compared values.
 
+    Cases with another number of passes than the model's own are left out, because the GPU does not support them.
+
     With rounded matrices, the tolerance for rounding could hide a small error of a kernel. A second, temporary runtime
     with float32 matrices must therefore meet the tolerance of golden.json.
 
     Raises:
         BundleError: If an output differs by more than the tolerance of golden.json, or of the rounding.
     """
+    golden = bundle.golden | {"cases": _cases_of(bundle.golden["cases"], runtime.passes.most)}
     if runtime.rounding == 0:
-        return _reproduced(runtime, bundle, "this device", bundle.golden)
+        return _reproduced(runtime, bundle, "this device", golden)
     unrounded = TorchLanguageRuntime(bundle, device=runtime.device, streams=1, max_rows=1, dtype=torch.float32)
-    _reproduced(unrounded, bundle, "this device, nothing rounded", bundle.golden)
-    return _reproduced(runtime, bundle, "this device", loosen(bundle.golden, runtime.rounding))
+    _reproduced(unrounded, bundle, "this device, nothing rounded", golden)
+    return _reproduced(runtime, bundle, "this device", loosen(golden, runtime.rounding))
+
+
+def _cases_of(cases: list[dict[str, Any]], passes: int) -> list[dict[str, Any]]:
+    """Return the first cases, up to one that has another number of passes. Later cases may use its outputs."""
+
+    def has_these(case: dict[str, Any]) -> bool:
+        return case["inputs"].get("passes", {"values": [passes]})["values"] == [passes]
+
+    return list(itertools.takewhile(has_these, cases))
 
 
 def _reproduced(runtime: TorchLanguageRuntime, bundle: Bundle, where: str, golden: dict[str, Any]) -> int:

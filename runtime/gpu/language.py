@@ -34,6 +34,7 @@ from rfa.runtime.gpu.pages import PagedAdvance, PagedContext, PagePool, bounded_
 from rfa.runtime.gpu.pool import DevicePool, Rows
 from rfa.runtime.gpu.prompts import PagedPromptRunner, PromptRunners, SlotPromptRunner
 from rfa.runtime.gpu.step import StepRunner
+from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
 from rfa.runtime.text.contexts import Advance, BufferedAdvance, Context, SlotContext, StepOutput
 from rfa.runtime.text.language import Language
@@ -80,6 +81,8 @@ class TorchLanguageRuntime(Language):
                 f"bundle {bundle.name!r} uses {part}, which is supported only on a CPU; serve it with RFA_DEVICE=cpu"
             )
         super().__init__(bundle)
+        # The kernels and graphs use the same number of passes for all streams.
+        self.passes = PassesRange(self.passes.most, self.passes.most)
         self.device = device
         self.prefill_rows = max_rows
         self._lock = threading.Lock()  # guards the runners and their buffers

@@ -133,6 +133,7 @@ def compute_states(tokens, ends, lags, handle, means, precisions, states):
     cos, sin = np.empty((n, *omega.shape), np.float32), np.empty((n, *omega.shape), np.float32)
     _write_rotation(ends, omega, cos, sin)
     before, rows, finite = np.empty(n, np.int64), np.empty(n, np.int64), np.ones(n, np.bool_)
+    passes = np.ones(n, np.int64)
     for i in range(n):
         before[i], rows[i] = lags[i] - 1, i
     hidden = np.empty((n, embedding.first_bias.size), np.float32)
@@ -154,8 +155,8 @@ def compute_states(tokens, ends, lags, handle, means, precisions, states):
         multiply(states, layers.mix_in[index], joint)
         run_slots(
             joint, n // rows.size, cos, sin, layers.gate_bias[index], scalars, layers.table[index],
-            layers.decay[index], layers.own_process[index], before, index, means, precisions, rows, rows, latent,
-            evidence, finite,
+            layers.decay[index], layers.own_process[index], before, index, means, precisions, rows, rows, passes,
+            latent, evidence, finite,
         )  # fmt: skip
         multiply(latent, layers.mix_out[index], mixed)
         add_normed(x, mixed, layers.feed_forward_norm[index], eps, states)

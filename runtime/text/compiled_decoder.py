@@ -108,7 +108,7 @@ class CompiledDecoder:
         compile_kernels()
 
     def step(
-        self, tokens: Rows, positions: Rows, noise: Array, slots: Slots, sources: Rows, targets: Rows
+        self, tokens: Rows, positions: Rows, noise: Array, slots: Slots, sources: Rows, targets: Rows, *, passes: Rows
     ) -> tuple[StepOutput, NDArray[np.bool_]]:
         """Process one token in each of B streams.
 
@@ -117,11 +117,12 @@ class CompiledDecoder:
             noise: `[B, H, 2D]` scaled standard normal noise for the latent sample, or zeros for the mean.
             slots: Memory slots of all streams.
             sources, targets: `[B]` rows from which slots are read and to which they are written. All rows must differ.
+            passes: `[B]` numbers of reweighting passes K >= 1.
 
         Returns:
             The output, and whether all numbers of the new slots are finite, `[B]`.
         """
-        run = _Run(self, tokens, positions, 1)
+        run = _Run(self, tokens, positions, passes, 1)
         for index in range(len(self._layers)):
             evidence = run.mix(index, slots, sources, targets)
             if index == len(self._layers) - 1:
@@ -131,7 +132,7 @@ class CompiledDecoder:
         return self._output(run, evidence), run.finite
 
     def prefill(
-        self, tokens: Rows, position: int, slots: Slots, source: int, target: int, *, outputs: int = 0
+        self, tokens: Rows, position: int, slots: Slots, source: int, target: int, *, passes: int, outputs: int = 0
     ) -> tuple[StepOutput | None, bool]:
         """Process N tokens of one stream at once.
 
@@ -139,12 +140,13 @@ class CompiledDecoder:
             tokens: `[N]`.
             position: Position of the first token.
             slots: Memory slots of all streams. They are read from row `source` and written to row `target`.
+            passes: Number of reweighting passes K >= 1.
             outputs: Number of last tokens whose outputs are returned.
 
         Returns:
             The outputs `[outputs, …]`, or None if `outputs` is 0, and whether the new slots are finite.
         """
-        run = _Run(self, tokens, np.arange(position, position + len(tokens)), len(tokens))
+        run = _Run(self, tokens, np.arange(position, position + len(tokens)), np.array([passes]), len(tokens))
         last = len(self._layers) - 1
         rows = np.array([source]), np.array([target])
         for index in range(last):
@@ -167,8 +169,8 @@ class CompiledDecoder:
 class _Run:
     """Work arrays of a layer for the rows of one call, with `n_tokens` rows for each stream."""
 
-    def __init__(self, decoder: CompiledDecoder, tokens: Rows, positions: Rows, n_tokens: int) -> None:
-        self._decoder, self._n_tokens = decoder, n_tokens
+    def __init__(self, decoder: CompiledDecoder, tokens: Rows, positions: Rows, passes: Rows, n_tokens: int) -> None:
+        self._decoder, self._passes, self._n_tokens = decoder, passes, n_tokens
         self.x: Array = decoder._embedding[tokens] * decoder._scale
         self.normed = np.empty_like(self.x)
         self.latent = np.empty((len(tokens), 2 * decoder._omega.size), np.float32)
@@ -188,8 +190,8 @@ class _Run:
         evidence = np.empty(self._cos.shape[:2], np.float32)
         run_slots(
             joint, self._n_tokens, self._cos, self._sin, layer.gate_bias, decoder._scalars, layer.table, layer.decay,
-            layer.own_process, self._lags, index, slots.means, slots.precisions, sources, targets, self.latent,
-            evidence, self.finite,
+            layer.own_process, self._lags, index, slots.means, slots.precisions, sources, targets, self._passes,
+            self.latent, evidence, self.finite,
         )  # fmt: skip
         if layer.output_gate_bias is not None:
             self._gates = joint[:, -layer.output_gate_bias.size :] + layer.output_gate_bias

@@ -102,7 +102,7 @@ class CompiledLanguageRuntime(CpuLanguage):
         (source,), (target,) = (rows([context.slot]) for rows in (self._pool.current_rows, self._pool.next_rows))
         row = np.asarray(tokens, dtype=np.int64)
         output, is_finite = self._decoder.prefill(
-            row, context.position, self._pool.slots, source, target, outputs=outputs
+            row, context.position, self._pool.slots, source, target, passes=context.passes, outputs=outputs
         )
         advance = BufferedAdvance(context, self._pool, is_finite, len(tokens))
         return output, advance
@@ -118,6 +118,7 @@ class CompiledLanguageRuntime(CpuLanguage):
             self._pool.slots,
             self._pool.current_rows(pool_slots),
             self._pool.next_rows(pool_slots),
+            passes=np.asarray([context.passes for context in contexts], dtype=np.int64),
         )
         advances = [
             BufferedAdvance(context, self._pool, bool(is_finite), 1)
@@ -156,6 +157,4 @@ def model_refusal(config: LanguageConfig) -> str | None:
         return f"it has window={config.window}, but only window=0 is supported"
     if config.innovation != "key":
         return f"it has innovation={config.innovation!r}, but only 'key' is supported"
-    if config.inner != 1:
-        return f"it has inner={config.inner}, but only inner=1 is supported"
     return None

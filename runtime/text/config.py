@@ -104,7 +104,7 @@ class LanguageModelConfig(StrictConfig):
         temperature: Initial tau, the gain of query and key.
         distance_bias: Bias of softmax attention: none, the slopes of ALiBi, or scores that decay with the lag.
         n_slots: Number of memory slots per head. 0 means that the model has no recurrent mode.
-        inner: Number of reweighting passes K of the memory slots.
+        inner: Largest number of reweighting passes K of the memory slots, and the default.
         innovation: Innovation from which the robust weight of the memory slots is computed: that of the key or of the
             value.
         robust_slots: Whether the memory slots use robust weights. If false, every weight is 1, and the slots are Kalman
@@ -218,6 +218,11 @@ class LanguageModelConfig(StrictConfig):
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+
+    @property
+    def takes_passes(self) -> bool:
+        """Whether the number of reweighting passes can be chosen for each stream in recurrent mode."""
+        return "recurrent" in self.modes and self.inner > 1
 
     @property
     def _slots_fit(self) -> bool:

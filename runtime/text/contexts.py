@@ -49,16 +49,21 @@ class Advance(Protocol):
 
 
 class SlotContext:
-    """Recurrent context of one stream: a few memory slots per head, stored in a slot of the model's pool."""
+    """Recurrent context of one stream: a few memory slots per head, stored in a slot of the model's pool.
 
-    def __init__(self, pool: StatePool, position: int = 0) -> None:
+    Args:
+        passes: Number of reweighting passes K for the next tokens. It is not part of the state.
+    """
+
+    def __init__(self, pool: StatePool, position: int = 0, passes: int = 1) -> None:
         self.pool = pool
         self.slot = pool.acquire()
         self.position = position
+        self.passes = passes
 
     def fork(self) -> SlotContext:
         """Return an independent copy."""
-        twin = SlotContext(self.pool, self.position)
+        twin = SlotContext(self.pool, self.position, self.passes)
         self.pool.copy(self.slot, twin.slot)
         return twin
 

@@ -1,8 +1,8 @@
 """CPU kernels of the recurrent decoder: RMSNorm, GELU, and the memory slots of a layer.
 
-The equations are in `layers.py`, and in `recurrence/slots_reference.py` with K = 1. All numbers are float32. Rows
-`[B · N, …]` contain the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and
-precisions `[R, L, H, S]`.
+The equations are in `layers.py` and `recurrence/slots_reference.py`. All numbers are float32. Rows `[B · N, …]` contain
+the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and precisions
+`[R, L, H, S]`.
 
 Each loop runs over the numbers of one row, and products (`product_numba`) sum each row separately. The bits of a row
 therefore depend neither on the other rows of a batch nor on the pieces in which a prompt is read. NaN and infinity are
@@ -73,13 +73,14 @@ def add_normed(x, y, weight, eps, out):
 @_kernel_jit
 def run_slots(
     joint, n_tokens, cos, sin, gate_bias, scalars, table, decay, own_process, lags, layer, means, precisions, sources,
-    targets, latent, evidence, finite,
+    targets, passes, latent, evidence, finite,
 ):  # fmt: skip
     """Run the mixer of a layer between its products: rotate into the frame, update and read the slots, rotate back.
 
     joint: `[B · N, 3 · H · 2D + 2 · H · S …]`, query, key, value and gates; overwritten. cos, sin: `[B · N, H, D]`.
     decay, own_process: `[T, H, S]` for each lag. lags: `[B · N]`, index of the lag before each token.
     Slots are read from the rows `sources` of means and precisions, and written to the other rows `targets`, both `[B]`.
+    passes: `[B]`, number of reweighting passes K >= 1 of each stream.
     latent: `[B · N, H · 2D]`. evidence: `[B · N, H]`. finite: `[B]`, set to false where a new slot is not finite.
     """
     _, n_heads, n_slots = decay.shape
@@ -138,6 +139,16 @@ def run_slots(
                     p[j] = ONE / variance[j] + weighted[j]
                 for j in range(n_slots):
                     gain[j] = delta * weighted[j] / p[j]
+                for _ in range(1, passes[b]):
+                    # The mean moves along its innovation, so a pass changes only the length of the residual.
+                    for j in range(n_slots):
+                        left = ONE - gain[j]
+                        excess = left * left * residual[j] / (nu * (variance[j] + noise))
+                        weighted[j] = exp(-exponent * log(ONE + excess)) * write[j] / eta2
+                    for j in range(n_slots):
+                        p[j] = ONE / variance[j] + weighted[j]
+                    for j in range(n_slots):
+                        gain[j] = delta * weighted[j] / p[j]
                 for j in range(n_slots):
                     mean, g = m[j], gain[j]
                     keep = e[j] * (ONE - g)
@@ -204,7 +215,7 @@ _SIGNATURES: tuple[tuple[Any, str], ...] = (
         run_slots,
         "void(float32[:,::1], int64, float32[:,:,::1], float32[:,:,::1], float32[::1], float32[::1], float32[:,::1], "
         "float32[:,:,::1], float32[:,:,::1], int64[::1], int64, float32[:,:,:,:,::1], float32[:,:,:,::1], int64[::1], "
-        "int64[::1], float32[:,::1], float32[:,::1], boolean[::1])",
+        "int64[::1], int64[::1], float32[:,::1], float32[:,::1], boolean[::1])",
     ),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.token_confidence import TokenConfidence
 from rfa.runtime.choices import Mode
 from rfa.runtime.outputs import GpuKernels
+from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
 from rfa.runtime.text.context_format import ContextFormat
 from rfa.runtime.text.contexts import (
@@ -56,6 +57,7 @@ class Language(ABC):
         modes: Decoding modes. The last one is the default.
         pool: Pool of recurrent contexts. Unused without recurrent mode.
         initial: State of a recurrent context before its first token, by name.
+        passes: Numbers of reweighting passes K that recurrent contexts may use.
         context_bytes: Maximum size of a packed context.
         cache_bytes: Main memory per token of an attention context.
         prefill_tokens: Maximum number of prompt tokens, of all prompts together, that are processed at once. It is
@@ -84,6 +86,7 @@ class Language(ABC):
         weights = bundle.weights()
         self.initial: dict[str, Array] = {part.name: weights[f"initial.{part.name}"] for part in config.state()}
         self.latent_shape = (config.n_heads, 2 * config.head_dim)
+        self.passes = PassesRange.of(bundle)
         self._layers = config.n_layers
         self._format = ContextFormat({name: part.shape for name, part in self.initial.items()})
         self.context_bytes = self._format.size if self.initial else 0
@@ -97,7 +100,9 @@ class Language(ABC):
         """Decoding mode of requests that do not name one: recurrent if the bundle supports it."""
         return self.modes[-1]
 
-    def start(self, mode: Mode, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Context:
+    def start(
+        self, mode: Mode, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
+    ) -> Context:
         """Return the context of a stream without tokens.
 
         Args:
@@ -105,16 +110,18 @@ class Language(ABC):
                 tokens.
             forks: Number of continuations that will be forked from it.
             common: Number of tokens that it will contain when it is forked.
+            passes: Number of reweighting passes K of a recurrent stream. None selects the default of the model.
 
         Raises:
             ValueError: If the bundle does not support this mode.
+            InvalidInput: If the model does not support this number of passes.
             CapacityError: If there is not enough free memory.
         """
         if mode not in self.modes:
             raise ValueError(f"bundle {self.name!r} supports the modes {self.modes}, got {mode!r}")
         if mode == "attention":
             return self._start_attention(capacity, forks, common)
-        context = SlotContext(self.pool)
+        context = SlotContext(self.pool, passes=self.passes.checked(passes, self.name))
         context.write(self.initial)
         return context
 
@@ -213,14 +220,18 @@ class Language(ABC):
             raise TypeError("only a context of the recurrent mode can be packed")
         return self._format.pack(context.position, context.read())
 
-    def unpack(self, data: bytes) -> SlotContext:
+    def unpack(self, data: bytes, passes: int | None = None) -> SlotContext:
         """Return the context for the bytes that `pack` returned.
 
+        Args:
+            passes: See `start`. The bytes do not depend on it, so a context can continue with another number.
+
         Raises:
-            InvalidInput: If the bytes are not a context of this model (code `state_invalid`).
+            InvalidInput: If the bytes are not a context of this model (code `state_invalid`), or the model does not
+                support this number of passes.
         """
         position, state = self._format.unpack(data)
-        context = SlotContext(self.pool, position)
+        context = SlotContext(self.pool, position, self.passes.checked(passes, self.name))
         context.write(state)
         return context
 
@@ -304,6 +315,7 @@ class LanguageRuntime(CpuLanguage):
                 "tokens": np.asarray([tokens], dtype=np.int64),
                 "length": np.asarray([len(tokens)], dtype=np.int64),
                 "position": np.asarray([context.position], dtype=np.int64),
+                **self._passes_of([context]),
                 **{name: part[None] for name, part in context.read().items()},
             },
         )
@@ -322,7 +334,8 @@ class LanguageRuntime(CpuLanguage):
             np.asarray(tokens, dtype=np.int64)[order],
             np.asarray([context.position for context in contexts], dtype=np.int64)[order],
             noise[order],
-            {name: part[rows] for name, part in self.pool.arrays.items()},
+            {name: part[order] for name, part in self._passes_of(contexts).items()}
+            | {name: part[rows] for name, part in self.pool.arrays.items()},
         )
         named = dict(zip(self.initial, after, strict=True))
         advances = [
@@ -331,24 +344,34 @@ class LanguageRuntime(CpuLanguage):
         ]
         return StepOutput(logits[:count], log_precision[:count], latent[:count]), advances
 
+    def _passes_of(self, contexts: Sequence[SlotContext]) -> dict[str, NDArray[np.int64]]:
+        """Return the graph input with the number of passes of each stream. Graphs of models with K = 1 have none."""
+        if not self.passes.are_chosen:
+            return {}
+        return {"passes": np.asarray([context.passes for context in contexts], dtype=np.int64)}
+
     def _run_step(
-        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, state: Mapping[str, Array]
+        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, rest: Mapping[str, NDArray[Any]]
     ) -> list[Array]:
+        """Run the step. `rest` are the state and, if the graph has this input, the numbers of passes."""
         outputs: list[Array] = self._step.run(
             [*StepOutput._fields, *(f"next_{name}" for name in self.initial)],
-            {"token": tokens, "position": positions, "noise": noise, **state},
+            {"token": tokens, "position": positions, "noise": noise, **rest},
         )
         return outputs
 
     def _probe(self, rows: int) -> Run:
         example = self.example(rows)
+        inputs: dict[str, NDArray[Any]] = dict(example.state)
+        if self.passes.are_chosen:
+            inputs["passes"] = np.arange(rows) % self.passes.most + 1
 
         def run(chosen: NDArray[np.int64]) -> list[Array]:
             return self._run_step(
                 example.tokens[chosen],
                 example.positions[chosen],
                 example.noise[chosen],
-                {name: part[chosen] for name, part in example.state.items()},
+                {name: part[chosen] for name, part in inputs.items()},
             )
 
         return run

@@ -12,7 +12,7 @@ from rfa.export import verify
 from rfa.export.language_export import language_golden
 from rfa.export.verify import bundle_info, compare_with_torch, difference, verify_bundle
 from rfa.export.writing import write_bundle
-from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph
+from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph, open_bundle
 from rfa.runtime.text.config import LanguageModelConfig
 
 
@@ -31,6 +31,26 @@ def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle)
     assert all(0 <= entry.error <= 1e-5 for entry in report.comparisons)
     assert all(entry.error > 0 for entry in report.comparisons if not entry.what.startswith(constants))
     assert report.to_dict()["passed"] is True
+
+
+def test_each_number_of_passes_is_compared_with_the_model(passes_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    bundle = open_bundle(passes_bundle)
+    assert all(entry.passed for entry in compare_with_torch(bundle))
+    found = [case["inputs"]["passes"]["values"] for case in bundle.golden["cases"] if case["graph"] != "attention"]
+    assert found == [[3]] * (len(found) - 4) + [[1], [1], [2], [2]]
+    assert bundle_info(passes_bundle)["passes"] == [1, 3]
+    # A graph that uses the number of another row.
+    swapped = verify._run
+    monkeypatch.setattr(
+        verify,
+        "_run",
+        lambda session, inputs: swapped(
+            session, {name: part[::-1].copy() if name == "passes" else part for name, part in inputs.items()}
+        ),
+    )
+    failed = {entry.what.split(":")[0].split(",")[0] for entry in compare_with_torch(bundle) if not entry.passed}
+    assert failed == {"one step at a time", "prefill"}
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "step.onnx", "tokenizer.json", "manifest.json"])

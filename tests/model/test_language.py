@@ -117,6 +117,21 @@ def test_passes_are_those_of_a_model_with_as_many(tokens):
             model.passes = passes
 
 
+@torch.no_grad()
+def test_the_rows_of_a_step_have_their_own_passes(tokens):
+    model = LanguageModel(LanguageModelConfig(**SMALL, inner=3))
+    state = model.prefill(tokens, model.init_state(3))[1]
+    together, after = model.step(tokens[:, 0], state, None, torch.tensor([2, 3, 1]))
+    for row, passes in enumerate((2, 3, 1)):
+        model.passes = passes
+        alone, then = model.step(tokens[row : row + 1, 0], SlotState(*(part[row : row + 1] for part in state)))
+        assert scaled_error(together.logits[row], alone.logits[0]) <= TOLERANCE
+        assert scaled_error(after.means[row], then.means[0]) <= TOLERANCE
+    model = LanguageModel(LanguageModelConfig(**SMALL, inner=3, window=4))
+    with pytest.raises(ValueError, match="passes must be None for a model with a window"):
+        model.step(tokens[:, 0], model.init_state(3), None, torch.ones(3))
+
+
 def test_config_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="has no key \\['widht'\\]"):
         LanguageModelConfig.from_dict({**SMALL, "widht": 3})

@@ -113,6 +113,7 @@ class FakeLanguage:
     pool: StatePool = field(default_factory=lambda: StatePool({"seen": StateField((), np.float64)}, 1))
     prefill_tokens: int = 64
     prefill_rows: int = 1
+    passes: PassesRange = field(default_factory=partial(PassesRange, 1, 1))
     batches: list[int] = field(default_factory=list)
     read: list[list[int]] = field(default_factory=list)  # tokens of each prompt, of every call
 
@@ -120,7 +121,9 @@ class FakeLanguage:
     def default_mode(self) -> Mode:
         return self.modes[-1]
 
-    def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
+    def start(
+        self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
+    ) -> Seen:
         assert mode in self.modes
         return Seen()
 
@@ -165,7 +168,7 @@ class FakeLanguage:
     def pack(self, context: Seen) -> bytes:
         return np.float64(context.noise).tobytes() + np.asarray(context.tokens, dtype="<u4").tobytes()
 
-    def unpack(self, data: bytes) -> Seen:
+    def unpack(self, data: bytes, passes: int | None = None) -> Seen:
         if len(data) % 4 or len(data) < 8:
             raise invalid_state()
         return Seen(tuple(np.frombuffer(data, "<u4", offset=8).tolist()), float(np.frombuffer(data, "<f8", 1)[0]))

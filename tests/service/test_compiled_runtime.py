@@ -145,13 +145,6 @@ def test_a_bundle_without_constants_runs_as_before_unless_compiled_code_is_asked
         load_on_cpu(bundle, "compiled", 2, 1)
 
 
-def test_more_passes_than_one_run_on_onnx(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"inner": 3}))
-    assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
-    with pytest.raises(UnsupportedError, match="inner=3"):
-        load_on_cpu(bundle, "compiled", 2, 1)
-
-
 def test_a_runtime_of_the_cpu_is_refused_with_a_gpu() -> None:
     with pytest.raises(ConfigurationError, match=r"RFA_TEXT_RUNTIME=compiled .*RFA_DEVICE=cuda"):
         language_loader(Settings(bundles=(), device="cuda", text_runtime="compiled"))
@@ -182,9 +175,7 @@ def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path:
         open_bundle(copy)
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"), [({"inner": 2}, "inner=2"), ({"innovation": "value"}, "'value'"), ({"window": 4}, "window=4")]
-)
+@pytest.mark.parametrize(("given", "reason"), [({"innovation": "value"}, "'value'"), ({"window": 4}, "window=4")])
 def test_compiled_code_takes_no_bundle_that_it_would_compute_wrongly(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], reason: str
 ) -> None:

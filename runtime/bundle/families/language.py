@@ -77,6 +77,15 @@ class LanguageConfig(FamilyConfig):
         return ("attention", "recurrent") if self.has_slots else ("attention",)
 
     @property
+    def passes(self) -> tuple[int, int]:
+        """Smallest and largest number of reweighting passes K. The largest is the default."""
+        return (1 if self.takes_passes() else self.inner), self.inner
+
+    def takes_passes(self) -> bool:
+        """Return whether the number of passes K is an input of the recurrent graphs."""
+        return self.has_slots and self.inner > 1
+
+    @property
     def gpu_refusal(self) -> str | None:
         """Feature of the model that the GPU decoder does not support, or None if it supports the model."""
         if self.mixer != "rfa":
@@ -270,14 +279,15 @@ class LanguageConfig(FamilyConfig):
             return spec(name, *shape, dtype="int64")
 
         position, tokens = whole("position", "batch"), whole("tokens", "batch", "length")
+        passes = (whole("passes", "batch"),) if self.takes_passes() else ()
         cache = rows("keys", "capacity"), rows("values", "capacity")
         new = rows("new_keys", "length"), rows("new_values", "length")
         attention = {"attention": GraphRule((tokens, position, *cache, noise), (*output, *new))}
         if not state:
             return attention
         return attention | {
-            "step": GraphRule((whole("token", "batch"), position, noise, *state), (*output, *after)),
-            "prefill": GraphRule((tokens, whole("length", "batch"), position, *state), (*output, *after)),
+            "step": GraphRule((whole("token", "batch"), position, noise, *passes, *state), (*output, *after)),
+            "prefill": GraphRule((tokens, whole("length", "batch"), position, *passes, *state), (*output, *after)),
         }
 
 

@@ -29,9 +29,11 @@ def prompt_of(runtime: Any) -> list[int]:
     return tokens
 
 
-def begun(runtime: Any, tokens: Sequence[int], mode: Any = "recurrent", position: int = 0) -> Any:
+def begun(
+    runtime: Any, tokens: Sequence[int], mode: Any = "recurrent", position: int = 0, passes: int | None = None
+) -> Any:
     """A stream that has read these tokens, the first of them at a position."""
-    context = runtime.start(mode)
+    context = runtime.start(mode, passes=passes)
     context.position = position
     if tokens:
         advance = read_on(runtime, context, tokens)

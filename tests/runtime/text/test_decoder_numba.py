@@ -32,6 +32,7 @@ CONFIGS: list[dict[str, Any]] = [
         "mlp_ratio": 2,
         "own_readout": True,
         "output_gate": True,
+        "inner": 3,
     },
     {"d_model": 10, "n_layers": 1, "n_heads": 1, "head_dim": 2, "n_slots": 1, "mlp_ratio": 1, "robust_slots": False},
     {"d_model": 64, "n_layers": 3, "n_heads": 4, "head_dim": 32, "n_slots": 16, "mlp_ratio": 4},
@@ -58,6 +59,11 @@ def slots_of(model: LanguageModel, rows: int) -> Slots:
     return Slots(state.means.numpy().copy(), state.precisions.numpy().copy())
 
 
+def passes_of(model: LanguageModel, rows: int) -> np.ndarray:
+    """Different numbers of passes, as far as the model supports them."""
+    return np.arange(rows) % model.config.inner + 1
+
+
 def tokens_of(rows: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 50, (rows, TOKENS))
 
@@ -81,7 +87,8 @@ class Exact:
             state = SlotState(*start[:2], 1_000_000 * torch.arange(len(tokens)))
             outputs = []
             for index in range(tokens.shape[1]):
-                output, state = model.step(torch.from_numpy(tokens[:, index]), state, torch.from_numpy(noise).to(dtype))
+                token, sample = torch.from_numpy(tokens[:, index]), torch.from_numpy(noise).to(dtype)
+                output, state = model.step(token, state, sample, torch.from_numpy(passes_of(model, len(tokens))))
                 outputs.append(output)
         self.model.float()
         stacked = [torch.stack(parts).double().numpy() for parts in zip(*outputs, strict=True)]
@@ -106,12 +113,12 @@ def test_steps_and_prompts_are_as_exact_as_eager_float32(
     expected = exact.run(tokens, noise, torch.float64)
     allowed = errors(exact.run(tokens, noise, torch.float32), expected)
 
-    slots, positions = slots_of(model, 2 * rows), 1_000_000 * np.arange(rows)
+    slots, positions, passes = slots_of(model, 2 * rows), 1_000_000 * np.arange(rows), passes_of(model, rows)
     places = np.arange(rows), np.arange(rows) + rows
     outputs = []
     for index in range(TOKENS):
         source, target = places if index % 2 == 0 else places[::-1]
-        output, finite = decoder.step(tokens[:, index], positions + index, noise, slots, source, target)
+        output, finite = decoder.step(tokens[:, index], positions + index, noise, slots, source, target, passes=passes)
         assert finite.all()
         outputs.append(output)
     stepped = [np.stack(parts).astype(np.float64) for parts in zip(*outputs, strict=True)]
@@ -120,7 +127,9 @@ def test_steps_and_prompts_are_as_exact_as_eager_float32(
 
     for row in range(rows):
         slots = slots_of(model, 2)
-        last, is_finite = decoder.prefill(tokens[row], int(positions[row]), slots, 0, 1, outputs=1)
+        last, is_finite = decoder.prefill(
+            tokens[row], int(positions[row]), slots, 0, 1, passes=int(passes[row]), outputs=1
+        )
         assert is_finite and last is not None
         # The latent sample of the step is the only difference; its logits are those of the mean.
         silent = exact.run(tokens, np.zeros_like(noise), torch.float64)
@@ -129,13 +138,14 @@ def test_steps_and_prompts_are_as_exact_as_eager_float32(
         assert all(ours <= 2 * theirs + 4 * EPS for ours, theirs in zip(found, allowed, strict=True)), (found, allowed)
 
 
-def test_a_prompt_in_pieces_is_the_prompt_at_once_and_reads_what_it_does_not_write() -> None:
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_prompt_in_pieces_is_the_prompt_at_once_and_reads_what_it_does_not_write(passes: int) -> None:
     model = model_of(CONFIGS[0])
     decoder, (tokens,) = decoder_of(model), tokens_of(1)
     whole, parts = slots_of(model, 2), slots_of(model, 3)
-    decoder.prefill(tokens, 0, whole, 0, 1)
-    decoder.prefill(tokens[:7], 0, parts, 0, 1)
-    decoder.prefill(tokens[7:], 7, parts, 1, 2)
+    decoder.prefill(tokens, 0, whole, 0, 1, passes=passes)
+    decoder.prefill(tokens[:7], 0, parts, 0, 1, passes=passes)
+    decoder.prefill(tokens[7:], 7, parts, 1, 2, passes=passes)
     for one, several, start in zip(whole, parts, slots_of(model, 1), strict=True):
         assert several[2].tobytes() == one[1].tobytes()
         np.testing.assert_array_equal(several[0], start[0])
@@ -147,11 +157,11 @@ def test_rows_do_not_depend_on_neighbours() -> None:
     noise = np.random.default_rng(2).standard_normal((rows, 4, 64)).astype(np.float32)
     slots = slots_of(model, 3 * rows)
     slots.means[:] += np.random.default_rng(3).standard_normal(slots.means.shape).astype(np.float32)
-    places = np.arange(rows)
-    together, _ = decoder.step(tokens, 9 * places, noise, slots, places, places + rows)
+    places, passes = np.arange(rows), np.array([1, 1, 2, 3])
+    together, _ = decoder.step(tokens, 9 * places, noise, slots, places, places + rows, passes=passes)
     poisoned = places[1]
-    slots.means[poisoned] = np.nan
-    others, finite = decoder.step(tokens, 9 * places, noise, slots, places, places + 2 * rows)
+    slots.means[poisoned], passes[poisoned] = np.nan, 3
+    others, finite = decoder.step(tokens, 9 * places, noise, slots, places, places + 2 * rows, passes=passes)
     assert finite.tolist() == [True, False, True, True]
     for row in (0, 2, 3):
         assert all(a[row].tobytes() == b[row].tobytes() for a, b in zip(together, others, strict=True))
