@@ -28,6 +28,13 @@ Decode = Annotated[
         )
     ),
 ]
+Passes = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of reweighting passes for each token with memory slots. The default is the model's own number.",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(min=1)]
 Temperature = Annotated[
     float, typer.Option(min=0, max=100, help="Sampling temperature; 0 always selects the most probable token.")
@@ -79,6 +86,7 @@ def generate(
     *,
     bundle: Bundle = DEFAULT_BUNDLE,
     decode: Decode = None,
+    passes: Passes = None,
     max_new_tokens: MaxNewTokens = 100,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
@@ -93,7 +101,7 @@ def generate(
 
     from rfa.cli.bundles import find_bundle
     from rfa.service.engine.seeds import draw_seed
-    from rfa.service.engine.text.options import GenerateOptions
+    from rfa.service.engine.text.options import FieldNames, GenerateOptions
 
     options = GenerateOptions(
         prompt=prompt,
@@ -105,8 +113,10 @@ def generate(
         is_sampled=temperature > 0,
         stops=tuple(stop or ()),
         mode=decode,
+        passes=passes,
         latent_noise=latent_noise,
         is_streamed=True,
+        names=FieldNames("PROMPT", "--max-new-tokens", "", "--decode", "--max-new-tokens", "--"),
     )
     generation = asyncio.run(_run(find_bundle(bundle), options, show=not as_json))
     if not as_json:

@@ -20,6 +20,10 @@ def score_events(
     file: Annotated[str, typer.Argument(help="File with one sequence of integers per line, or - for standard input.")],
     bundle: Annotated[str, typer.Option(help="Bundle directory, or name of a default bundle.")] = "events",
     rate: Rate = 0.001,
+    passes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of reweighting passes for each token. The default is the model's own number."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the events of sequences that are alarms at the given rate. The end of a sequence counts as an event.
@@ -30,7 +34,7 @@ def score_events(
     from rfa.runtime.text.sequences import read_sequences
 
     name = "standard input" if file == "-" else file
-    model, found = EventModel(bundle), []
+    model, found = EventModel(bundle, passes=passes), []
     events = lines = 0
     with sys.stdin if file == "-" else Path(file).open(encoding="utf-8") as stream:
         for line, sequence in read_sequences(stream, name):

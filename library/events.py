@@ -39,12 +39,14 @@ class EventModel:
 
     Args:
         bundle: name of a default bundle, or path of a bundle directory.
+        passes: number of reweighting passes for each token. None selects the model's own number, which is the largest.
 
     Raises:
-        ValueError: If the bundle is not a language model, or does not support the recurrent mode.
+        ValueError: If the bundle is not a language model, or does not support the recurrent mode or this number of
+            passes.
     """
 
-    def __init__(self, bundle: str | Path = "events") -> None:
+    def __init__(self, bundle: str | Path = "events", *, passes: int | None = None) -> None:
         opened = open_bundle(find_bundle(str(bundle)))
         if opened.kind != "lm":
             raise ValueError(f"bundle {opened.name!r} is not a language model; train one with `rfa train lm`")
@@ -52,6 +54,7 @@ class EventModel:
         if "recurrent" not in model.modes or model.vocabulary.end_of_text is None:
             raise ValueError(f"bundle {opened.name!r} does not support the recurrent mode with an end-of-text token")
         self._model: Language = model
+        self._passes = model.passes.checked(passes, model.name)
         self._end: int = model.vocabulary.end_of_text
         self._size = len(model.vocabulary)
         self._tokens: dict[int, list[int]] = {}
@@ -62,7 +65,7 @@ class EventModel:
         Args:
             is_ended: whether to also score the end of the sequence, as an event after the last one.
         """
-        context = cast(SlotContext, self._model.start("recurrent"))
+        context = cast(SlotContext, self._model.start("recurrent", passes=self._passes))
         try:
             return self._read(context, self._end, events, is_ended)
         finally:
@@ -78,12 +81,13 @@ class EventModel:
             InvalidInput: If the bytes are not a state of this model.
         """
         if state is None:
-            context, pending = cast(SlotContext, self._model.start("recurrent")), self._end
+            context = cast(SlotContext, self._model.start("recurrent", passes=self._passes))
+            pending = self._end
         else:
             pending = int.from_bytes(state[:4], "little")
             if pending >= self._size:
                 raise invalid_state()
-            context = self._model.unpack(state[4:])
+            context = self._model.unpack(state[4:], self._passes)
         try:
             scores = self._read(context, pending, events, is_ended=False)
             last = self._encode(events[-1])[-1] if events else pending

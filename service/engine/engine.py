@@ -30,7 +30,7 @@ from rfa.service.engine.served import FilterStages, Served, prompt_limits
 from rfa.service.engine.system_cache import ServedSystem, SystemCache
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
-from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions
+from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions, checked_passes
 from rfa.service.engine.text.prompt import attention_capacity
 from rfa.service.engine.text.state import LanguageState, largest_state
 from rfa.service.errors import InvalidRequest, NotFound, NotReady
@@ -148,6 +148,7 @@ class Engine:
         """Queue the generation of a text."""
         model, names = self.language(model_name), options.names
         self._check_mode(model, options)
+        options = replace(options, passes=checked_passes(model, options))
         if options.max_new_tokens > self._limits.max_new_tokens:
             message = f"{names.max_new_tokens} must be at most {self._limits.max_new_tokens} on this server."
             raise InvalidRequest(message, param=names.max_new_tokens, code="too_large")

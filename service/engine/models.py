@@ -166,4 +166,5 @@ def model_info(
         kernels,
         long_series,
         CHAT_TEMPLATE if bundle.kind == "lm" else None,
+        (model.passes.least, model.passes.most),
     )

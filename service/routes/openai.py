@@ -140,7 +140,7 @@ def language_of(engine: Engine, name: str | None) -> ModelInfo:
 
 
 def _card(facts: ModelInfo) -> ModelCard:
-    return ModelCard(facts.name, "model", 0, OWNER, facts.digest, facts.modes)
+    return ModelCard(facts.name, "model", 0, OWNER, facts.digest, facts.modes, facts.passes)
 
 
 def prompts_of(prompts: Any) -> list[str | tuple[int, ...]]:

@@ -78,6 +78,7 @@ def _options(body: ScoreRequest, exchange: StateExchange, engine: Engine) -> lis
             max_new_tokens=0,
             seed=0 if resumed is None else resumed.seed,
             mode=body.decode,
+            passes=body.passes,
             is_streamed=body.stream,
             resumed=resumed,
             returns_state=exchange.is_requested,

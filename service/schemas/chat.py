@@ -24,7 +24,7 @@ from rfa.service.schemas.openai import (
 from rfa.service.schemas.reply_types import Many
 from rfa.service.schemas.sampling import NEUTRAL, SamplingFields
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, FinishReason
-from rfa.service.schemas.text_requests import DECODE, StopSequence
+from rfa.service.schemas.text_requests import DECODE, StopSequence, TextPasses
 
 MAX_MESSAGES = 1_024
 
@@ -115,6 +115,7 @@ class ChatRequest(SamplingFields):
     tool_choice: Annotated[Any, Only(None, "none")] = Field(default=None, description=NEUTRAL)
     store: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     decode: Mode | None = Field(default=None, description=DECODE)
+    passes: TextPasses = None
     deadline_ms: int | None = Field(
         default=None,
         ge=1,
@@ -135,7 +136,8 @@ class ChatRequest(SamplingFields):
         """Return the equivalent request for /v1/completions."""
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
         shared = SamplingFields.model_fields.keys() | {
-            "model", "temperature", "top_p", "top_k", "n", "seed", "stream", "stream_options", "decode", "deadline_ms",
+            "model", "temperature", "top_p", "top_k", "n", "seed", "stream", "stream_options", "decode", "passes",
+            "deadline_ms",
         }  # fmt: skip
         return CompletionRequest.model_construct(
             prompt=dialogue((message.role, message.text) for message in self.messages),

@@ -16,7 +16,14 @@ from rfa.service.schemas.fields import MAX_ITEMS, InitialState, ReturnState, See
 from rfa.service.schemas.reply_types import Many, State
 from rfa.service.schemas.sampling import NEUTRAL, SamplingFields, TokenId
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents
-from rfa.service.schemas.text_requests import DECODE, LatentNoise, ReturnLatents, StopSequence, check_state_use
+from rfa.service.schemas.text_requests import (
+    DECODE,
+    LatentNoise,
+    ReturnLatents,
+    StopSequence,
+    TextPasses,
+    check_state_use,
+)
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
@@ -146,6 +153,7 @@ class CompletionRequest(SamplingFields):
         description="number of tokens to keep at the end of each prompt; earlier tokens are dropped",
     )
     decode: Mode | None = Field(default=None, description=DECODE)
+    passes: TextPasses = None
     latent_noise: LatentNoise = 0.0
     return_latents: ReturnLatents = False
     deadline_ms: int | None = Field(
@@ -298,6 +306,9 @@ class ModelCard(Reply):
     owned_by: Annotated[str, says("name of the server software")]
     digest: Annotated[str, says("sha256 of the bundle's manifest")]
     modes: Annotated[tuple[Mode, ...], says("supported values of `decode`; the last one is the default")]
+    passes: Annotated[
+        tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
+    ]
 
 
 @dataclass

@@ -16,7 +16,7 @@ from rfa.service.schemas.filter_replies import AlarmChecks
 from rfa.service.schemas.openai import ONE_OF_PROMPTS, Prompts, is_one_prompt
 from rfa.service.schemas.reply_types import Many, State
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID
-from rfa.service.schemas.text_requests import DECODE, check_state_use
+from rfa.service.schemas.text_requests import DECODE, TextPasses, check_state_use
 
 UNSCORED = "; null for the first token of a text without `state`"
 
@@ -46,6 +46,7 @@ class ScoreRequest(Request):
         default=0, ge=0, le=20, description="number of the most probable tokens to return at each position"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
+    passes: TextPasses = None
     alarm: TokenAlarmRequest | None = Field(default=None, description="options for alarms; null disables alarms")
     stream: Annotated[bool, NullIs(False)] = Field(
         default=False, description="whether to send the scores as they are computed"

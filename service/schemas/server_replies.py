@@ -90,6 +90,9 @@ class ModelInfo(Reply):
             "trained on dialogues"
         ),
     ] = None
+    passes: Annotated[
+        tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
+    ] = (1, 1)
 
 
 @dataclass

@@ -20,6 +20,18 @@ DECODE = (
     "selects `recurrent` if the model supports it (see `modes` in /info and /v1/models)"
 )
 
+TextPasses = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=64,
+        description=(
+            "number K of reweighting passes for each token, which compute the robust weights of the memory slots; in "
+            "recurrent mode only. It is at most the model's own number, which null selects (see `passes` in /info and "
+            "/v1/models). A state can be continued with another number"
+        ),
+    ),
+]
 StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
 LatentNoise = Annotated[
     float,
@@ -98,6 +110,7 @@ class GenerateParameters(SamplingFields):
     grammar: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
     adapter_id: Annotated[Any, Only(None)] = Field(default=None, description=NEUTRAL)
     decode: Mode | None = Field(default=None, description=DECODE)
+    passes: TextPasses = None
     latent_noise: LatentNoise = 0.0
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="number of independent continuations to generate")
     return_latents: ReturnLatents = False

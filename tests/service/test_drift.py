@@ -64,11 +64,13 @@ class Modal(FakeLanguage):
         self.by_mode = {mode: FakeLanguage(sureness=sure, **fields) for mode, sure in SURE.items()}
         self.by_mode["attention"].gate = held
 
-    def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> ModalSeen:
+    def start(
+        self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
+    ) -> ModalSeen:
         self.open.append(1)
         return ModalSeen(mode=mode, open=self.open)
 
-    def unpack(self, data: bytes) -> ModalSeen:
+    def unpack(self, data: bytes, passes: int | None = None) -> ModalSeen:
         seen = super().unpack(data)
         self.open.append(1)
         return ModalSeen(seen.tokens, seen.noise, mode="recurrent", open=self.open)

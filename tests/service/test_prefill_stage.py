@@ -54,7 +54,9 @@ async def test_whole_pieces_of_many_prompts_are_read_together() -> None:
 
 async def test_a_prompt_that_fails_ends_alone() -> None:
     class Picky(FakeLanguage):
-        def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
+        def start(
+            self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
+        ) -> Seen:
             if capacity > 20:
                 raise Overloaded("no room", retry_after_seconds=1)
             return super().start(mode, capacity=capacity, forks=forks, common=common)
@@ -105,7 +107,9 @@ async def test_a_context_is_asked_for_space_for_its_text_and_for_its_forks() -> 
     asked = []
 
     class Noting(FakeLanguage):
-        def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
+        def start(
+            self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
+        ) -> Seen:
             asked.append((capacity, forks, common))
             return super().start(mode, capacity=capacity, forks=forks, common=common)
 
@@ -161,7 +165,9 @@ async def test_forks_before_one_that_fails_are_given_back() -> None:
     context = Forked()
 
     class Full(FakeLanguage):
-        def start(self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0) -> Seen:
+        def start(
+            self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
+        ) -> Seen:
             return context
 
     model = Full()

@@ -44,7 +44,7 @@ class DriftSample:
     """A generated text that is compared. `prompt` lacks its last token; `tokens` begins with that token and contains
     the input of each step.
 
-    The text was generated in `mode` and is compared with `other`.
+    The text was generated in `mode` and is compared with `other`. The recurrent mode uses `passes` reweighting passes.
     """
 
     model: Language
@@ -52,6 +52,7 @@ class DriftSample:
     other: Mode
     prompt: Sequence[int]
     tokens: Sequence[int]
+    passes: int | None = None
 
 
 @dataclass
@@ -138,7 +139,7 @@ def drift_sample(job: GenerateJob) -> DriftSample | None:
     if not generated or not 1 <= len(job.prompt) <= MAX_PROMPT:
         return None
     read = [job.prompt[-1], *generated[:-1]][:MAX_TOKENS]
-    return DriftSample(job.model, job.mode, others[0], tuple(job.prompt[:-1]), tuple(read))
+    return DriftSample(job.model, job.mode, others[0], tuple(job.prompt[:-1]), tuple(read), job.options.passes)
 
 
 def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
@@ -151,7 +152,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
     contexts: list[Context] = []
     try:
         for mode in (sample.mode, sample.other):
-            contexts.append(model.start(mode))  # noqa: PERF401 - each is released, even if the next one fails
+            contexts.append(model.start(mode, passes=sample.passes))  # noqa: PERF401 - each is released, even if the next one fails
         for first in range(0, len(sample.prompt), PIECE):
             for context in contexts:
                 (advance,) = model.prefill([context], [sample.prompt[first : first + PIECE]])

@@ -184,7 +184,7 @@ class GenerateJob(Job):
 
     def _ready(self, resumed: LanguageState | None) -> StepOutput | None:
         """Return the output that was stored in a state, if it is the output for the first step."""
-        if resumed is None or not resumed.output or self.options.latent_noise > 0:
+        if resumed is None or not resumed.output or self.options.latent_noise > 0 or not self._stores_outputs:
             return None
         return unpack_output(resumed.output, len(self.model.vocabulary), self.model.latent_shape)
 
@@ -247,10 +247,16 @@ class GenerateJob(Job):
     def _output(self, stream: TextSequence) -> bytes:
         """Return the packed output after the pending token, to be stored in a state. It is b"" on a GPU, where outputs
         are not copied."""
-        if self.model.runtime == "torch":
+        if self.model.runtime == "torch" or not self._stores_outputs:
             return b""
         output = stream.ready or self.model.peek(stream.context, stream.pending)[0]
         return pack_output(output)
+
+    @property
+    def _stores_outputs(self) -> bool:
+        """Whether states contain outputs. A state does not contain the number of passes, so its output is that of the
+        model's default number."""
+        return self.options.passes in (None, self.model.passes.most)
 
     def _timings(self) -> GenerateTimings:
         now = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rfa.runtime.choices import Mode
+from rfa.runtime.text.language import Language
 from rfa.runtime.text.logit_adjustments import NO_RULES, SamplingRules
 from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
@@ -41,6 +42,7 @@ class GenerateOptions:
     Args:
         prompt: a text, or tokens of the model's vocabulary.
         mode: decoding mode. None selects the model's default.
+        passes: number of reweighting passes K in recurrent mode. None selects the model's default.
         stop_tokens: tokens that end the text.
         ignores_eos: whether the text continues after the end-of-text token.
         scored_top: number of most probable tokens to return for each token of the prompt. None does not score the
@@ -66,6 +68,7 @@ class GenerateOptions:
     return_full_text: bool = False
     truncate: int | None = None
     mode: Mode | None = None
+    passes: int | None = None
     latent_noise: float = 0.0
     samples: int = 1
     return_latents: bool = False
@@ -87,6 +90,22 @@ class GenerateOptions:
             f"{self.names.prefix}stop_token_ids": self.stop_tokens,
             f"{self.names.prefix}logit_bias": tuple(self.rules.logit_bias),
         }
+
+
+def checked_passes(model: Language, options: GenerateOptions) -> int | None:
+    """Return the number of reweighting passes for a request, or None in attention mode.
+
+    Raises:
+        InvalidInput: If the model does not support the requested number. The message names its range.
+        InvalidRequest: If a number is requested for attention mode.
+    """
+    param = f"{options.names.prefix}passes"
+    if (options.mode or model.default_mode) == "recurrent":
+        return model.passes.checked(options.passes, model.name, param)
+    if options.passes is not None:
+        message = f'{param} requires decode "recurrent"; leave it out for decode "attention".'
+        raise InvalidRequest(message, param=param, code="not_supported")
+    return None
 
 
 @dataclass(frozen=True)

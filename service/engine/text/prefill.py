@@ -97,7 +97,10 @@ class PrefillStage:
         if tokens is None:
             return
         job.prompt, resumed = self._complete(job, tokens), job.options.resumed
-        job.context = job.model.unpack(resumed.context) if resumed else self._restore(job) or self._start(job)
+        if resumed:
+            job.context = job.model.unpack(resumed.context, job.options.passes)
+        else:
+            job.context = self._restore(job) or self._start(job)
 
     def _read_tokens(self, job: GenerateJob) -> Sequence[int] | None:
         """Return the tokens of a prompt that was sent as tokens. Return None while there is more text to tokenise."""
@@ -127,7 +130,7 @@ class PrefillStage:
         if found is None:
             return None
         job.prefilled = found.tokens
-        return self._model.unpack(found.context)
+        return self._model.unpack(found.context, job.options.passes)
 
     def _start(self, job: GenerateJob) -> Context:
         new, samples, names = job.options.max_new_tokens, job.options.samples, job.options.names
@@ -142,7 +145,7 @@ class PrefillStage:
                 code="context_too_long",
             )
         job.shrink_capacity(capacity)
-        return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common)
+        return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common, passes=job.options.passes)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
         """Check the limits. Return the complete prompt, including the pending token of a state."""

@@ -1,9 +1,9 @@
 """Cache of the states of recent prompts. A prompt that starts with the same tokens continues from a cached state.
 
-A state after the first tokens of a prompt depends only on those tokens. States are stored every `EVERY` tokens, at the
-border of a piece, and at the end of the prompt. Only the same prompt uses the state at the end. A prompt is therefore
-cut into the same pieces with and without the cache, and its text has the same bits. The tokens of long texts are stored
-as well.
+A state after the first tokens of a prompt depends only on those tokens and on the number of reweighting passes. States
+are stored every `EVERY` tokens, at the border of a piece, and at the end of the prompt. Only the same prompt uses the
+state at the end. A prompt is therefore cut into the same pieces with and without the cache, and its text has the same
+bits. The tokens of long texts are stored as well.
 
 A client, identified by its key, never uses the entries of another client. The most recently used entries are kept, up
 to a number of bytes.
@@ -96,7 +96,8 @@ class PrefixCache:
         last = len(prompt) - 1
         if last < SHORTEST_PROMPT:
             return {}
-        data, digest, found = np.asarray(prompt, _TOKEN).tobytes(), self._hash(b"state", options), {}
+        kind = f"state of {options.passes} passes".encode()
+        data, digest, found = np.asarray(prompt, _TOKEN).tobytes(), self._hash(kind, options), {}
         for start in range(0, last, self._every):
             end = min(start + self._every, last)
             digest.update(data[start * _TOKEN.itemsize : end * _TOKEN.itemsize])

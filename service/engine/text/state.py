@@ -31,7 +31,8 @@ class LanguageState:
         undecoded: up to 3 bytes of an incomplete character at the end.
         tail: emitted text that may begin a stop sequence.
         context: packed context of the model.
-        output: packed output of the model after the pending token (`pack_output`). Empty if it is not known.
+        output: packed output of the model after the pending token (`pack_output`), with its default number of
+            reweighting passes. Empty if it is not known.
     """
 
     seed: int
