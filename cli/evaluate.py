@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rfa.cli.console import print_result, print_table
 from rfa.cli.options import BundleName, JsonFlag, TestFolder
+
+if TYPE_CHECKING:
+    from rfa.training.evaluate.language import PassesScore
 
 app = typer.Typer(no_args_is_help=True, help="Evaluate a bundle on test data.")
 
@@ -19,12 +23,23 @@ def eval_lm(
     bundle: BundleName,
     data: TestFolder,
     limit: Annotated[int | None, typer.Option(help="Maximum number of tokens to score.")] = None,
+    passes: Annotated[
+        bool,
+        typer.Option(
+            "--passes",
+            help="Compare the numbers of reweighting passes in recurrent mode, with contexts of 4,096 tokens.",
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Report perplexity and bits per byte in both modes, with contexts of 256, 1,024 and 4,096 tokens."""
     from rfa.training.corpus import split_files
-    from rfa.training.evaluate.language import evaluate_model
+    from rfa.training.evaluate.language import evaluate_model, evaluate_passes
 
+    if passes:
+        compared = evaluate_passes(_language_bundle(bundle), split_files(data, "test"), limit=limit)
+        print_table([asdict(row) for row in compared], _passes_lines(compared), as_json)
+        return
     scores = evaluate_model(_language_bundle(bundle), split_files(data, "test"), limit=limit)
     lines = [f"{'mode':<10} {'context':>7} {'perplexity':>10} {'bits/byte':>9} {'tokens':>9}"]
     for row in scores:
@@ -71,6 +86,14 @@ def eval_filter(
     from rfa.training.evaluate.filter import score_filter
 
     print_result(score_filter(find_bundle(bundle), data), as_json)
+
+
+def _passes_lines(rows: Sequence[PassesScore]) -> list[str]:
+    lines = [f"{'passes':>6} {'perplexity':>10} {'bits/byte':>9} {'prompt µs':>9} {'step µs':>9}"]
+    for row in rows:
+        costs = " ".join(f"{'–' if cost is None else format(cost, '.1f'):>9}" for cost in (row.prompt_us, row.step_us))
+        lines.append(f"{row.passes:>6} {row.score.perplexity:>10.2f} {row.score.bits_per_byte:>9.4f} {costs}")
+    return lines
 
 
 def _language_bundle(name: str) -> Path:

@@ -18,7 +18,7 @@ from rfa.benchmarks.language.baselines import compressor_bits_per_byte, unigram
 from rfa.measured import origin
 from rfa.model.loading import load_model
 from rfa.training.corpus import encode_files, file_hashes, split_files
-from rfa.training.evaluate.language import evaluate_model, token_bytes
+from rfa.training.evaluate.language import evaluate_model, evaluate_passes, token_bytes
 
 
 def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
@@ -38,7 +38,8 @@ def evaluate_baselines(tokenizer_file: Path, data: Path) -> dict[str, Any]:
 
 
 def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> dict[str, Any]:
-    """Score every model in every mode and length, and baselines with the tokenizer of the first model."""
+    """Score every model in every mode and length, with each number of reweighting passes if it has several, and
+    baselines with the tokenizer of the first model."""
     files = split_files(data, "test")
     first = next(iter(models.values()))
     return {
@@ -48,11 +49,19 @@ def report(models: dict[str, Path], data: Path, *, limit: int | None = None) -> 
             name: {
                 "parameters": sum(parameter.numel() for parameter in load_model(path).parameters()),
                 "scores": [asdict(row) for row in evaluate_model(path, files, limit=limit)],
+                "passes": _passes(path, files, limit),
             }
             for name, path in models.items()
         },
         "baselines": evaluate_baselines(first / "tokenizer.json", data),
     }
+
+
+def _passes(path: Path, files: list[Path], limit: int | None) -> list[dict[str, Any]]:
+    """Compare the numbers of reweighting passes of a model, if there are several."""
+    if not load_model(path).config.takes_passes:
+        return []
+    return [asdict(row) for row in evaluate_passes(path, files, limit=limit)]
 
 
 def main() -> None:

@@ -27,8 +27,31 @@ def language_tables(document: Document) -> list[Table]:
     baselines = [(name, f"{row['bits_per_byte']:.3f}") for name, row in document["baselines"].items()]
     return [
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
+        *_passes_tables(document),
         Table(("baseline", "bits per byte"), baselines, "On both test novels:"),
     ]
+
+
+def _passes_tables(document: Document) -> list[Table]:
+    """Return the table of the models whose requests choose the number of reweighting passes, if there are any."""
+    found = [(name, row) for name, model in document["models"].items() for row in model.get("passes", ())]
+    if not found:
+        return []
+    rows = [
+        (
+            f"`{name}`, {row['passes']}",
+            f"{row['score']['perplexity']:.2f} / {row['score']['bits_per_byte']:.4f}",
+            *("–" if cost is None else f"{cost:.1f}" for cost in (row["prompt_us"], row["step_us"])),
+        )
+        for name, row in found
+    ]
+    score = found[0][1]["score"]
+    note = (
+        f"Recurrent mode by `passes`, on {score['tokens']:,} tokens in windows of {score['length']:,}, and CPU time "
+        "per token on one core, in a prompt and in decoding one text:"
+    )
+    head = "model, passes", "perplexity / bits per byte", "prompt, µs a token", "decoding, µs a token"
+    return [Table(head, rows, note)]
 
 
 def recall_tables(document: Document) -> list[Table]:

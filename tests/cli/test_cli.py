@@ -205,8 +205,10 @@ def test_a_language_model_goes_from_a_corpus_to_a_score(tmp_path: Path) -> None:
     words = np.random.default_rng(0).choice(["the", "filter", "saw", "a", "quiet", "river", "and", "waited"], 12_000)
     for split, part in (("train", words[:4000]), ("valid", words[4000:6000]), ("test", words[6000:])):
         (tmp_path / f"{split}.txt").write_text(" ".join(part))
-    model = {"vocab_size": 270, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}
-    training = {"steps": 2, "batch": 2, "context": 32, "validate_every": 2, "precision": "fp32"}
+    model = {"vocab_size": 270, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2, "inner": 2}
+    training = {
+        "steps": 2, "batch": 2, "context": 32, "validate_every": 2, "precision": "fp32", "vary_passes": True
+    }  # fmt: skip
     (tmp_path / "tiny.json").write_text(json.dumps({"model": model, "training": training}))
     run = tmp_path / "run"
     trained = rfa_json("train", "lm", "--data", tmp_path, "--config", tmp_path / "tiny.json", "--out", run)
@@ -218,6 +220,11 @@ def test_a_language_model_goes_from_a_corpus_to_a_score(tmp_path: Path) -> None:
     }
     # Two steps teach nothing: about as good as a guess among 300 tokens.
     assert all(250 < row["perplexity"] < 350 for row in scores)
+    compared = rfa_json("eval", "lm", run, "--data", tmp_path, "--limit", 4096, "--passes")
+    assert [row["passes"] for row in compared] == [1, 2]
+    assert compared[1]["score"] == scores[-1] != compared[0]["score"]
+    lines = rfa("eval", "lm", run, "--data", tmp_path, "--limit", 4096, "--passes")[1].splitlines()
+    assert lines[-2].split()[:2] == ["1", f"{compared[0]['score']['perplexity']:.2f}"]
 
 
 @pytest.mark.slow
@@ -241,6 +248,14 @@ def test_generate_continues_a_text_as_its_seed_says(books_bundle: Path) -> None:
     assert code == 0, err
     assert out == f"It was the{document['generated_text']}\n"
     assert rfa_json(*arguments, "--seed", 8)["generated_text"] != document["generated_text"]
+
+
+def test_generate_has_the_passes_of_the_option(passes_bundle: Path) -> None:
+    arguments = ("generate", "It was the", "--bundle", passes_bundle, "--max-new-tokens", 3, "--seed", 7)
+    found = [rfa_json(*arguments, *option)["tokens"] for option in ((), ("--passes", 3), ("--passes", 1))]
+    assert found[0] == found[1] != found[2]
+    code, _, err = rfa(*arguments, "--passes", 4)
+    assert code == 1 and "--passes of model 'passes' must be from 1 to 3" in err
 
 
 def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:

@@ -2,11 +2,15 @@
 
 Windows do not overlap, and each starts without context. All lengths score the same tokens. Bits per byte can be
 compared between models with different vocabularies, and with compressors.
+
+`evaluate_passes` compares the numbers of reweighting passes K of the recurrent mode. The cost is the CPU time of the
+compiled decoder, which serves recurrent streams on a CPU.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +20,16 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
+from rfa.runtime.text.compiled_decoder import CompiledDecoder, Slots
 from rfa.runtime.text.config import Mode
 from rfa.training.corpus import END_OF_TEXT, encode_files
 
 LENGTHS = (256, 1024, 4096)
+# Rounds of the measurement of costs, the tokens of a prompt, and the decoded tokens in a round.
+ROUNDS, PROMPT_TOKENS, STEPS = 30, 256, 20
 # Number of tokens per batch, to bound the memory of the logits.
 BATCH_TOKENS = 4096
 
@@ -43,6 +51,22 @@ class Score:
     nats_per_token: float
     perplexity: float
     bits_per_byte: float
+
+
+@dataclass(frozen=True)
+class PassesScore:
+    """Quality and cost of the recurrent mode with K reweighting passes.
+
+    Attributes:
+        score: scores of the test text.
+        prompt_us, step_us: microseconds of CPU time per token on one core, in a prompt and in decoding one stream. None
+            if compiled code does not support the model.
+    """
+
+    passes: int
+    score: Score
+    prompt_us: float | None
+    step_us: float | None
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
@@ -117,18 +141,82 @@ def evaluate_model(
     Raises:
         ValueError: If the text or the limit is shorter than the longest context.
     """
-    if limit is not None and limit < max(lengths):
-        raise ValueError(f"--limit {limit} is less than the longest context; it must be at least {max(lengths)}")
     model: LanguageModel = load_model(path)
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    tokens = encode_files(tokenizer, files)
-    usable = min(len(tokens) - 1, limit or len(tokens)) // max(lengths) * max(lengths)
-    if usable == 0:
-        raise ValueError(f"the text has {len(tokens)} tokens, but the longest context needs {max(lengths) + 1}")
-    tokens = tokens[: usable + 1]
-    sizes, targets = token_bytes(tokenizer), np.asarray(tokens[1:], np.int64)
+    tokens, sizes = _test_tokens(path, files, max(lengths), limit)
+    targets = np.asarray(tokens[1:], np.int64)
     return [
         score(window_losses(model, tokens, length, mode), targets, sizes, mode, length)
         for mode in model.config.modes
         for length in lengths
     ]
+
+
+def evaluate_passes(
+    path: Path, files: list[Path], *, length: int = LENGTHS[-1], limit: int | None = None
+) -> list[PassesScore]:
+    """Score the recurrent mode of a run or bundle with each number of reweighting passes, and measure its cost.
+
+    Args:
+        path, files, limit: see `evaluate_model`.
+        length: context length.
+
+    Raises:
+        ValueError: See `evaluate_model`. Also if the model has no recurrent mode.
+    """
+    model: LanguageModel = load_model(path)
+    if "recurrent" not in model.config.modes:
+        raise ValueError(f"a {model.config.mixer} model without memory slots has no reweighting passes")
+    tokens, sizes = _test_tokens(path, files, length, limit)
+    targets, most = np.asarray(tokens[1:], np.int64), model.config.inner
+    costs = _costs(model, targets)
+    found = []
+    for passes in range(1, most + 1):
+        model.passes = passes
+        scored = score(window_losses(model, tokens, length, "recurrent"), targets, sizes, "recurrent", length)
+        found.append(PassesScore(passes, scored, *costs.get(passes, (None, None))))
+    return found
+
+
+def _test_tokens(path: Path, files: list[Path], longest: int, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of the test text, one more than a multiple of the longest context, and the size of each token
+    of the vocabulary in bytes."""
+    if limit is not None and limit < longest:
+        raise ValueError(f"--limit {limit} is less than the longest context; it must be at least {longest}")
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokens = encode_files(tokenizer, files)
+    usable = min(len(tokens) - 1, limit or len(tokens)) // longest * longest
+    if usable == 0:
+        raise ValueError(f"the text has {len(tokens)} tokens, but the longest context needs {longest + 1}")
+    return tokens[: usable + 1], token_bytes(tokenizer)
+
+
+@torch.no_grad()
+def _costs(model: LanguageModel, tokens: np.ndarray) -> dict[int, tuple[float, float]]:
+    """Return the microseconds per token of a prompt, and of a decoding step of one stream, for each number of passes.
+
+    The rounds alternate between the numbers, so that they share the state of the machine. Figures are medians.
+    """
+    config = model.config
+    if config.innovation != "key" or config.window or config.confidence != "none":
+        return {}
+    weights = {name: tensor.cpu().numpy() for name, tensor in model.state_dict().items()}
+    constants = {name: tensor.cpu().numpy() for name, tensor in decoder_constants(model).items()}
+    decoder, start = CompiledDecoder(weights, constants), model.init_state(2)
+    slots = Slots(start.means.cpu().numpy().copy(), start.precisions.cpu().numpy().copy())
+    noise = np.zeros((1, config.n_heads, 2 * config.head_dim), np.float32)
+    rows, prompt = (np.array([0]), np.array([1])), np.resize(tokens, PROMPT_TOKENS)
+    samples: dict[int, list[tuple[float, float]]] = {passes: [] for passes in range(1, config.inner + 1)}
+    for _ in range(ROUNDS):
+        for passes, times in samples.items():
+            begun = time.thread_time()
+            decoder.prefill(prompt, 0, slots, 0, 1, passes=passes)
+            read = time.thread_time()
+            for step in range(STEPS):
+                position = np.array([PROMPT_TOKENS + step])
+                decoder.step(prompt[step : step + 1], position, noise, slots, *rows, passes=np.array([passes]))
+            times.append((read - begun, time.thread_time() - read))
+    return {
+        passes: (1e6 * float(prompts) / PROMPT_TOKENS, 1e6 * float(steps) / STEPS)
+        for passes, times in samples.items()
+        for prompts, steps in [np.median(times, axis=0)]
+    }

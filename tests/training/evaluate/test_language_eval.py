@@ -1,6 +1,7 @@
 """Scores of a language model on cases with a closed form."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from tokenizers import Tokenizer
 from rfa.model.checkpoint import save_checkpoint
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
-from rfa.training.evaluate.language import evaluate_model, token_bytes, window_losses
+from rfa.training.evaluate import language
+from rfa.training.evaluate.language import evaluate_model, evaluate_passes, token_bytes, window_losses
 from tests.tiny_run import TEXT, make_run
 
 
@@ -35,6 +37,32 @@ def test_scores_of_a_uniform_model(run, tmp_path):
         assert row.nats_per_token == pytest.approx(math.log(280), rel=1e-6)
         assert row.perplexity == pytest.approx(280, rel=1e-5)
         assert row.tokens % 64 == 0
+
+
+def test_each_number_of_passes_has_the_score_of_that_model(run, tmp_path, monkeypatch):
+    config = LanguageModelConfig(280, d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=2, inner=2)
+    torch.manual_seed(1)
+    model, one = LanguageModel(config), LanguageModel(replace(config, inner=1))
+    one.load_state_dict(model.state_dict())
+    for name, saved in (("two", model), ("one", one)):
+        (tmp_path / name).mkdir()
+        save_checkpoint(tmp_path / name, "language", saved)
+        (tmp_path / name / "tokenizer.json").write_bytes((run / "tokenizer.json").read_bytes())
+    monkeypatch.setattr(language, "ROUNDS", 2)
+    files = [run / "text.txt"]
+    first, second = evaluate_passes(tmp_path / "two", files, length=64)
+    (only,) = evaluate_passes(tmp_path / "one", files, length=64)
+    assert [first.passes, second.passes, only.passes] == [1, 2, 1]
+    assert first.score == only.score != second.score
+    assert second.score == evaluate_model(tmp_path / "two", files, lengths=(64,))[1]
+    assert all(cost > 0 for row in (first, second, only) for cost in (row.prompt_us, row.step_us))
+
+
+def test_passes_need_memory_slots(run, tmp_path):
+    config = LanguageModelConfig(280, d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=0)
+    save_checkpoint(tmp_path, "language", LanguageModel(config))
+    with pytest.raises(ValueError, match="without memory slots has no reweighting passes"):
+        evaluate_passes(tmp_path, [run / "text.txt"])
 
 
 def test_windows_start_from_nothing(run):
