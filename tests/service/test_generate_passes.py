@@ -46,13 +46,14 @@ async def test_every_route_accepts_it(connect: Connect, models: Models) -> None:
     async with connect(models) as client:
         one, two, three, usual = [await generated(client, passes) for passes in (1, 2, 3, None)]
         assert one != two != three == usual and one != three
-        (name,) = [model["name"] for model in (await client.get("/info")).json()["models"] if model["kind"] == "lm"]
         for passes, expected in ((1, one), (3, three)):
             lines = (await client.post("/generate_stream", json=generate_body(passes, stream=True))).text
             events = [json.loads(line[5:]) for line in lines.splitlines() if line]
             assert [(event["token"]["id"], event["token"]["logprob"]) for event in events] == expected
-            tgi = await post(client, "/", generate_body(passes))
-            assert tgi["generated_text"] == models.languages[name].vocabulary.decode([token for token, _ in expected])
+            tgi = generate_body(passes)
+            tgi["parameters"]["details"] = True
+            reply = await post(client, "/", tgi)
+            assert [(token["id"], token["logprob"]) for token in reply["details"]["tokens"]] == expected
             body = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "logprobs": 0, "passes": passes}
             (choice,) = (await post(client, "/v1/completions", body))["choices"]
             logprobs = choice["logprobs"]
