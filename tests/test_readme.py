@@ -23,7 +23,7 @@ def test_the_readme_is_short_and_has_what_a_reader_needs_first() -> None:
     for needed in ("make serve", "make test", "/generate", "/filter"):
         assert needed in text
     replies = [block for block in parse_blocks(text) if block.is_reply]
-    assert len(replies) == 3
+    assert len(replies) == 4
     pictures = re.findall(r"!\[.+\]\((.+)\)", text)
     assert pictures
     assert all((ROOT / name).stat().st_size <= LARGEST_PICTURE_BYTES for name in pictures)

@@ -105,18 +105,12 @@ def _anomalies(document: Document) -> Headline:
 
 
 def _perplexity(document: Document) -> Headline:
-    def longest(name: str, mode: str) -> Document:
-        found: Document = max(
-            (score for score in document["models"][name]["scores"] if score["mode"] == mode),
-            key=lambda score: score["length"],
-        )
-        return found
-
-    ours, theirs = longest("books", "recurrent"), longest("books_rope", "attention")
+    scores = [score for score in document["models"]["books"]["scores"] if score["mode"] == "recurrent"]
+    longest = max(scores, key=lambda score: score["length"])
     return (
-        f"perplexity of `books` over {ours['length']:,} tokens",
-        f"{ours['perplexity']:.1f}",
-        f"softmax attention with RoPE, same training: {theirs['perplexity']:.1f}",
+        f"`books` on a novel that is not in the training data, {longest['length']:,} tokens at a time",
+        f"{longest['bits_per_byte']:.3f} bits per byte",
+        f"xz after the training text: {document['baselines']['xz_after_train']['bits_per_byte']:.2f}",
     )
 
 
