@@ -20,7 +20,8 @@ def make_run(directory: Path, inner: int = 1) -> Path:
     tokenizer = train_tokenizer([directory / "text.txt"], 280)
     tokenizer.save(str(directory / "tokenizer.json"))
     torch.manual_seed(0)
-    size = {"d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}
-    config = LanguageModelConfig(tokenizer.get_vocab_size(), **size, inner=inner)
+    config = LanguageModelConfig(
+        tokenizer.get_vocab_size(), d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=2, inner=inner
+    )
     save_checkpoint(directory, "language", LanguageModel(config))
     return directory

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def test_the_report_has_every_model_and_baseline(run, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     for split in ("train", "test"):
         (tmp_path / "data" / f"{split}.txt").write_text(TEXT, encoding="utf-8")
-    defaults = {"evaluate_model": {"lengths": (16, 32)}, "evaluate_passes": {"length": 32}}
+    defaults: dict[str, dict[str, Any]] = {"evaluate_model": {"lengths": (16, 32)}, "evaluate_passes": {"length": 32}}
     for name, values in defaults.items():
         monkeypatch.setattr(f"rfa.benchmarks.language.perplexity.{name}.__kwdefaults__", {**values, "limit": None})
     (tmp_path / "two").mkdir()

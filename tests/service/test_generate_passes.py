@@ -47,8 +47,8 @@ async def test_every_route_accepts_it(connect: Connect, models: Models) -> None:
         one, two, three, usual = [await generated(client, passes) for passes in (1, 2, 3, None)]
         assert one != two != three == usual and one != three
         for passes, expected in ((1, one), (3, three)):
-            lines = (await client.post("/generate_stream", json=generate_body(passes, stream=True))).text
-            events = [json.loads(line[5:]) for line in lines.splitlines() if line]
+            text = (await client.post("/generate_stream", json=generate_body(passes, stream=True))).text
+            events = [json.loads(line[5:]) for line in text.splitlines() if line]
             assert [(event["token"]["id"], event["token"]["logprob"]) for event in events] == expected
             tgi = generate_body(passes)
             tgi["parameters"]["details"] = True
