@@ -108,7 +108,7 @@ def _perplexity(document: Document) -> Headline:
     scores = [score for score in document["models"]["books"]["scores"] if score["mode"] == "recurrent"]
     longest = max(scores, key=lambda score: score["length"])
     return (
-        f"`books` on a novel that is not in the training data, {longest['length']:,} tokens at a time",
+        f"`books` on an unseen novel, {longest['length']:,} tokens at a time",
         f"{longest['bits_per_byte']:.3f} bits per byte",
         f"xz after the training text: {document['baselines']['xz_after_train']['bits_per_byte']:.2f}",
     )
