@@ -29,7 +29,7 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
     Raises:
         BundleError: If an output differs by more than the tolerance of golden.json, or of the rounding.
     """
-    golden = bundle.golden | {"cases": _cases_of(bundle.golden["cases"], runtime.passes.most)}
+    golden = bundle.golden | {"cases": supported_cases(bundle.golden["cases"], runtime.passes.most)}
     if runtime.rounding == 0:
         return _reproduced(runtime, bundle, "this device", golden)
     unrounded = TorchLanguageRuntime(bundle, device=runtime.device, streams=1, max_rows=1, dtype=torch.float32)
@@ -37,7 +37,7 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
     return _reproduced(runtime, bundle, "this device", loosen(golden, runtime.rounding))
 
 
-def _cases_of(cases: list[dict[str, Any]], passes: int) -> list[dict[str, Any]]:
+def supported_cases(cases: list[dict[str, Any]], passes: int) -> list[dict[str, Any]]:
     """Return the first cases, up to one that has another number of passes. Later cases may use its outputs."""
 
     def has_these(case: dict[str, Any]) -> bool:

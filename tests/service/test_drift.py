@@ -164,7 +164,7 @@ def finished(**change: Any) -> Any:
     events = [SimpleNamespace(token=SimpleNamespace(id=token)) for token in given["ids"]]
     return SimpleNamespace(
         model=SimpleNamespace(modes=given["modes"], runtime=given["runtime"]), mode="recurrent",
-        options=SimpleNamespace(resumed=given["resumed"]), prompt=given["prompt"],
+        options=SimpleNamespace(resumed=given["resumed"], passes=None), prompt=given["prompt"],
         streams=[SimpleNamespace(events=events)],
     )  # fmt: skip
 

@@ -112,7 +112,7 @@ def test_models(client: openai.OpenAI, address: str) -> None:
     assert [model.id for model in client.models.list()] == ["recite"]
     assert client.models.retrieve("recite").to_dict() == {
         "id": "recite", "object": "model", "created": 0, "owned_by": "rfa-server", "digest": "0" * 64,
-        "modes": ["attention", "recurrent"],
+        "modes": ["attention", "recurrent"], "passes": [1, 1],
     }  # fmt: skip
     read(ModelList, httpx.get(f"{address}/v1/models", timeout=PATIENCE).content)
     for other in ("nope", "mean", "some/where"):  # `mean` is a filter

@@ -327,7 +327,7 @@ def test_own_series_are_trained_on_but_for_their_last_fifth():
     assert held.weights.sum() > 0
     assert (held.weights[0][held.ends[0] < 64] == 0).all()
     assert same(own.batch(0, 4, 3), Recorded(marked, 8).batch(0, 4, 3))
-    with pytest.raises(ValueError, match="32 steps"):
+    with pytest.raises(ValueError, match="32 regular time steps"):
         Recorded([Cells(np.zeros(5), 0.0, 1.0, False)], 8)
 
 
@@ -335,7 +335,7 @@ def test_values_are_trained_on_as_far_as_the_network_has_space(tmp_path):
     signs = np.random.default_rng(0).choice([-1.0, 1.0], 3000)
     run = SeriesRun(MODEL, replace(TRAINING, steps=1))
     train_series(run, tmp_path / "largest", own=[Cells(LARGEST * signs, 0.0, 1.0, False)])
-    with pytest.raises(ValueError, match=r"reach 1e\+300, .* larger unit"):
+    with pytest.raises(ValueError, match=r"magnitude 1e\+300, .* larger unit"):
         train_series(run, tmp_path / "beyond", own=[Cells(1e300 * signs, 0.0, 1.0, False)])
     assert not (tmp_path / "beyond").exists()
 

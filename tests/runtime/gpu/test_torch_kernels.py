@@ -39,6 +39,7 @@ from rfa.runtime.gpu import language as torch_language
 from rfa.runtime.gpu.golden import check_golden_on
 from rfa.runtime.gpu.kernels import kernels_of
 from rfa.runtime.gpu.language import TorchLanguageRuntime
+from rfa.runtime.passes import PassesRange
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.runtime.text.sampling import Choice, Draws
 from rfa.service.encoding import dumps
@@ -269,7 +270,7 @@ def test_info_says_which_kernels_run(
     with intercepted_launches(gpu.take):
         signed = device.language_loader(Settings(bundles=(), device="cuda", trusted_keys_file=keys))(bundle).kernels
     assert signed == torch_kernels.GpuKernels(ALL, (), None)
-    model: Any = SimpleNamespace(runtime="torch", modes=("recurrent",))
+    model: Any = SimpleNamespace(runtime="torch", modes=("recurrent",), passes=PassesRange(1, 1))
     info = json.loads(dumps(model_info(bundle, 0, model, signed)))
     assert info["kernels"] == {"stored": list(ALL), "compiled": [], "reason": None}
     monkeypatch.setattr(torch_language, "TorchLanguageRuntime", lambda bundle, **_: SimpleNamespace(kernels=None))
