@@ -132,11 +132,13 @@ def numbered_names_as_csv(text: str) -> str | None:
             begin = line.start()
             break
         above.append(line[0])
-    rows = [cells for line in text[begin:].splitlines() if (cells := line.split()) and line[0] not in "@&#"]
     names: dict[str, dict[int, str]] = {}
     short = (line for line in above if len(line) <= LONGEST_NAMED)
     for named in filter(None, map(NAMED.fullmatch, short)):
         names.setdefault(named[1].lower(), {})[int(named[2])] = named[3]
+    if not names:
+        return None  # before the rows are split, of which other files may have millions
+    rows = [cells for line in text[begin:].splitlines() if (cells := line.split()) and line[0] not in "@&#"]
     if len(rows) < FEWEST_ROWS or len({*map(len, rows)}) > 1 or not all(map(is_data, rows[:FEWEST_ROWS])):
         return None
     for found in names.values():

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from rfa.data import Key, Series, key_name, load_series, load_table, read_frame
+from rfa.data.attributes import numbered_names_as_csv
 from rfa.data.file_formats import read_table
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -189,3 +190,16 @@ def test_the_mark_that_a_preamble_names_is_missing_wherever_it_stands() -> None:
     text = f"#CNRW|*|CUNITcm|*|RINVAL-777|*|\n#LAYOUT(timestamp,value,status)|*|\n{rows}\n"
     series = read_frame(read_table(text.encode()))[()]
     assert np.flatnonzero(np.isnan(series.values[:, 0])).tolist() == [6]
+
+
+class Unsplit(str):
+    """A text that must not be copied."""
+
+    def __getitem__(self, key: Any) -> str:
+        raise AssertionError("the rows are copied")
+
+
+def test_rows_without_numbered_names_are_not_split() -> None:
+    assert numbered_names_as_csv(Unsplit("time value\n" + "1 2\n" * 50)) is None
+    with pytest.raises(AssertionError, match="are copied"):
+        numbered_names_as_csv(Unsplit("# name 0 = depth\n# name 1 = salinity\n" + "1 2\n" * 50))
