@@ -10,7 +10,6 @@ import numpy as np
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, Session, run_golden
-from rfa.runtime.errors import InvalidInput
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StatePool
 from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
@@ -54,7 +53,7 @@ def reproduce(
     }
     try:
         return run_golden(golden or bundle.golden, sessions, bundle.weights())
-    except (GoldenMismatch, InvalidInput) as error:
+    except GoldenMismatch as error:
         raise BundleError(f"golden.json on {where}: {error}") from None
 
 
