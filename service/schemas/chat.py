@@ -11,20 +11,30 @@ from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Reply, Request, says
 from rfa.service.schemas.chat_template import END_OF_TURN, dialogue
-from rfa.service.schemas.fields import Seed
+from rfa.service.schemas.fields import Seed, TokenCount
 from rfa.service.schemas.openai import (
-    LONGEST_MODEL_NAME,
-    MAX_STOPS,
     ChoiceSeed,
+    ChunkEndedBy,
+    ChunkReason,
     CompletionRequest,
     CompletionUsage,
-    Stops,
-    StreamOptions,
+    Deadline,
+    EndedBy,
+    LanguageModelName,
+    OpenAIHead,
+    OpenAIReason,
+    StopChoice,
+    Stream,
+    StreamChoices,
+    Temperature,
+    TopK,
+    TopP,
+    User,
 )
 from rfa.service.schemas.reply_types import Many
 from rfa.service.schemas.sampling import NEUTRAL, SamplingFields
-from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, FinishReason
-from rfa.service.schemas.text_requests import DECODE, StopSequence, TextPasses
+from rfa.service.schemas.text_replies import CONFIDENCE, Logprob
+from rfa.service.schemas.text_requests import DECODE, TextPasses
 
 MAX_MESSAGES = 1_024
 
@@ -66,39 +76,19 @@ class ChatRequest(SamplingFields):
     messages: list[ChatMessage] = Field(
         min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the conversation, oldest first"
     )
-    model: str | None = Field(
+    model: LanguageModelName = None
+    max_tokens: TokenCount | None = Field(default=None, description="alternative name of max_completion_tokens")
+    max_completion_tokens: TokenCount | None = Field(
         default=None,
-        max_length=LONGEST_MODEL_NAME,
-        description="name of the model; null selects the server's first language model",
-    )
-    max_tokens: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="alternative name of max_completion_tokens"
-    )
-    max_completion_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
         description=(
             "maximum number of generated tokens. The default is the value of max_tokens, or 128 if both are null"
         ),
     )
-    temperature: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, ge=0, le=100, description="sampling temperature; 0 always selects the most probable token"
-    )
-    top_p: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="sample only from the smallest set of tokens whose probabilities sum to at least this value",
-    )
-    top_k: int | None = Field(
-        default=None,
-        ge=-1,
-        le=1_000_000,
-        description="sample only from the k most probable tokens; null, 0 and -1 mean no limit",
-    )
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    top_k: TopK = None
     n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices")
-    stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
+    stop: StopChoice = Field(
         default=None, description="strings that end the text; it also ends before the next message of the user"
     )
     seed: Seed | None = Field(default=None, description="random seed; null chooses one at random")
@@ -106,22 +96,15 @@ class ChatRequest(SamplingFields):
     top_logprobs: int | None = Field(
         default=None, ge=0, le=5, description="number of alternatives to return for each token; requires `logprobs`"
     )
-    stream: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to send each part of the text as soon as it is generated"
-    )
-    stream_options: StreamOptions | None = Field(default=None, description="options of the stream; requires `stream`")
-    user: str | None = Field(default=None, max_length=512, description="ignored")
+    stream: Stream = False
+    stream_options: StreamChoices = None
+    user: User = None
     tools: Annotated[Any, Only(None, [])] = Field(default=None, description=NEUTRAL)
     tool_choice: Annotated[Any, Only(None, "none")] = Field(default=None, description=NEUTRAL)
     store: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     decode: Mode | None = Field(default=None, description=DECODE)
     passes: TextPasses = None
-    deadline_ms: int | None = Field(
-        default=None,
-        ge=1,
-        le=3_600_000,
-        description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"',
-    )
+    deadline_ms: Deadline = None
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
@@ -153,7 +136,7 @@ class ChatTopToken(Reply):
     """One of the most probable tokens at a position."""
 
     token: Annotated[str, says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
-    logprob: Annotated[float, says(LOGPROB)]
+    logprob: Logprob
     bytes: Annotated[list[int], says("bytes of the token")]
 
 
@@ -199,10 +182,8 @@ class ChatChoice(Reply):
     index: Index
     message: Annotated[AssistantMessage, says("generated message")]
     logprobs: Logprobs
-    finish_reason: Annotated[
-        Literal["stop", "length"], says("why the text ended, as one of the values defined by OpenAI")
-    ]
-    ended_by: Annotated[FinishReason, says("why the text ended, with more detail than finish_reason")]
+    finish_reason: OpenAIReason
+    ended_by: EndedBy
     seed: ChoiceSeed
 
 
@@ -213,27 +194,16 @@ class ChatChunkChoice(Reply):
     index: Index
     delta: Annotated[AssistantDelta, says("next part of the message")]
     logprobs: Logprobs
-    finish_reason: Annotated[
-        Literal["stop", "length"] | None,
-        says("why the text ended, as one of the values defined by OpenAI; set only in the last chunk"),
-    ]
-    ended_by: Annotated[
-        FinishReason | None, says("why the text ended, with more detail than finish_reason; set only in the last chunk")
-    ]
+    finish_reason: ChunkReason
+    ended_by: ChunkEndedBy
     seed: ChoiceSeed
 
 
 @dataclass
-class ChatHead(Reply):
+class ChatHead(OpenAIHead):
     """Fields that every reply and chunk contains."""
 
-    id: Annotated[str, says("id of the request")]
     object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("type of the object")]
-    created: Annotated[int, says("time when the reply was created, in seconds since 1970")]
-    model: Annotated[str, says("name of the model that generated the reply")]
-    system_fingerprint: Annotated[
-        str, says("version of the server and the bundle; the same request may give other results with another version")
-    ]
 
 
 @dataclass

@@ -12,6 +12,9 @@ from rfa.service.neutral import OneOf
 MAX_ITEMS = 1_000_000
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+# Number of tokens that a request asks for.
+TokenCount = Annotated[int, Field(ge=1, le=1_000_000)]
+Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
 SEED = "random seed; null chooses one at random. The reply contains the seed"
 
 LONGEST_REFERENCE = 2_000_000

@@ -17,19 +17,10 @@ from pydantic import (
 
 from rfa.runtime.choices import Mode
 from rfa.runtime.errors import InvalidInput
-from rfa.runtime.uncertainty.input import (
-    MOST_COMPONENTS,
-    MOST_COVARIATES,
-)
+from rfa.runtime.uncertainty.input import MOST_COMPONENTS, MOST_COVARIATES
 from rfa.service.schemas.alarm_requests import Alarms
 from rfa.service.schemas.base import FieldError, Request
-from rfa.service.schemas.fields import (
-    MAX_ITEMS,
-    SEED,
-    InitialState,
-    ReturnState,
-    Seed,
-)
+from rfa.service.schemas.fields import MAX_ITEMS, SEED, InitialState, Milliseconds, ReturnState, Seed
 from rfa.service.schemas.filter_fields import (
     BIAS,
     COVARIATES,
@@ -187,10 +178,8 @@ class FilterRequest(FilterSeries):
     smooth: bool = Field(
         default=False, description="whether to also return smoothed states, which use all observations"
     )
-    deadline_ms: int | None = Field(
+    deadline_ms: Milliseconds | None = Field(
         default=None,
-        ge=1,
-        le=3_600_000,
         description=(
             "time limit in milliseconds. A reply that is not complete by then contains the observations processed so "
             'far and finish_reason "deadline"'

@@ -12,10 +12,10 @@ from pydantic import ConfigDict, Field, model_validator
 from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Reply, Request, says
-from rfa.service.schemas.fields import MAX_ITEMS, InitialState, ReturnState, Seed
+from rfa.service.schemas.fields import MAX_ITEMS, InitialState, Milliseconds, ReturnState, Seed, TokenCount
 from rfa.service.schemas.reply_types import Many, State
-from rfa.service.schemas.sampling import NEUTRAL, SamplingFields, TokenId
-from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents
+from rfa.service.schemas.sampling import NEUTRAL, TOP_P, SamplingFields, Share, TokenId
+from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents, Logprob, TextAlone
 from rfa.service.schemas.text_requests import (
     DECODE,
     LatentNoise,
@@ -41,6 +41,31 @@ Prompts = (
 )
 ONE_OF_PROMPTS = OneOf(f"a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of either")
 Stops = Annotated[list[StopSequence], Field(max_length=MAX_STOPS, fail_fast=True)]
+StopChoice = Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")]
+LanguageModelName = Annotated[
+    str | None,
+    Field(
+        max_length=LONGEST_MODEL_NAME, description="name of the model; null selects the server's first language model"
+    ),
+]
+Temperature = Annotated[
+    float,
+    Field(ge=0, le=100, description="sampling temperature; 0 always selects the most probable token"),
+    NullIs(1.0),
+]
+TopP = Annotated[Share, NullIs(1.0), Field(description=TOP_P)]
+TopK = Annotated[
+    int | None,
+    Field(ge=-1, le=1_000_000, description="sample only from the k most probable tokens; null, 0 and -1 mean no limit"),
+]
+Stream = Annotated[
+    bool, NullIs(False), Field(description="whether to send each part of the text as soon as it is generated")
+]
+User = Annotated[str | None, Field(max_length=512, description="ignored")]
+Deadline = Annotated[
+    Milliseconds | None,
+    Field(description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"'),
+]
 
 
 class StreamOptions(Request):
@@ -55,6 +80,9 @@ class StreamOptions(Request):
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
+StreamChoices = Annotated[StreamOptions | None, Field(description="options of the stream; requires `stream`")]
+
+
 class CompletionRequest(SamplingFields):
     """Prompts to continue. Each prompt has `n` choices; choice j of prompt i has index i * n + j."""
 
@@ -67,11 +95,7 @@ class CompletionRequest(SamplingFields):
         }
     )
 
-    model: str | None = Field(
-        default=None,
-        max_length=LONGEST_MODEL_NAME,
-        description="name of the model; null selects the server's first language model",
-    )
+    model: LanguageModelName = None
     prompt: Annotated[Prompts | None, ONE_OF_PROMPTS] = Field(
         description="texts or lists of token ids; null means the empty text"
     )
@@ -81,15 +105,8 @@ class CompletionRequest(SamplingFields):
         le=1_000_000,
         description="maximum number of generated tokens; 0 processes the prompt without generating text",
     )
-    temperature: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0, ge=0, le=100, description="sampling temperature; 0 always selects the most probable token"
-    )
-    top_p: Annotated[float, NullIs(1.0)] = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="sample only from the smallest set of tokens whose probabilities sum to at least this value",
-    )
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
     n: Annotated[int, NullIs(1)] = Field(
         default=1, ge=1, le=16, description="number of choices to generate for each prompt"
     )
@@ -99,9 +116,7 @@ class CompletionRequest(SamplingFields):
         le=16,
         description="for compatibility; must be null or equal to n, because all choices are returned",
     )
-    stop: Annotated[StopSequence | Stops | None, OneOf(f"a string or a list of up to {MAX_STOPS} strings")] = Field(
-        default=None, description="strings that end the text"
-    )
+    stop: StopChoice = Field(default=None, description="strings that end the text")
     seed: Seed | None = Field(
         default=None, description="random seed, used for every prompt; null chooses one at random for each choice"
     )
@@ -126,11 +141,9 @@ class CompletionRequest(SamplingFields):
             "supported with `stream`"
         ),
     )
-    stream: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to send each part of the text as soon as it is generated"
-    )
-    stream_options: StreamOptions | None = Field(default=None, description="options of the stream; requires `stream`")
-    user: str | None = Field(default=None, max_length=512, description="ignored")
+    stream: Stream = False
+    stream_options: StreamChoices = None
+    user: User = None
     suffix: Annotated[
         Any,
         Only(
@@ -140,28 +153,15 @@ class CompletionRequest(SamplingFields):
         ),
     ] = Field(default=None, description=NEUTRAL)
 
-    top_k: int | None = Field(
-        default=None,
-        ge=-1,
-        le=1_000_000,
-        description="sample only from the k most probable tokens; null, 0 and -1 mean no limit",
-    )
-    truncate_prompt_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="number of tokens to keep at the end of each prompt; earlier tokens are dropped",
+    top_k: TopK = None
+    truncate_prompt_tokens: TokenCount | None = Field(
+        default=None, description="number of tokens to keep at the end of each prompt; earlier tokens are dropped"
     )
     decode: Mode | None = Field(default=None, description=DECODE)
     passes: TextPasses = None
     latent_noise: LatentNoise = 0.0
     return_latents: ReturnLatents = False
-    deadline_ms: int | None = Field(
-        default=None,
-        ge=1,
-        le=3_600_000,
-        description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"',
-    )
+    deadline_ms: Deadline = None
     state: InitialState = None
     return_state: Annotated[ReturnState, NullIs(False)] = False
 
@@ -204,13 +204,22 @@ class CompletionLogprobs(Reply):
 class PromptLogprob(Reply):
     """A token at a position of the prompt, with its log probability."""
 
-    logprob: Annotated[float, says(LOGPROB)]
+    logprob: Logprob
     rank: Annotated[int, says("rank of the token by probability; 1 is the most probable")]
-    decoded_token: Annotated[str, says("text of this token alone")]
+    decoded_token: TextAlone
 
 
 Index = Annotated[int, says("index of the choice; choice j of prompt i has the index i * n + j")]
 Logprobs = Annotated[CompletionLogprobs | None, says("log probabilities of the tokens; null unless requested")]
+OpenAIReason = Annotated[Literal["stop", "length"], says("why the text ended, as one of the values defined by OpenAI")]
+EndedBy = Annotated[FinishReason, says("why the text ended, with more detail than finish_reason")]
+ChunkReason = Annotated[
+    Literal["stop", "length"] | None,
+    says("why the text ended, as one of the values defined by OpenAI; set only in the last chunk"),
+]
+ChunkEndedBy = Annotated[
+    FinishReason | None, says("why the text ended, with more detail than finish_reason; set only in the last chunk")
+]
 ChoiceSeed = Annotated[int, says("random seed of this choice. The same request with this seed returns the same text")]
 
 
@@ -221,10 +230,8 @@ class CompletionChoice(Reply):
     index: Index
     text: Annotated[str, says("generated text")]
     logprobs: Logprobs
-    finish_reason: Annotated[
-        Literal["stop", "length"], says("why the text ended, as one of the values defined by OpenAI")
-    ]
-    ended_by: Annotated[FinishReason, says("why the text ended, with more detail than finish_reason")]
+    finish_reason: OpenAIReason
+    ended_by: EndedBy
     seed: ChoiceSeed
     latents: Latents
     prompt_logprobs: Annotated[
@@ -244,13 +251,8 @@ class CompletionChunkChoice(Reply):
     index: Index
     text: Annotated[str, says("next part of the text")]
     logprobs: Logprobs
-    finish_reason: Annotated[
-        Literal["stop", "length"] | None,
-        says("why the text ended, as one of the values defined by OpenAI; set only in the last chunk"),
-    ]
-    ended_by: Annotated[
-        FinishReason | None, says("why the text ended, with more detail than finish_reason; set only in the last chunk")
-    ]
+    finish_reason: ChunkReason
+    ended_by: ChunkEndedBy
     seed: ChoiceSeed
     latents: Latents
     state: State
@@ -266,16 +268,23 @@ class CompletionUsage(Reply):
 
 
 @dataclass
-class CompletionHead(Reply):
-    """Fields that every reply and chunk contains."""
+class OpenAIHead(Reply):
+    """Fields that every reply and chunk of the OpenAI routes contains."""
 
     id: Annotated[str, says("id of the request")]
-    object: Annotated[Literal["text_completion"], says("constant")]
+    object: str
     created: Annotated[int, says("time when the reply was created, in seconds since 1970")]
     model: Annotated[str, says("name of the model that generated the reply")]
     system_fingerprint: Annotated[
         str, says("version of the server and the bundle; the same request may give other results with another version")
     ]
+
+
+@dataclass
+class CompletionHead(OpenAIHead):
+    """Fields that every reply and chunk contains."""
+
+    object: Annotated[Literal["text_completion"], says("constant")]
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pydantic import Field
 from rfa.service.neutral import NullIs, Only
 from rfa.service.schemas.base import Request
 
+TOP_P = "sample only from the smallest set of tokens whose probabilities sum to at least this value"
 NEUTRAL = "accepted for compatibility; only values without an effect are allowed"
 NO_EFFECT = "ignored, because generated text contains no special tokens"
 MAX_STOP_TOKENS = 256
@@ -16,6 +17,8 @@ MAX_BIASED = 1_024
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
+Share = Annotated[float, Field(gt=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2), NullIs(0.0)]
 Neutral = Annotated[Any, Only(None, False)]
 
 
@@ -31,16 +34,12 @@ class SamplingFields(Request):
             "divided by it and negative ones multiplied; 1 has no effect"
         ),
     )
-    presence_penalty: Annotated[float, NullIs(0.0)] = Field(
+    presence_penalty: Penalty = Field(
         default=0.0,
-        ge=-2,
-        le=2,
         description="presence penalty: subtracted from the logit of each token that occurs in the generated text",
     )
-    frequency_penalty: Annotated[float, NullIs(0.0)] = Field(
+    frequency_penalty: Penalty = Field(
         default=0.0,
-        ge=-2,
-        le=2,
         description=(
             "frequency penalty: subtracted from the logit of a token once for each of its occurrences in the "
             "generated text"
@@ -57,10 +56,8 @@ class SamplingFields(Request):
             "sample only from tokens with at least this fraction of the largest probability; null and 0 mean no limit"
         ),
     )
-    typical_p: float | None = Field(
+    typical_p: Share | None = Field(
         default=None,
-        gt=0,
-        le=1,
         description=(
             "typical sampling: sample only from the tokens whose information content is nearest to the entropy, up "
             "to this total probability; null and 1 mean no limit"

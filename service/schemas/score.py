@@ -99,14 +99,8 @@ class ScoreSum(Reply):
 
 
 @dataclass
-class ScoredText(ScoredTokens):
+class ScoredText(ScoreSum, ScoredTokens):
     """Scores of a whole text."""
-
-    log_likelihood: Annotated[float, says("sum of the log probabilities of all scored tokens")]
-    scored_tokens: Annotated[int, says("number of scored tokens")]
-    scored_bytes: Annotated[int, says("number of bytes in the scored tokens")]
-    alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
-    state: State
 
 
 @dataclass

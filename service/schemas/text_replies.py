@@ -18,7 +18,10 @@ Latents = Annotated[
 CONFIDENCE = "calibrated probability that this is the correct next token"
 TOKEN_ID = "id of the token in the vocabulary of the model"
 LOGPROB = "log probability under the model, before the temperature and sampling filters are applied"
-SPECIAL = "whether this is a special token without text"
+TokenId = Annotated[int, says(TOKEN_ID)]
+TextAlone = Annotated[str, says("text of this token alone")]
+Logprob = Annotated[float, says(LOGPROB)]
+IsSpecial = Annotated[bool, says("whether this is a special token without text")]
 DETAILS = "details of the text; null unless requested"
 
 
@@ -26,13 +29,13 @@ DETAILS = "details of the text; null unless requested"
 class Token(Reply):
     """A generated token. The concatenated texts of all tokens are `generated_text`."""
 
-    id: Annotated[int, says(TOKEN_ID)]
+    id: TokenId
     text: Annotated[
         str,
         says("text that this token completes. It is empty while a character or a possible stop string is incomplete"),
     ]
-    logprob: Annotated[float, says(LOGPROB)]
-    special: Annotated[bool, says(SPECIAL)]
+    logprob: Logprob
+    special: IsSpecial
     confidence: Annotated[Probability, says(CONFIDENCE)]
 
 
@@ -40,20 +43,20 @@ class Token(Reply):
 class TopToken(Reply):
     """One of the most probable tokens at a position."""
 
-    id: Annotated[int, says(TOKEN_ID)]
-    text: Annotated[str, says("text of this token alone")]
-    logprob: Annotated[float, says(LOGPROB)]
-    special: Annotated[bool, says(SPECIAL)]
+    id: TokenId
+    text: TextAlone
+    logprob: Logprob
+    special: IsSpecial
 
 
 @dataclass(frozen=True, slots=True)
 class PromptToken(Reply):
     """A token of the prompt."""
 
-    id: Annotated[int, says(TOKEN_ID)]
-    text: Annotated[str, says("text of this token alone")]
+    id: TokenId
+    text: TextAlone
     logprob: Annotated[float | None, says(LOGPROB + "; null for the first token, which has no context")]
-    special: Annotated[bool, says(SPECIAL)]
+    special: IsSpecial
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from rfa.runtime.choices import Mode
 from rfa.runtime.state.names import SESSION_PREFIX
 from rfa.service.neutral import NullIs, Only
 from rfa.service.schemas.base import FieldError, Request
-from rfa.service.schemas.fields import SEED, InitialState, ModelName, ReturnState, Seed
-from rfa.service.schemas.sampling import NEUTRAL, SamplingFields
+from rfa.service.schemas.fields import SEED, InitialState, Milliseconds, ModelName, ReturnState, Seed, TokenCount
+from rfa.service.schemas.sampling import NEUTRAL, TOP_P, SamplingFields, Share
 
 MAX_SAMPLES = 16
 DECODE = (
@@ -64,15 +64,8 @@ class GenerateParameters(SamplingFields):
         le=100,
         description="sampling temperature; 0 always selects the most probable token, and null means 1",
     )
-    top_k: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="sample only from the k most probable tokens"
-    )
-    top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="sample only from the smallest set of tokens whose probabilities sum to at least this value",
-    )
+    top_k: TokenCount | None = Field(default=None, description="sample only from the k most probable tokens")
+    top_p: Share | None = Field(default=None, description=TOP_P)
     do_sample: bool | None = Field(
         default=None,
         description=(
@@ -91,11 +84,8 @@ class GenerateParameters(SamplingFields):
     return_full_text: Annotated[bool, NullIs(False)] = Field(
         default=False, description="whether to prepend the prompt to generated_text"
     )
-    truncate: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="number of tokens to keep at the end of the prompt; earlier tokens are dropped",
+    truncate: TokenCount | None = Field(
+        default=None, description="number of tokens to keep at the end of the prompt; earlier tokens are dropped"
     )
     # Fields that clients of TGI send with these values.
     return_tokens_as_token_ids: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
@@ -114,10 +104,8 @@ class GenerateParameters(SamplingFields):
     latent_noise: LatentNoise = 0.0
     n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="number of independent continuations to generate")
     return_latents: ReturnLatents = False
-    deadline_ms: int | None = Field(
+    deadline_ms: Milliseconds | None = Field(
         default=None,
-        ge=1,
-        le=3_600_000,
         description='time limit in milliseconds. Texts that are not complete by then end with finish_reason "deadline"',
     )
 

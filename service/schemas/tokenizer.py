@@ -9,24 +9,17 @@ from pydantic import Field
 
 from rfa.service.neutral import NullIs
 from rfa.service.schemas.base import Reply, Request, says
-from rfa.service.schemas.openai import LONGEST_MODEL_NAME, PromptText
+from rfa.service.schemas.openai import LanguageModelName, PromptText
 from rfa.service.schemas.reply_types import Many
 from rfa.service.schemas.sampling import TokenId
 from rfa.service.schemas.text_replies import TOKEN_ID
-
-Model = Annotated[
-    str | None,
-    Field(
-        max_length=LONGEST_MODEL_NAME, description="name of the model; null selects the server's first language model"
-    ),
-]
 
 
 class TokenizeRequest(Request):
     """A text to tokenise."""
 
     prompt: PromptText = Field(description="text to tokenise")
-    model: Model = None
+    model: LanguageModelName = None
     add_special_tokens: bool | None = Field(
         default=None, description="ignored, because prompts contain no special tokens"
     )
@@ -39,7 +32,7 @@ class DetokenizeRequest(Request):
     """Token ids to decode."""
 
     tokens: list[TokenId] = Field(max_length=1_000_000, fail_fast=True, description="token ids")
-    model: Model = None
+    model: LanguageModelName = None
 
 
 @dataclass
