@@ -26,7 +26,7 @@ from rfa.service.errors import InvalidRequest
 from rfa.service.json_cost import series_limits
 from rfa.service.long_format import MOST_KEYS, Groups, Keys, group, is_text, text_bytes
 from rfa.service.memory import Lease, lease_of
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 from rfa.service.validation import check_lengths, validated
 
 ARROW: Final = "application/vnd.apache.arrow.stream"

@@ -30,7 +30,7 @@ from rfa.service.errors import InvalidRequest, NotReady, PayloadTooLarge, Reques
 from rfa.service.json_cost import JsonCost, JsonCounts, JsonLimits, body_limits
 from rfa.service.json_members import check_members
 from rfa.service.memory import Lease, MemoryBudget, lease_of
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 from rfa.service.validation import check_lengths, validated
 
 # Counting this many bytes takes at most about a millisecond.

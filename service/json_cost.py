@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from rfa.service.errors import InvalidRequest
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 
 # These limits do not depend on the settings.
 MAX_STRINGS: Final = 1_024  # including the names of members

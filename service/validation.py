@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from rfa.service.errors import InvalidRequest
 from rfa.service.schemas.base import FieldError
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic.fields import FieldInfo
 
 from docs.site.schema_tables import cell, number
-from rfa.service.settings import GROUPS, PREFIX, SettingsGroup
+from rfa.service.setting_groups import PREFIX, SettingsGroup
+from rfa.service.settings import GROUPS
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 

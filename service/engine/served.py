@@ -19,7 +19,8 @@ from rfa.service.engine.text.options import PromptLimits
 from rfa.service.engine.text.prefill import PrefillStage
 from rfa.service.engine.text.prefix_cache import EntryCache, PrefixCache
 from rfa.service.metrics import Metrics
-from rfa.service.settings import LimitSettings, Settings
+from rfa.service.setting_groups import LimitSettings
+from rfa.service.settings import Settings
 
 # Number of cached stages for numbers of columns that no loaded model has.
 MAX_SIZES: Final = 8

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from rfa.service.memory import Lease, MemoryBudget
 from rfa.service.metrics import Metrics
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 
 if TYPE_CHECKING:
     from rfa.service.http.http1 import HTTPConnection

@@ -20,7 +20,7 @@ from rfa.service.memory import lease_of
 from rfa.service.reading.subprocess_reader import BASE_BYTES, FILE_BYTES, read_in_subprocess
 from rfa.service.routes.common import EngineDep, error_responses
 from rfa.service.schemas.files import ReadReply, ReadRequest
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 
 # For FastAPI this route has no body; the body is read here.
 router = APIRouter(route_class=StrictJSONRoute)

@@ -34,7 +34,7 @@ from rfa.service.schemas.tokenizer import (
     TokenizeRequest,
     TokenizerInfo,
 )
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 
 router = APIRouter(route_class=StrictJSONRoute, tags=["language"])
 ERRORS = error_responses(*BODY_ERRORS)

@@ -20,7 +20,7 @@ from rfa.service.errors import RequestTimeout
 from rfa.service.http.websocket import BURST_BYTES
 from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.stream_requests import StreamClose
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 from tests.service.live import (
     Live,
     check_refusal,

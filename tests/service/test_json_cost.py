@@ -18,7 +18,7 @@ from rfa.service.json_cost import JsonCost, JsonLimits, body_limits
 from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.openai import CompletionRequest
 from rfa.service.schemas.text_requests import GenerateRequest
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 
 ANYTHING = JsonLimits(depth=10**6, values=10**9, containers=10**9, strings=10**9, members=10**9)
 DOCUMENTS = st.recursive(

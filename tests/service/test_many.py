@@ -22,7 +22,7 @@ from rfa.service.arrow import ARROW, GROUPING_BYTES, NUMBER_BYTES, decode_series
 from rfa.service.errors import ErrorReply
 from rfa.service.memory import DEFAULT_BUDGET_BYTES, MemoryBudget
 from rfa.service.schemas.many import FilterManyDone, FilterManyReply, SeriesColumns, SeriesError, SeriesSteps
-from rfa.service.settings import LimitSettings
+from rfa.service.setting_groups import LimitSettings
 from tests.service.live import serving
 from tests.service.raw_asgi import asgi
 from tests.service.replies import read

@@ -28,7 +28,8 @@ from rfa.runtime.bundle.signing import (
 from rfa.service.bundle_checks.subprocess_check import check_bundles
 from rfa.service.bundle_checks.trusted_keys import trusted_keys, with_trusted_keys
 from rfa.service.engine.models import load_models
-from rfa.service.settings import ConfigurationError, SecuritySettings, Settings
+from rfa.service.setting_groups import SecuritySettings
+from rfa.service.settings import ConfigurationError, Settings
 from tests.waiting import PATIENCE
 
 # Made by minisign 0.11 from a key of its own, which nobody has any more.
