@@ -131,7 +131,7 @@ def _of_config(
 
     from rfa.cli.filter import OUTLIER
     from rfa.cli.filter_run import Task, load_filter
-    from rfa.library.watch.config import load_config
+    from rfa.library.watch.config_file import load_config
     from rfa.library.watch.history import recorded_series
     from rfa.library.watch.prometheus import SourceError
     from rfa.runtime.uncertainty.alarms import alarm_of

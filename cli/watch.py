@@ -50,7 +50,7 @@ def run(
     ] = False,
 ) -> None:
     """Watch until stopped. SIGHUP reloads the configuration. If the new one is invalid, the current one is kept."""
-    from rfa.library.watch.config import load_config
+    from rfa.library.watch.config_file import load_config
 
     options = load_config(config)
     if dry_run:
@@ -120,7 +120,7 @@ def demo(
 @app.command()
 def rules(config: ConfigFile) -> None:
     """Print alert rules for Prometheus."""
-    from rfa.library.watch.config import load_config
+    from rfa.library.watch.config_file import load_config
     from rfa.library.watch.rules import alert_rules
 
     typer.echo(alert_rules(load_config(config)), nl=False)
@@ -131,7 +131,7 @@ def dashboard(config: ConfigFile) -> None:
     """Print a dashboard for Grafana as JSON."""
     import json
 
-    from rfa.library.watch.config import load_config
+    from rfa.library.watch.config_file import load_config
     from rfa.library.watch.rules import dashboard as dashboard_of
 
     typer.echo(json.dumps(dashboard_of(load_config(config)), indent=1))

@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from rfa.library.watch.config import Config, parse_config
+from rfa.library.watch.config import Config
+from rfa.library.watch.config_file import parse_config
 from rfa.library.watch.exposition import CONTENT_TYPE
 from rfa.library.watch.filters import QueryFilter, Samples, Scored
 from rfa.library.watch.http_server import Reply, Route

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rfa.library.watch.config import Endpoint, parse_config
+from rfa.library.watch.config import Endpoint
+from rfa.library.watch.config_file import parse_config
 from rfa.library.watch.prometheus import Prometheus, SourceError
 from rfa.library.watch.selectors import parse_selector
 

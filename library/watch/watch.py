@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rfa.library.watch.config import Config, load_config
+from rfa.library.watch.config import Config
+from rfa.library.watch.config_file import load_config
 from rfa.library.watch.exposition import output_samples, own_samples, render
 from rfa.library.watch.feeds import Feed, feed_of
 from rfa.library.watch.filters import QueryFilter, Rows, Samples, waves

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rfa.library.watch.config import load_config
+from rfa.library.watch.config_file import load_config
 from rfa.library.watch.rules import alert_rules, dashboard
 from rfa.service.access.keys import load_keys
 from rfa.service.settings import FIELDS, Settings, configured_keys

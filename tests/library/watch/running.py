@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rfa.library.watch.config import Config, parse_config
+from rfa.library.watch.config import Config
+from rfa.library.watch.config_file import parse_config
 from rfa.library.watch.sink import JsonLines
 from rfa.library.watch.storage import FileStorage, Storage
 from rfa.library.watch.store import Store

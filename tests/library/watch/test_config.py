@@ -10,7 +10,8 @@ import promql_parser
 import pytest
 import yaml
 
-from rfa.library.watch.config import Config, ConfigError, Section, kinds_of, load_config, parse_config
+from rfa.library.watch.config import Config, Section
+from rfa.library.watch.config_file import ConfigError, kinds_of, load_config, parse_config
 from rfa.library.watch.demo import run_demo
 from rfa.library.watch.init import write_config
 from rfa.library.watch.rules import alert_rules, dashboard

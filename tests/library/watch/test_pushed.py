@@ -22,7 +22,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 import rfa
 from rfa.library.watch import wire
-from rfa.library.watch.config import Config, ConfigError, Endpoint, parse_config
+from rfa.library.watch.config import Config, Endpoint
+from rfa.library.watch.config_file import ConfigError, parse_config
 from rfa.library.watch.feeds import StdinFeed
 from rfa.library.watch.filters import Samples
 from rfa.library.watch.http_server import HttpServer, Reply, _Handler

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rfa.library.watch.config import Endpoint, parse_config
+from rfa.library.watch.config import Endpoint
+from rfa.library.watch.config_file import parse_config
 from rfa.library.watch.demo import DemoTarget
 from rfa.library.watch.filters import Samples
 from rfa.library.watch.http_server import HttpServer

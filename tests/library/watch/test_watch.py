@@ -13,7 +13,7 @@ import pytest
 from psutil import Process
 
 import rfa
-from rfa.library.watch.config import parse_config
+from rfa.library.watch.config_file import parse_config
 from rfa.library.watch.filters import QueryFilter, Samples
 from rfa.library.watch.http_server import Reply
 from rfa.library.watch.prometheus import SourceError
