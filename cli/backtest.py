@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rfa.cli.filter_options import Direct, Leads, MinDeviation, Model, Mute, Quiet, Rules, Sources, System
+from rfa.cli.filter_options import USUAL_RATE, AlarmOptions, Leads, ModelOptions, Sources
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from rfa.library.backtest import Backtest, SeriesBacktest
     from rfa.library.windows import Windows
 
-Rate = Annotated[
-    str | None,
-    typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001.", show_default="0.001"),
-]
 Labels = Annotated[
     Path | None,
     typer.Option(
@@ -47,16 +43,10 @@ MOST_FIGURES: Final = 1_000
 def backtest_series(
     data: Sources,
     *,
-    rate: Rate = None,
-    quiet: Quiet = 0,
-    direction: Direct = "both",
-    min_deviation: MinDeviation = 0.0,
-    rules: Rules = None,
-    mute: Mute = None,
+    alarm: AlarmOptions,
     lead: Leads = None,
     windows: Labels = None,
-    bundle: Model = None,
-    system: System = None,
+    model: ModelOptions,
     figures: Figures = None,
     out: Report = None,
     as_json: JsonFlag = False,
@@ -69,16 +59,17 @@ def backtest_series(
     incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. In this case, the results of the
     queries in it are read for the history that it sets, or from --from to --to.
     """
-    from rfa.cli.filter import OUTLIER, FilterBatch, load_model
-    from rfa.cli.filter_run import Task, parse_alarm
+    from rfa.cli.filter import OUTLIER, FilterBatch
+    from rfa.cli.filter_run import Task
     from rfa.library.windows import read_windows
 
     _check_outputs(data, out, figures)
     labels = None if windows is None else read_windows(windows, reading.zone)
     if len(data) == 1 and Path(data[0]).suffix in CONFIGS:
         options = {
-            "--rate": rate, "--quiet": quiet, "--min-deviation": min_deviation, "--rules": rules, "--mute": mute,
-            "--lead": lead, "--model": bundle, "--system": system, "--direction": direction != "both",
+            "--rate": alarm.rate != USUAL_RATE, "--quiet": alarm.quiet, "--min-deviation": alarm.min_deviation,
+            "--rules": alarm.rules, "--mute": alarm.mute, "--lead": lead, "--model": model.bundle,
+            "--system": model.system, "--direction": alarm.direction != "both",
         }  # fmt: skip
         for option in [option for option, value in options.items() if value]:
             raise ValueError(
@@ -86,11 +77,8 @@ def backtest_series(
             )
         judged, results = _of_config(Path(data[0]), reading, labels)
         return _report(_gathered(judged, labels), [[result] for result in results], figures, out, as_json=as_json)
-    alarms = parse_alarm(
-        rate or "0.001", reading.zone, rules, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation,
-        mute=mute or [],
-    )  # fmt: skip
-    task = Task(load_model(bundle, system), lead or [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
+    alarms = alarm.alarm(reading.zone)
+    task = Task(model.load(), lead or [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
     task.check()
     batch = FilterBatch(data, source, reading, task, has_plot=False)
     batch.run()

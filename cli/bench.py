@@ -12,7 +12,7 @@ import typer
 from rfa.cli.bench_load import bench_load
 from rfa.cli.bench_quality import bench_quality
 from rfa.cli.console import print_benchmark, print_result, print_table
-from rfa.cli.options import RESULTS, BundleName, JsonFile, JsonFlag, JsonTable
+from rfa.cli.options import RESULTS, BundleName, JsonFile, JsonFlag, JsonTable, PlotFile
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and accuracy.")
 AotTable = Annotated[Path, typer.Option("--out", help="JSON file to write, or to read with --check.")]
@@ -151,13 +151,11 @@ def bench_filter_accuracy(
     trials: Annotated[int, typer.Option(min=1, help="Number of streams in each scenario.")] = 500,
     steps: Annotated[int, typer.Option(min=20, help="Number of observations in each stream.")] = 1000,
     out: JsonFile = RESULTS / "filter-accuracy.json",
-    plot: Annotated[
-        Path | None, typer.Option(help="File for a figure of the error by noise level and of the response to a jump.")
-    ] = None,
+    plot: PlotFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure the error, calibration and delay after a jump of the linear filter, on simulated systems from the
-    literature."""
+    literature. --plot draws the error by noise level and the response to a jump."""
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
 
     document = write_filter_accuracy(out, trials=trials, steps=steps)
@@ -190,13 +188,11 @@ def bench_forecast(
         typer.Option(help="Path of ETTh1.csv. It is not part of the repository and must be downloaded.", metavar="CSV"),
     ],
     out: JsonFile = RESULTS / "forecast-etth1.json",
-    plot: Annotated[
-        Path | None, typer.Option(help="File for a figure of one week of forecasts with their intervals.")
-    ] = None,
+    plot: PlotFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Forecast ETTh1 one hour and 24 hours ahead, and compare the errors with persistence, seasonal naive and
-    statsmodels."""
+    statsmodels. --plot draws one week of forecasts with their intervals."""
     from rfa.benchmarks.forecasting.ett import write_ett
 
     print_benchmark("forecast-etth1", write_ett(data, out, plot), as_json)
@@ -248,6 +244,7 @@ def bench_nab(
 @app.command("equalities")
 def bench_equalities(
     url: Annotated[str, typer.Argument(help="URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")],
+    *,
     replica: Annotated[
         str | None, typer.Option(help="URL of another server with the same model, to compare with.")
     ] = None,
@@ -334,13 +331,11 @@ def bench_recall(
         bool, typer.Option("--quick", help="Train only a few settings, which takes three minutes.")
     ] = False,
     out: JsonTable = RESULTS / "recall.json",
-    plot: Annotated[
-        Path | None, typer.Option(help="File for a figure of the accuracy by number of pairs, length and distance.")
-    ] = None,
+    plot: PlotFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train softmax attention, RFA and memory slots on associative recall and copying, to measure the capacity of their
-    state."""
+    state. --plot draws the accuracy by number of pairs, length and distance."""
     from rfa.benchmarks.language.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()

@@ -14,32 +14,28 @@ import typer
 
 from rfa.cli.digits import parse_digits
 from rfa.cli.filter_options import (
+    USUAL_RATE,
+    AlarmOptions,
     AlarmRate,
-    Digits,
-    Direct,
     Flag,
     Horizon,
     InParts,
     Lag,
     Leads,
-    Maximum,
-    MinDeviation,
-    Minimum,
-    Model,
+    ModelOptions,
     Mute,
-    Out,
+    OutputOptions,
     Picture,
-    Plot,
     Quiet,
+    RangeOptions,
     Rate,
     Rows,
     Rules,
     Smooth,
     Sources,
-    System,
     Weights,
 )
-from rfa.cli.options import JsonFlag, reads_files
+from rfa.cli.options import reads_files
 
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered, Task
@@ -56,8 +52,7 @@ SHOWN = 8
 def filter_series(
     data: Sources,
     *,
-    bundle: Model = None,
-    system: System = None,
+    model: ModelOptions,
     horizon: Horizon = None,
     lead: Leads = None,
     smooth: Smooth = False,
@@ -67,13 +62,9 @@ def filter_series(
     rules: Rules = None,
     mute: Mute = None,
     flag: Flag = OUTLIER,
-    minimum: Minimum = None,
-    maximum: Maximum = None,
+    possible: RangeOptions,
     stream: InParts = False,
-    digits: Digits = "3",
-    plot: Plot = None,
-    out: Out = None,
-    as_json: JsonFlag = False,
+    outputs: OutputOptions,
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
@@ -82,28 +73,23 @@ def filter_series(
     The output contains the columns of the file, sorted by time, and the estimates next to them. --horizon appends a
     forecast. If a series fails, its error is printed, the other series are written, and the exit code is 1.
     """
-    from rfa.cli.filter_run import Task, parse_alarm, parse_range
+    from rfa.cli.filter_run import Task, parse_alarm
 
     if stream:
         from rfa.cli.filter_stream import StreamOptions, stream_parquet
 
         others = {
-            "--system": system, "--horizon": horizon, "--lead": lead, "--lag": lag, "--smooth": smooth, "--plot": plot,
-            "--json": as_json, "--mute": mute, "--rules": rules, "--quiet": quiet, "--sheet": source["sheet"],
-            "--query": source["query"],
+            "--system": model.system, "--horizon": horizon, "--lead": lead, "--lag": lag, "--smooth": smooth,
+            "--plot": outputs.plot, "--json": outputs.as_json, "--mute": mute, "--rules": rules, "--quiet": quiet,
+            "--sheet": source["sheet"], "--query": source["query"],
         }  # fmt: skip
-        options = StreamOptions(bundle, alarm, minimum, maximum)
-        return stream_parquet(data, out, reading, options, [name for name, value in others.items() if value])
+        options = StreamOptions(model.bundle, alarm, possible.minimum, possible.maximum)
+        return stream_parquet(data, outputs.out, reading, options, [name for name, value in others.items() if value])
     alarms = parse_alarm(alarm, reading.zone, rules, quiet=quiet, mute=mute or [])
-    limits = parse_range(minimum, maximum)
-    filters = _load(data, bundle, system, out, plot)
+    limits = possible.limits()
+    filters = _load(data, model, outputs)
     task = Task(filters, lead or [], horizon, alarms, flag, smooth=smooth or lag is not None, lag=lag, range=limits)
-    _write(
-        FilterBatch(data, source, reading, task, has_plot=plot is not None, digits=parse_digits(digits)),
-        out,
-        plot,
-        as_json=as_json,
-    )
+    _filter_files(data, source, reading, task, outputs)
 
 
 @reads_files
@@ -111,15 +97,10 @@ def forecast_series(
     data: Sources,
     *,
     horizon: Horizon = None,
-    bundle: Model = None,
-    system: System = None,
-    minimum: Minimum = None,
-    maximum: Maximum = None,
+    model: ModelOptions,
+    possible: RangeOptions,
     weights: Weights = False,
-    digits: Digits = "3",
-    plot: Plot = None,
-    out: Out = None,
-    as_json: JsonFlag = False,
+    outputs: OutputOptions,
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
@@ -128,36 +109,23 @@ def forecast_series(
     The default horizon depends on the time step: one day for hourly rows, one week for daily rows, one year for monthly
     or quarterly rows, and so on.
     """
-    from rfa.cli.filter_run import Task, parse_range
+    from rfa.cli.filter_run import Task
     from rfa.data.horizon import USUAL
     from rfa.runtime.uncertainty.alarms import NEVER
 
-    filters = _load(data, bundle, system, out, plot)
-    limits = parse_range(minimum, maximum)
+    filters, limits = _load(data, model, outputs), possible.limits()
     task = Task(filters, [], horizon or USUAL, NEVER, OUTLIER, smooth=False, lag=None, range=limits, weights=weights)
-    batch = FilterBatch(
-        data, source, reading, task, has_plot=plot is not None, view="forecast", digits=parse_digits(digits)
-    )
-    _write(batch, out, plot, as_json=as_json)
+    _filter_files(data, source, reading, task, outputs, "forecast")
 
 
 @reads_files
 def detect_series(
     data: Sources,
     *,
-    rate: Rate = "0.001",
-    quiet: Quiet = 0,
-    direction: Direct = "both",
-    min_deviation: MinDeviation = 0.0,
-    rules: Rules = None,
-    mute: Mute = None,
+    alarm: AlarmOptions,
     rows: Rows = False,
-    bundle: Model = None,
-    system: System = None,
-    digits: Digits = "3",
-    plot: Plot = None,
-    out: Out = None,
-    as_json: JsonFlag = False,
+    model: ModelOptions,
+    outputs: OutputOptions,
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
@@ -166,17 +134,11 @@ def detect_series(
     An alarm is an unusual value, a changed level or spread, a value that no longer changes, or a time without values.
     --rate sets the expected number of alarms.
     """
-    from rfa.cli.filter_run import Task, parse_alarm
+    from rfa.cli.filter_run import Task
 
-    alarms = parse_alarm(
-        rate, reading.zone, rules, "--rate", quiet=quiet, direction=direction, min_deviation=min_deviation,
-        mute=mute or [],
-    )  # fmt: skip
-    filters = _load(data, bundle, system, out, plot)
+    alarms, filters = alarm.alarm(reading.zone), _load(data, model, outputs)
     task = Task(filters, [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
-    view: View = "alarms" if rows else "incidents"
-    batch = FilterBatch(data, source, reading, task, has_plot=plot is not None, view=view, digits=parse_digits(digits))
-    _write(batch, out, plot, as_json=as_json)
+    _filter_files(data, source, reading, task, outputs, "alarms" if rows else "incidents")
 
 
 @reads_files
@@ -185,61 +147,48 @@ def plot_series(
     *,
     out: Picture = None,
     horizon: Horizon = None,
-    rate: Rate = "0.001",
-    bundle: Model = None,
-    system: System = None,
+    rate: Rate = USUAL_RATE,
+    model: ModelOptions,
     reading: ReadOptions,
     source: dict[str, str | None],
 ) -> None:
     """Draw recorded series with their values, estimates, 50 and 90 % intervals, outliers, alarms, gaps and a
     forecast."""
-    from rfa.cli.filter_run import Task, parse_alarm
+    from rfa.cli.filter_run import Task
     from rfa.data.horizon import USUAL
     from rfa.data.source import display_name
 
     picture = out or Path(f"{'series' if data[0] == '-' else Path(display_name(data[0])).stem}_plot.png")
-    alarms, filters = (
-        parse_alarm(rate, reading.zone, None, "--rate"),
-        _load(data, bundle, system, None, picture, "--out"),
-    )
+    outputs = OutputOptions(plot=picture)
+    alarms, filters = AlarmOptions(rate).alarm(reading.zone), _load(data, model, outputs, "--out")
     task = Task(filters, [], horizon or USUAL, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
-    _write(FilterBatch(data, source, reading, task, has_plot=True), None, picture, as_json=False)
+    _filter_files(data, source, reading, task, outputs)
 
 
-def _load(
-    data: list[str],
-    bundle: str | None,
-    system: Path | None,
-    out: Path | None,
-    plot: Path | None,
-    plot_option: str = "--plot",
-) -> Filters:
+def _load(data: list[str], model: ModelOptions, outputs: OutputOptions, plot_option: str = "--plot") -> Filters:
     """Check the output options, and load the model."""
     from rfa.cli.filter_output import check_outputs
 
-    check_outputs(out, plot, data, plot_option)
-    return load_model(bundle, system)
+    check_outputs(outputs.out, outputs.plot, data, plot_option)
+    return model.load()
 
 
-def load_model(bundle: str | None, system: Path | None) -> Filters:
-    """Return the filters that --model or --system names.
-
-    Raises:
-        ValueError: If both are given, or the model cannot be loaded.
-    """
-    from rfa.cli.filter_run import load_filter, load_system
-
-    if bundle is not None and system is not None:
-        raise ValueError("--system and --model cannot be combined; remove one of them")
-    return load_filter(bundle) if system is None else load_system(system)
-
-
-def _write(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: bool) -> None:
+def _filter_files(
+    data: Sequence[str],
+    source: dict[str, str | None],
+    reading: ReadOptions,
+    task: Task,
+    outputs: OutputOptions,
+    view: View = "rows",
+) -> None:
+    """Filter the series of all files, and write the results. The exit code is 1 if a series failed."""
     from rfa.cli.filter_output import write_outputs
 
-    batch.task.check()
+    has_plot = outputs.plot is not None
+    batch = FilterBatch(data, source, reading, task, has_plot=has_plot, view=view, digits=parse_digits(outputs.digits))
+    task.check()
     batch.run()
-    write_outputs(batch, out, plot, as_json=as_json)
+    write_outputs(batch, outputs.out, outputs.plot, as_json=outputs.as_json)
     if batch.failed:
         raise typer.Exit(1)
 

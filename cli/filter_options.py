@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rfa.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from rfa.library.models import Filters
+    from rfa.runtime.uncertainty.alarms import Alarm
+
+USUAL_RATE = "0.001"
 
 
 def _expand(sources: list[str]) -> list[str]:
@@ -141,3 +150,76 @@ Out = Annotated[
     Path | None,
     typer.Option(help="File for the results: a table as .csv, .parquet, .arrow or .jsonl, or all results as .json."),
 ]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options that name the model."""
+
+    bundle: Model = None
+    system: System = None
+
+    def load(self) -> Filters:
+        """Load the model.
+
+        Raises:
+            ValueError: If both options are given, or the model cannot be loaded.
+        """
+        from rfa.cli.filter_run import load_filter, load_system
+
+        if self.bundle is not None and self.system is not None:
+            raise ValueError("--system and --model cannot be combined; remove one of them")
+        return load_filter(self.bundle) if self.system is None else load_system(self.system)
+
+
+@dataclass(frozen=True)
+class RangeOptions:
+    """Options with the range of possible values."""
+
+    minimum: Minimum = None
+    maximum: Maximum = None
+
+    def limits(self) -> tuple[float, float]:
+        """Return the smallest and largest possible value.
+
+        Raises:
+            ValueError: If the range is empty.
+        """
+        from rfa.cli.filter_run import parse_range
+
+        return parse_range(self.minimum, self.maximum)
+
+
+@dataclass(frozen=True)
+class AlarmOptions:
+    """Options for alarms."""
+
+    rate: Rate = USUAL_RATE
+    quiet: Quiet = 0
+    direction: Direct = "both"
+    min_deviation: MinDeviation = 0.0
+    rules: Rules = None
+    mute: Mute = None
+
+    def alarm(self, zone: str) -> Alarm:
+        """Return the alarm that the options describe, with maintenance windows in a time zone.
+
+        Raises:
+            ValueError: If an option is invalid.
+        """
+        from rfa.cli.filter_run import parse_alarm
+
+        return parse_alarm(
+            self.rate, zone, self.rules, "--rate", quiet=self.quiet, direction=self.direction,
+            min_deviation=self.min_deviation, mute=self.mute or [],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Options for the table, the figure and the printed results."""
+
+    digits: Digits = "3"
+    plot: Plot = None
+    out: Out = None
+    as_json: JsonFlag = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
@@ -15,6 +16,7 @@ BundleName = Annotated[str, typer.Argument(help="Bundle directory, or name of a 
 # Directory of the published results.
 RESULTS = Path("results")
 Folder = Annotated[Path | None, typer.Option(help="Directory in which to save the figures.", metavar="DIR")]
+PlotFile = Annotated[Path | None, typer.Option(help="File for a figure of the results.")]
 JsonFile = Annotated[Path, typer.Option("--out", help="JSON file to write.")]
 JsonTable = Annotated[Path, typer.Option("--out", help="JSON file to write. Results are added to an existing file.")]
 Bundles = Annotated[
@@ -25,8 +27,10 @@ TestFolder = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="Device to use: auto, cpu or cuda.")]
 
-# Options for reading a file of series (see `rfa.data.read_frame`), with the type, default and help of each.
-READING: Final[dict[str, tuple[Any, Any, Any]]] = {
+# Type, default and `typer.Option` of options by name.
+OptionTable = Mapping[str, tuple[Any, Any, Any]]
+# Options for reading a file of series (see `rfa.data.read_frame`).
+READING: Final[OptionTable] = {
     "time": (
         str | None, None,
         typer.Option(help="Name of the time column. By default, it is found by its name or content."),
@@ -92,32 +96,60 @@ READING: Final[dict[str, tuple[Any, Any, Any]]] = {
 }  # fmt: skip
 
 
+def add_options(
+    table: OptionTable, receivers: Sequence[str], convert: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds the options of a table to a command.
+
+    A parameter of the command whose type is a dataclass is replaced by one option for each field of the dataclass.
+
+    Args:
+        receivers: parameters of the command that are no options. `convert` makes them from the values of the table.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        # rfa.data loads numpy, which `rfa --help` does not need.
+        hints = get_type_hints(command, localns={"ReadOptions": Any}, include_extras=True)
+        groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and name not in receivers}
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command).parameters.items():
+            if name in groups:
+                kinds = get_type_hints(groups[name], include_extras=True)
+                parameters += [_option(one.name, kinds[one.name], one.default) for one in fields(groups[name])]
+            elif name not in receivers:
+                parameters.append(parameter.replace(annotation=hints[name]))
+        parameters += [
+            _option(name, Annotated[kind, option], default) for name, (kind, default, option) in table.items()
+        ]
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            received = convert({name: values.pop(name) for name in table})
+            for name, group in groups.items():
+                received[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
+            command(**received, **values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
 def reads_files(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options in READING to a command. The command receives them as `reading`, a `ReadOptions`, and
     `source`."""
-    # rfa.data loads numpy, which `rfa --help` does not need.
-    hints = get_type_hints(command, localns={"ReadOptions": Any}, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name not in ("reading", "source")
-    ]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-        for name, (kind, default, option) in READING.items()
-    ]
 
-    @wraps(command)
-    def run(**values: Any) -> None:
+    def convert(options: dict[str, Any]) -> dict[str, Any]:
         from rfa.data import ReadOptions
 
-        options: dict[str, Any] = {name: values.pop(name) for name in READING}
         source = {name: options.pop(name) for name in ("sheet", "query")}
         options |= {name: options[name] or [] for name in ("by", "missing", "known")}
         options["columns"] = options.pop("column") or []
-        command(reading=ReadOptions(**options), source=source, **values)
+        return {"reading": ReadOptions(**options), "source": source}
 
-    parameters = [*own, *added]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    return add_options(READING, ("reading", "source"), convert)(command)
