@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.service.engine.models import Models
 from tests.service.live import connected, running, serving
 
@@ -18,6 +20,12 @@ Live = Callable[..., AbstractContextManager[str]]
 def connect() -> Connect:
     """`async with connect(models, max_running=1) as client`."""
     return connected
+
+
+@pytest.fixture(scope="module")
+def bundle(books_bundle: Path) -> Bundle:
+    """The language model trained on novels. Tests of another bundle replace this fixture."""
+    return open_bundle(books_bundle)
 
 
 @pytest.fixture(scope="session")

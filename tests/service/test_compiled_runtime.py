@@ -32,11 +32,6 @@ from tests.service.conftest import Connect
 
 
 @pytest.fixture(scope="module")
-def bundle(books_bundle: Path) -> Bundle:
-    return open_bundle(books_bundle)
-
-
-@pytest.fixture(scope="module")
 def onnx(bundle: Bundle) -> LanguageRuntime:
     return LanguageRuntime(bundle, streams=8, max_rows=2)
 

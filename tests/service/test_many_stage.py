@@ -6,7 +6,8 @@ import asyncio
 import gc
 import threading
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ def turns(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         monkeypatch.setattr(module, "QUANTUM_SECONDS", seconds)
 
 
+@asynccontextmanager
+async def one_worker(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> AsyncIterator[tuple[Engine, Diary, threading.Semaphore]]:
+    """An engine with one worker, its model, and the gate that lets the model make a step."""
+    turns(monkeypatch, seconds)
+    model = Diary(gate=(gate := threading.Semaphore(0)))
+    async with running(model, series_threads=1) as (engine, _):
+        yield engine, model, gate
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("seconds", [0.0, 0.0005, 3600.0])
 @pytest.mark.anyio
@@ -117,10 +129,7 @@ def reported(events: Sequence[Any]) -> list[Any]:
 @pytest.mark.anyio
 async def test_a_live_stream_has_a_turn_after_each_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand series no two go on between a live stream's observation and its answer but those in their turn."""
-    turns(monkeypatch, 3600.0)
-    gate = threading.Semaphore(0)
-    model = Diary(gate=gate)
-    async with running(model, series_threads=1) as (engine, _):
+    async with one_worker(monkeypatch, 3600.0) as (engine, model, gate):
         stream = engine.filter_stream(None, stream_options())
         many = request(engine, [3] * 1_000)
         gate.release(30)
@@ -143,10 +152,7 @@ async def test_a_live_stream_has_a_turn_after_each_of_the_request(monkeypatch: p
 @pytest.mark.anyio
 async def test_requests_share_the_worker_turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short request that comes behind one of a thousand series waits for one turn of it."""
-    turns(monkeypatch, 0.0)
-    gate = threading.Semaphore(0)
-    model = Diary(gate=gate)
-    async with running(model, series_threads=1) as (engine, _):
+    async with one_worker(monkeypatch, 0.0) as (engine, model, gate):
         many = request(engine, [3] * 1_000)
         await until(lambda: model.steps)
         short = engine.filter(None, replace(options(5), observations=np.full((5, 2), LIVE)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -40,16 +41,8 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         "/state/merge": {"states": ["x", "y"]},
         "/read": {"y": [1.5]},
     }
-    bad: dict[str, dict[str, Any]] = {
-        "/generate": {"inputs": "bad |"},
+    bad = {path: json.loads(json.dumps(body).replace("say |", "bad |")) for path, body in bodies.items()} | {
         "/filter": {"observations": [[666, 0]]},
-        "/generate_stream": {"inputs": "bad |"},
-        "/": {"inputs": "bad |"},
-        "/v1/completions": {"prompt": "bad |"},
-        "/score": {"inputs": "bad |"},
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": "bad |"}]},
-        "/tokenize": {"prompt": "bad |"},
-        "/detokenize": {"tokens": [1]},
         "/state/merge": {"states": ["x"]},
         "/read": {},
     }

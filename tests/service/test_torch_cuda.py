@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rfa.runtime.bundle.bundle import Bundle, open_bundle
+from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.gpu.golden import check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.step import StepRunner
@@ -24,11 +24,6 @@ from tests.runtime.text.exact import TEXT, begun, silence
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
 
 MAX_ROWS = 8
-
-
-@pytest.fixture(scope="module")
-def bundle(books_bundle: Path) -> Bundle:
-    return open_bundle(books_bundle)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +258,7 @@ def test_a_state_goes_on_on_the_other_device(unrounded: TorchLanguageRuntime, bu
     first, reference = begun(before, tokens[:12]), begun(after, tokens[:12])
     second = after.unpack(before.pack(first))
     found, expected = (logits_of(after, context, tokens[12:]) for context in (second, reference))
-    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()  # the limit of `rfa.export.verify`
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()  # the limit of `rfa.export.comparison`
     for context in (first, second, reference):
         context.release()
 

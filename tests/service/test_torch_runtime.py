@@ -51,11 +51,6 @@ OTHER_NODES, SEARCHES, SORTS = 7, 1, 1
 
 
 @pytest.fixture(scope="module")
-def bundle(books_bundle: Path) -> Bundle:
-    return open_bundle(books_bundle)
-
-
-@pytest.fixture(scope="module")
 def on_torch(bundle: Bundle) -> TorchLanguageRuntime:
     return TorchLanguageRuntime(bundle, device="cpu", streams=32, max_rows=MAX_ROWS)
 
@@ -251,7 +246,7 @@ async def test_texts_are_those_of_a_server_without_a_gpu(
             differing += 1
             continue
         for name in ("logprob", "confidence"):
-            # Runtimes agree to 1e-5 of the largest logit (`rfa.export.verify`), and none is beyond 50.
+            # Runtimes agree to 1e-5 of the largest logit (`rfa.export.comparison`), and none is beyond 50.
             ours, theirs = ([token[name] for token in details["tokens"]] for details in (found, expected))
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2 * 5e-4)
         tops = ([[top["id"] for top in row] for row in details["top_tokens"] or []] for details in (found, expected))

@@ -30,7 +30,6 @@ from rfa.runtime.gpu.kernels import UNTRUSTED, StoredLaunches, kernels_of
 from tests.ptx import kernel_check
 from tests.ptx.emulator import machine
 from tests.ptx.kernel_check import kernel_errors
-from tests.small_kernels import with_float32_kernels, with_kernels
 
 ROOT = Path(__file__).resolve().parents[3]
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
@@ -40,16 +39,6 @@ AROUND = {
     "arrange_kernel", "leave_frame_kernel",
 }  # fmt: skip
 emulated = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_cache: Path) -> Bundle:
-    return with_float32_kernels(bundle_cache)
-
-
-@pytest.fixture(scope="module")
-def full_bundle(bundle_cache: Path) -> Bundle:
-    return with_kernels(bundle_cache)
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ from rfa.service.settings import Settings
 from tests.kernels import interpreted
 from tests.ptx.launches import Compiler, Emulator, emulated
 from tests.runtime.gpu.fake_cuda import FakeGpu, compiled
-from tests.small_kernels import ARCHITECTURE, with_float32_kernels, with_kernels
+from tests.small_kernels import ARCHITECTURE
 
 # What prompts and steps of the small model launch.
 ALL = (
@@ -73,16 +73,6 @@ def run_without_interpreter(program: str, *arguments: str) -> str:
         check=True,
     )
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def bundle(bundle_cache: Path) -> Bundle:
-    return with_float32_kernels(bundle_cache)
-
-
-@pytest.fixture(scope="module")
-def full_bundle(bundle_cache: Path) -> Bundle:
-    return with_kernels(bundle_cache)
 
 
 @pytest.fixture(scope="module")

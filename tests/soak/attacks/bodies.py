@@ -36,37 +36,47 @@ def nested(depth: int, size: int = MOST_BYTES) -> bytes:
     return filled('{"observations":[', tower, "]}", size)
 
 
+# Opening, repeated item and closing of bodies that must be rejected, by path.
+REPEATED = {
+    "/filter": [
+        ('{"observations":[', "0", "]}"),
+        ('{"observations":[', '"a"', "]}"),
+        ('{"observations":[', "{}", "]}"),
+        ('{"observations":[[1]],"times":[', '"a"', "]}"),
+        ('{"observations":[[1]],"noise":[', "-1", "]}"),
+        ('{"observations":[[1]],"horizon":[', "0", "]}"),
+        ('{"observations":[[1]],"levels":[', "2", "]}"),
+        ('{"observations":[[', '"a"', "]]}"),
+        ('{"observations":[', "[true]", "]}"),
+        ("{", '"a":0', "}"),
+        ('{"observations":[', "[" + "9" * 100_000 + "]", "]}"),
+        ('{"observations":[', "[1e" + "9" * 100_000 + "]", "]}"),
+        ('{"model":"linear","observations":[', "[0." + "1" * 100_000 + "]", "]}"),
+        ("[", "0", "]"),
+    ],
+    "/generate": [('{"inputs":"a","parameters":{"stop":[', '""', "]}}"), ('{"inputs":[', "0", "]}")],
+    "/v1/completions": [
+        ('{"prompt":[', '"a"', ",0]}"),
+        ('{"prompt":[', "0", ',"a"]}'),
+        ('{"prompt":[', "[0]", "]}"),
+        ('{"prompt":[', "-1", "]}"),
+        ('{"prompt":[', "true", "]}"),
+        ('{"prompt":"a","stop":[', '"a"', "]}"),
+        ('{"prompt":"a","logit_bias":{', '"a":1', "}}"),
+    ],
+    "/": [('{"inputs":"a","parameters":{', '"a":{}', "}}")],
+}
+
+
 def invalid_bodies() -> Iterator[tuple[str, bytes]]:
     """Return a path and a body that must be rejected."""
-    yield "/filter", filled('{"observations":[', "0", "]}")
-    yield "/filter", filled('{"observations":[', '"a"', "]}")
-    yield "/filter", filled('{"observations":[', "{}", "]}")
-    yield "/filter", filled('{"observations":[[1]],"times":[', '"a"', "]}")
-    yield "/filter", filled('{"observations":[[1]],"noise":[', "-1", "]}")
-    yield "/filter", filled('{"observations":[[1]],"horizon":[', "0", "]}")
-    yield "/filter", filled('{"observations":[[1]],"levels":[', "2", "]}")
-    yield "/filter", filled('{"observations":[[', '"a"', "]]}")
-    yield "/filter", filled('{"observations":[', "[true]", "]}")
+    for path, parts in REPEATED.items():
+        yield from ((path, filled(*each)) for each in parts)
     yield "/filter", numbered("{", lambda number: f'"x{number}":0', "}", 160_000)
-    yield "/filter", filled("{", '"a":0', "}")
     yield "/filter", filled('{"observations":', '[0],"observations":', "[0]}").replace(b",[0]}", b"[0]}")
     yield "/filter", nested(28)
-    yield "/filter", filled('{"observations":[', "[" + "9" * 100_000 + "]", "]}")
-    yield "/filter", filled('{"observations":[', "[1e" + "9" * 100_000 + "]", "]}")
-    yield "/filter", filled('{"model":"linear","observations":[', "[0." + "1" * 100_000 + "]", "]}")
-    yield "/filter", filled("[", "0", "]")
     yield "/generate", numbered('{"inputs":"a","parameters":{', lambda number: f'"x{number}":0', "}}", 160_000)
-    yield "/generate", filled('{"inputs":"a","parameters":{"stop":[', '""', "]}}")
-    yield "/generate", filled('{"inputs":[', "0", "]}")
     yield "/generate", ('{"inputs":"a","state":"' + "v" * MOST_BYTES + '"}').encode()
-    yield "/v1/completions", filled('{"prompt":[', '"a"', ",0]}")
-    yield "/v1/completions", filled('{"prompt":[', "0", ',"a"]}')
-    yield "/v1/completions", filled('{"prompt":[', "[0]", "]}")
-    yield "/v1/completions", filled('{"prompt":[', "-1", "]}")
-    yield "/v1/completions", filled('{"prompt":[', "true", "]}")
-    yield "/v1/completions", filled('{"prompt":"a","stop":[', '"a"', "]}")
-    yield "/v1/completions", filled('{"prompt":"a","logit_bias":{', '"a":1', "}}")
-    yield "/", filled('{"inputs":"a","parameters":{', '"a":{}', "}}")
 
 
 def repeating(choose: Callable[[], list[tuple[str, bytes]]], lanes: int, *more: int) -> Drive:
