@@ -13,7 +13,7 @@ import safetensors.numpy
 import torch
 from tokenizers import Tokenizer
 
-from rfa.export import verify
+from rfa.export import comparison
 from rfa.export.language_calibration import ScoredTokens, fit_temperature
 from rfa.export.writing import rewrite_bundle
 from rfa.model.language import LanguageModel
@@ -81,8 +81,8 @@ def test_graphs_hold_no_weights(language_bundle: Bundle) -> None:
 
 def test_every_graph_agrees_with_torch(language_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps, prompts of several lengths and a cache, as `rfa verify` compares them, over few steps."""
-    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
-    comparisons = verify.compare_with_torch(language_bundle)
+    monkeypatch.setattr(comparison, "STEPS", comparison.PREFIX + comparison.CONTINUATION)
+    comparisons = comparison.compare_with_torch(language_bundle)
     assert len(comparisons) > 3 and all(entry.passed for entry in comparisons), comparisons
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from rfa.export import verify
+from rfa.export import comparison
+from rfa.export.comparison import compare_with_torch
 from rfa.export.language_export import bundle_weights, export_language
 from rfa.export.language_graphs import language_graphs, refusal
-from rfa.export.verify import compare_with_torch
 from rfa.model.decoder import Decoder
 from rfa.model.language import LanguageModel
 from rfa.runtime.bundle.bundle import BundleError, check_golden, open_bundle
@@ -33,7 +33,7 @@ VARIANTS = load_variants()
 
 def passed(bundle: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """What was compared with torch, over few steps, once all of it agrees."""
-    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    monkeypatch.setattr(comparison, "STEPS", comparison.PREFIX + comparison.CONTINUATION)
     report = list(compare_with_torch(bundle))
     assert all(entry.passed for entry in report), report
     return {entry.what.split(":")[0] for entry in report}

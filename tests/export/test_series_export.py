@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import rfa
 from rfa.cli.main import app
+from rfa.export.comparison import compare_with_torch
 from rfa.export.series_export import export_series
-from rfa.export.verify import compare_with_torch
 from rfa.library.models import find_model
 from rfa.model.checkpoint import load_run
 from rfa.model.loading import load_model

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rfa.export import verify
+from rfa.export import comparison
+from rfa.export.comparison import compare_with_torch, difference
 from rfa.export.language_export import language_golden
-from rfa.export.verify import bundle_info, compare_with_torch, difference, verify_bundle
+from rfa.export.verify import bundle_info, verify_bundle
 from rfa.export.writing import write_bundle
 from rfa.runtime.bundle.bundle import Bundle, BundleError, Graph, open_bundle
 from rfa.runtime.text.config import LanguageModelConfig
@@ -34,16 +35,16 @@ def test_exported_bundle_is_verified_in_a_fresh_process(language_bundle: Bundle)
 
 
 def test_each_number_of_passes_is_compared_with_the_model(passes_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    monkeypatch.setattr(comparison, "STEPS", comparison.PREFIX + comparison.CONTINUATION)
     bundle = open_bundle(passes_bundle)
     assert all(entry.passed for entry in compare_with_torch(bundle))
     found = [case["inputs"]["passes"]["values"] for case in bundle.golden["cases"] if case["graph"] != "attention"]
     assert found == [[3]] * (len(found) - 4) + [[1], [1], [2], [2]]
     assert bundle_info(passes_bundle)["passes"] == [1, 3]
     # A graph that uses the number of another row.
-    swapped = verify._run
+    swapped = comparison._run
     monkeypatch.setattr(
-        verify,
+        comparison,
         "_run",
         lambda session, inputs: swapped(
             session, {name: part[::-1].copy() if name == "passes" else part for name, part in inputs.items()}
@@ -88,7 +89,7 @@ def test_graphs_of_another_model_are_found(
         state=manifest.state,
         extra_files={name: language_bundle.read(name) for name in ("tokenizer.json", "tokenizer_config.json")},
     )
-    monkeypatch.setattr(verify, "STEPS", verify.PREFIX + verify.CONTINUATION)
+    monkeypatch.setattr(comparison, "STEPS", comparison.PREFIX + comparison.CONTINUATION)
     failed = {entry.what.split(":")[0] for entry in compare_with_torch(forged) if not entry.passed}
     assert failed == {"attention over a cache, compared with the parallel pass of torch"}
 
