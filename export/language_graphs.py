@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from rfa.export.onnx_graphs import export_graph, name_inputs
 from rfa.model.attention.reference import windowed_attention
+from rfa.model.blocks import Block
 from rfa.model.language import Cache, LanguageModel, SlotState, State, StepOutput
-from rfa.model.layers import Block, RobustMixer
+from rfa.model.layers import RobustMixer
 from rfa.model.mixing import MixerOutput
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotOptions, SlotReadout, slot_read, slot_step
 from rfa.model.recurrence.window import joined

@@ -8,9 +8,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from rfa.model.blocks import Block
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel
-from rfa.model.layers import Block, RobustMixer
+from rfa.model.layers import RobustMixer
 from rfa.model.mixing import ModeNorm
 from rfa.model.recurrence.slots_reference import SlotParameters
 from rfa.runtime.text.config import EXTENSIONS, LanguageModelConfig, Mode

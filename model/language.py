@@ -8,7 +8,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from rfa.model.layers import Block, LayerState, RobustMixer
+from rfa.model.blocks import Block
+from rfa.model.layers import LayerState, RobustMixer
 from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
 from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice

@@ -1,4 +1,4 @@
-"""Layers of the language model: RFA with its memory slots, and blocks of a mixer and a feed-forward layer."""
+"""Robust Filter Attention as a layer of the language model, with its memory slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rfa.model.dynamics import (
     rotate,
     wrapped_phase,
 )
-from rfa.model.mixing import ConfidenceGate, MixerOutput, ModeNorm, TokenMixer, head_rates, projection, token_mixer
+from rfa.model.mixing import ConfidenceGate, MixerOutput, TokenMixer, head_rates
 from rfa.model.recurrence.slots import SlotImpl, slot_scan
 from rfa.model.recurrence.slots_reference import (
     SlotInputs,
@@ -369,39 +369,3 @@ class RobustMixer(TokenMixer):
         latent = self._with_own_value(result, new_v)
         mixed = self.finish(latent, x, phase, result.precision, dynamics.gamma2, mode="attention", noise=padded)
         return mixed, new_k.transpose(1, 2), new_v.transpose(1, 2)
-
-
-class FeedForward(nn.Module):
-    """Two linear layers d → mlp_ratio · d → d with GELU."""
-
-    def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        inner = config.mlp_ratio * config.d_model
-        self.up = projection(config.d_model, inner)
-        self.down = projection(inner, config.d_model, 1 / math.sqrt(2 * config.n_layers))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.gelu(self.up(x)))
-        return out
-
-
-class Block(nn.Module):
-    """Pre-norm residual block of a mixer and the feed-forward layer."""
-
-    def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
-        mixer = token_mixer(config)
-        self.mixer_norm = ModeNorm(config.d_model, is_own=config.own_readout) if mixer.takes_norm else nn.Identity()
-        self.mixer = mixer
-        norm = ModeNorm(config.d_model, is_own=config.own_readout) if mixer.is_residual else nn.Identity()
-        self.feed_forward_norm = norm
-        self.feed_forward = FeedForward(config)
-
-    def finish(self, x: Tensor, mixed: Tensor, mode: Mode) -> Tensor:
-        """Add the output of the mixer to the residual stream, then apply the feed-forward layer."""
-        if not self.mixer.is_residual:
-            out: Tensor = x + self.feed_forward(mixed)
-            return out
-        x = x + mixed
-        out = x + self.feed_forward(self.feed_forward_norm(x, mode))
-        return out

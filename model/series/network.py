@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rfa.model.layers import Block, LayerState, RobustMixer
+from rfa.model.blocks import Block
+from rfa.model.layers import LayerState, RobustMixer
 from rfa.model.mixing import ModeNorm
 from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, SeriesConfig
 from rfa.runtime.series.leads import FARTHEST, LEAD_NUMBERS, lead_table
