@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from rfa.service.engine.filter.merging import MergeJob
 from rfa.service.engine.filter.sequence_job import SequenceJob
 from rfa.service.engine.filter.stream import FilterStreamOptions, StreamJob
 from rfa.service.engine.job import Job
-from rfa.service.engine.models import Models
+from rfa.service.engine.models import Models, find_model
 from rfa.service.engine.reply_size import StepShape, cache_bytes, many_bytes
 from rfa.service.engine.scheduler import Scheduler
 from rfa.service.engine.served import FilterStages, Served, prompt_limits
@@ -33,7 +33,7 @@ from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import LONG_PROMPT, GenerateOptions, checked_passes
 from rfa.service.engine.text.prompt import attention_capacity
 from rfa.service.engine.text.state import LanguageState, largest_state
-from rfa.service.errors import InvalidRequest, NotFound, NotReady
+from rfa.service.errors import InvalidRequest, NotReady
 from rfa.service.memory import Lease
 from rfa.service.metrics import Metrics
 from rfa.service.schemas.system import SystemRequest
@@ -159,13 +159,13 @@ class Engine:
                 message = f"{name} must contain token ids below {vocabulary_size} for this model."
                 raise InvalidRequest(message, param=name, code="unknown_token")
         per_token = self.numbers_per_token(model.name, options.top_n_tokens, with_latents=options.return_latents)
-        self._check_reply_size(names.whole, per_token * options.max_new_tokens * options.samples)
+        self._check_reply(names.whole, per_token * options.max_new_tokens * options.samples)
         mode, limits = options.mode or model.default_mode, self._prompt_limits
         reader, capacity = attention_capacity(model.vocabulary, options, limits) if mode == "attention" else (None, 0)
         contexts = cache_bytes(model.cache_bytes, capacity, options.samples)
         size = request_size.generation_request_bytes(model, options, self._limits.stream_buffer)
         size += request_size.scores_bytes(options, limits)
-        self._grow(lease, names.whole, size + contexts)
+        request_size.grow(lease, names.whole, size + contexts)
         short, long = self._served.prefill[model.name, mode]
         stage = long if len(options.prompt) > LONG_PROMPT else short
         return self._submit(GenerateJob(stage, model, options, reader, lease, capacity))
@@ -260,7 +260,9 @@ class Engine:
     ) -> FilterJob | SequenceJob:
         """Queue a request to filter a series."""
         model, options, _ = self._prepare(model_name, options)
-        self._grow(lease, "observations", request_size.filter_request_bytes(model, options, self._limits.stream_buffer))
+        request_size.grow(
+            lease, "observations", request_size.filter_request_bytes(model, options, self._limits.stream_buffer)
+        )
         return self._submit(self._filter_job(model_name, model, options))
 
     def filter_part(self, model_name: ModelChoice, options: FilterOptions, index: int) -> Part:
@@ -278,7 +280,7 @@ class Engine:
         model = self.filter_model(choice, options.observations.shape[1])
         options = replace(options, levels=options.levels or model.levels)
         numbers = request_size.reply_numbers(request_size.step_shape(model, options), options)
-        self._check_reply_size("observations", numbers)
+        self._check_reply("observations", numbers)
         return model, options, numbers
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
@@ -292,7 +294,7 @@ class Engine:
             raise InvalidRequest(message, param="series", code="reply_too_large")
         threads, ahead = self._settings.models.series_threads, self._limits.stream_buffer * EVENT_BYTES
         waiting = sum(part.waiting_bytes for part in parts)
-        self._grow(lease, "series", waiting + many_bytes([part.ended_bytes for part in parts], ahead, threads))
+        request_size.grow(lease, "series", waiting + many_bytes([part.ended_bytes for part in parts], ahead, threads))
         return self._submit(ManyJob(self._many, parts, threads, deadline_seconds=deadline_seconds))
 
     def filter_stream(
@@ -306,8 +308,8 @@ class Engine:
         """
         model = self.filter_model(model_name, size)
         options = replace(options, levels=options.levels or model.levels)
-        self._check_reply_size("samples", request_size.step_shape(model, options).numbers)
-        self._grow(lease, "horizon", request_size.stream_bytes(model, options))
+        self._check_reply("samples", request_size.step_shape(model, options).numbers)
+        request_size.grow(lease, "horizon", request_size.stream_bytes(model, options))
         stage, limit = self._stages(model_name, model).filtering, self._limits.stream_buffer
         answer_bytes = request_size.answer_bytes(model, options)
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
@@ -318,8 +320,8 @@ class Engine:
         model.check_merges()
         options = replace(options, levels=options.levels or model.levels)
         shape = StepShape(model.observation_size, len(options.levels), len(options.horizon), 0)
-        self._check_reply_size("horizon", shape.numbers)
-        self._grow(lease, "states", request_size.merge_bytes(model, shape, options))
+        self._check_reply("horizon", shape.numbers)
+        request_size.grow(lease, "states", request_size.merge_bytes(model, shape, options))
         return self._submit(MergeJob(self._stages(model_name, model).merging, options))
 
     def filter_model(self, model_name: ModelChoice, size: int | None = None) -> FilterRuntime:
@@ -332,7 +334,7 @@ class Engine:
             return self.filter_model(model_name.choice, size).with_covariates(model_name.covariates)
         if isinstance(model_name, ServedSystem):
             return model_name.model
-        model: FilterRuntime = self._model(self.models.filters, model_name, "filter")
+        model: FilterRuntime = find_model(self.models.filters, model_name, "filter")
         return model if size is None else model.sized(size)
 
     def merge_model(self, model_name: ModelChoice) -> ModelChoice:
@@ -362,28 +364,19 @@ class Engine:
         Raises:
             NotFound: If there is no such model.
         """
-        model: Language = self._model(self.models.languages, name, "language model")
+        model: Language = find_model(self.models.languages, name, "language model")
         return model
 
     def _filter_job(self, choice: ModelChoice, model: FilterRuntime, options: FilterOptions) -> FilterJob | SequenceJob:
         stages = self._stages(choice, model)
         return SequenceJob(stages.sequences, options) if options.needs_whole else FilterJob(stages.filtering, options)
 
+    def _check_reply(self, param: str, numbers: int) -> None:
+        request_size.check_reply_numbers(param, numbers, self._limits.max_reply_numbers)
+
     def _submit(self, job: AnyJob) -> AnyJob:
         self._scheduler.submit(job)
         return job
-
-    def _model(self, models: Mapping[str, Any], name: str | None, kind: str) -> Any:
-        if not models:
-            raise NotFound(f"This server has no {kind}.", param="model", code="model_not_found")
-        if name is None:
-            return next(iter(models.values()))
-        if name not in models:
-            choices = ", ".join(repr(choices) for choices in models)
-            raise NotFound(
-                f"model must be the name of a {kind} on this server: {choices}.", param="model", code="model_not_found"
-            )
-        return models[name]
 
     def _check_mode(self, model: Language, options: GenerateOptions) -> None:
         if options.mode is not None and options.mode not in model.modes:
@@ -396,23 +389,3 @@ class Engine:
         for name, is_requested in (("state", options.resumed is not None), ("return_state", options.returns_state)):
             if is_requested:
                 self.check_has_state(model.name, name)
-
-    def _grow(self, lease: Lease | None, param: str, size: int) -> None:
-        if lease is None:
-            return
-        if size > lease.largest:
-            message = (
-                f"{param} needs about {size} bytes of memory, but a request may use at most {lease.largest} on this "
-                "server."
-            )
-            raise InvalidRequest(message, param=param, code="reply_too_large")
-        lease.grow(size)
-
-    def _check_reply_size(self, param: str, numbers: int) -> None:
-        limit = self._limits.max_reply_numbers
-        if numbers > limit:
-            message = (
-                f"{param} requests a reply of about {numbers} numbers, but this server sends at most {limit}; select "
-                "fewer fields or observations."
-            )
-            raise InvalidRequest(message, param=param, code="reply_too_large")

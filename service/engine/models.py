@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
 from rfa.runtime.compiling import CompileTask, run_with_locks
@@ -18,6 +19,7 @@ from rfa.runtime.uncertainty import scoring
 from rfa.service.bundle_checks.trusted_keys import trusted_keys
 from rfa.service.bundle_version import bundle_version
 from rfa.service.engine.device import language_loader, long_series_of
+from rfa.service.errors import NotFound
 from rfa.service.schemas.chat_template import CHAT_TEMPLATE
 from rfa.service.schemas.server_replies import ModelInfo
 from rfa.service.settings import Settings
@@ -47,6 +49,24 @@ class Models:
     def reserved_bytes(self, settings: Settings) -> int:
         """Return `kept_bytes`, plus the size of the prompt cache if there is a language model."""
         return self.kept_bytes + (settings.limits.prefix_cache_bytes if self.languages else 0)
+
+
+def find_model(models: Mapping[str, Any], name: str | None, kind: str) -> Any:
+    """Return the model with a name, or the first one if the name is None.
+
+    Raises:
+        NotFound: If there is no such model. The message names the `kind` of model.
+    """
+    if not models:
+        raise NotFound(f"This server has no {kind}.", param="model", code="model_not_found")
+    if name is None:
+        return next(iter(models.values()))
+    if name not in models:
+        choices = ", ".join(repr(choices) for choices in models)
+        raise NotFound(
+            f"model must be the name of a {kind} on this server: {choices}.", param="model", code="model_not_found"
+        )
+    return models[name]
 
 
 def load_models(settings: Settings) -> Models:

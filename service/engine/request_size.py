@@ -32,6 +32,8 @@ from rfa.service.engine.reply_size import (
     whole_bytes,
 )
 from rfa.service.engine.text.options import GenerateOptions, PromptLimits
+from rfa.service.errors import InvalidRequest
+from rfa.service.memory import Lease
 
 # Steps in addition to those in the buffer: one that is being encoded, and those that a quantum adds before it checks
 # the buffer.
@@ -130,3 +132,33 @@ def scores_bytes(options: GenerateOptions, limits: PromptLimits) -> int:
     most = len(options.prompt.encode()) if isinstance(options.prompt, str) else len(options.prompt)
     tokens = min(most, limits.max_prompt_tokens(options)) + 1
     return tokens * score_bytes(options.scored_top) + TEXT_COPIES * options.samples * most
+
+
+def grow(lease: Lease | None, param: str, size: int) -> None:
+    """Add the memory of a request in bytes to its lease, if it has one.
+
+    Raises:
+        InvalidRequest: If a request may not use that much memory. The message names `param`.
+        Overloaded: If the memory is in use.
+    """
+    if lease is None:
+        return
+    if size > lease.largest:
+        raise InvalidRequest(
+            f"{param} needs about {size} bytes of memory, but a request may use at most {lease.largest} on this "
+            "server.",
+            param=param,
+            code="reply_too_large",
+        )
+    lease.grow(size)
+
+
+def check_reply_numbers(param: str, numbers: int, limit: int) -> None:
+    """Raise InvalidRequest if the reply would contain too many numbers. The message names `param`."""
+    if numbers > limit:
+        raise InvalidRequest(
+            f"{param} requests a reply of about {numbers} numbers, but this server sends at most {limit}; select "
+            "fewer fields or observations.",
+            param=param,
+            code="reply_too_large",
+        )
