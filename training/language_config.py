@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rfa.runtime.text.config import LanguageModelConfig, Mode
-from rfa.training.optimiser import OptimiserConfig
+from rfa.training.sequence_config import SequenceTrainingConfig, read_sections
 
 CONFIGS = Path(__file__).parent / "configs"
 # Overrides of a configuration, by the names that docs/MATH.md and the papers use.
@@ -16,7 +16,7 @@ VARIANTS_FILE = CONFIGS / "variants.json"
 
 
 @dataclass(frozen=True)
-class TrainingConfig(OptimiserConfig):
+class TrainingConfig(SequenceTrainingConfig):
     """Training settings.
 
     Attributes:
@@ -31,37 +31,25 @@ class TrainingConfig(OptimiserConfig):
         vary_passes: whether successive steps use 1, 2, … `inner` reweighting passes in turn, so that requests can
             choose the number of passes.
         attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
-        compile: whether to use torch.compile: for the loss on a CPU, and for eager attention on a GPU.
+        compile: whether to use torch.compile, for the loss on a CPU and for eager attention on a GPU.
         accumulation: number of parts into which a batch is split. The parts are computed one after another, to limit
             memory use.
-        minutes: time limit of the training steps, in minutes. The learning rates then depend on the share of the time
-            that has passed instead of the number of steps.
         fsdp: whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).
             Requires Adam.
     """
 
-    batch: int = 16
     context: int = 256
-    modes: tuple[Mode, ...] = ()
     recurrent_from: float = 0.0
     recurrent_share: float = 0.5
     own_rows: bool = False
     vary_passes: bool = False
     attention_context: int = 0
-    seed: int = 0
-    validate_every: int = 250
-    precision: str = "bf16"
-    compile: bool = False
     accumulation: int = 1
-    minutes: float | None = None
     fsdp: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "modes", tuple(self.modes))
-        for name in ("batch", "context", "validate_every", "accumulation"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        self.check_positive("context", "accumulation")
         if self.batch % self.accumulation:
             raise ValueError(f"batch must be a multiple of accumulation, got {self.batch} and {self.accumulation}")
         if self.fsdp and (self.optimiser != "adam" or self.ema or self.compile):
@@ -74,8 +62,6 @@ class TrainingConfig(OptimiserConfig):
             raise ValueError(
                 f"recurrent_share must be in (0, 1), got {self.recurrent_share}; to train one mode, set modes"
             )
-        if self.minutes is not None and not self.minutes > 0:
-            raise ValueError(f"minutes must be > 0, got {self.minutes}")
         if self.attention_context < 0 or (self.attention_context and self.context % self.attention_context):
             raise ValueError(f"attention_context must divide context {self.context}, got {self.attention_context}")
         if self.own_rows and self.batch // self.accumulation < 2:
@@ -83,8 +69,6 @@ class TrainingConfig(OptimiserConfig):
                 "own_rows requires batch / accumulation >= 2, "
                 f"got batch {self.batch} and accumulation {self.accumulation}"
             )
-        if self.precision not in ("bf16", "fp32"):
-            raise ValueError(f"precision must be 'bf16' or 'fp32', got {self.precision!r}")
 
     def context_of(self, mode: Mode) -> int:
         """Return the length of the windows of a mode."""
@@ -114,12 +98,7 @@ class LanguageRun:
             ValueError: If there are unknown sections, keys or variants, or invalid values. The message lists the valid
                 ones.
         """
-        document = json.loads(path.read_text())
-        unknown = set(document) - {"model", "training"}
-        if unknown:
-            raise ValueError(
-                f"{path.name} has unknown sections {sorted(unknown)}; the valid sections are model and training"
-            )
+        document = read_sections(path)
         overrides = load_variants()[check_variant(variant)] if variant is not None else {}
         return cls(
             LanguageModelConfig.from_dict({**document["model"], **overrides.get("model", {})}),
