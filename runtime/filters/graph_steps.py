@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ import numpy as np
 from rfa.runtime.batching import BatchSizes
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.compiling import disable_compilation, kernel_jit
-from rfa.runtime.filters.steps import SHORTEST_LAG, Batch, Traced, allocate_trace, streams_of
+from rfa.runtime.filters.step_call import StepCall
+from rfa.runtime.filters.steps import SHORTEST_LAG, Batch, Traced, streams_of
 from rfa.runtime.pool import StateField, StatePool
 from rfa.runtime.uncertainty import scoring
 from rfa.runtime.uncertainty.adaptive import Horizons
@@ -62,17 +62,6 @@ def _score_kernel() -> Any:
     return score_rows
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A batch with the buffers of its results."""
-
-    pool: StatePool
-    batch: Batch
-    readout: Readout
-    out: StepOutputs
-    trace: Traced
-
-
 class GraphSteps:
     """Steps of a deep filter. See `FilterSteps`.
 
@@ -109,30 +98,24 @@ class GraphSteps:
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """See `FilterSteps`. Processes the first observations of all streams, then the second ones, and so on."""
-        call = self._call(pool, batch, readout, traced=traced)
+        call = StepCall.allocate(pool, batch, readout, (self.size, self.state_size), traced=traced)
         order = _order_in_stream(batch.slots)
         failed: set[int] = set()
         for k in range(int(order.max(initial=-1)) + 1):
             rows = [row for row in np.flatnonzero(order == k).tolist() if int(batch.slots[row]) not in failed]
             failed.update(int(batch.slots[row]) for row in self._step_rows(call, rows, None))
-        return call.out, call.trace
+        return call.outputs, call.trace
 
     def disable_compilation(self) -> None:
         disable_compilation(_score_kernel())
 
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[StepOutputs, Traced]:
         """Process one observation of one stream by attention over the earlier observations."""
-        call = self._call(pool, batch, readout, traced=True)
+        call = StepCall.allocate(pool, batch, readout, (self.size, self.state_size), traced=True)
         self._step_rows(call, [0], memory)
-        return call.out, call.trace
+        return call.outputs, call.trace
 
-    def _call(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> _Call:
-        rows, horizon = len(batch.slots), len(readout.horizon)
-        out = StepOutputs.allocate(rows, self.size, readout)
-        trace = allocate_trace(rows if traced else 0, self.size, self.state_size, 0, horizon)
-        return _Call(pool, batch, readout, out, trace)
-
-    def _step_rows(self, call: _Call, rows: list[int], memory: Any) -> list[int]:
+    def _step_rows(self, call: StepCall, rows: list[int], memory: Any) -> list[int]:
         """Process one observation of each stream. If its results are not finite, try other factors on the noise. Return
         the rows for which no factor gave finite results.
         """
@@ -140,10 +123,10 @@ class GraphSteps:
             if not rows:
                 break
             self._try_rows(call, np.array(rows, np.int64), factor, memory)
-            rows = [row for row in rows if not call.out.is_good[row]]
+            rows = [row for row in rows if not call.outputs.is_good[row]]
         return rows
 
-    def _try_rows(self, call: _Call, rows: Array, factor: float, memory: Any) -> None:
+    def _try_rows(self, call: StepCall, rows: Array, factor: float, memory: Any) -> None:
         count = len(rows)
         with np.errstate(over="ignore"):  # values beyond float32 become infinite and are checked below
             inputs = self._inputs(call, rows, factor, count if memory else self.sizes.padded(count))
@@ -158,14 +141,14 @@ class GraphSteps:
         outputs = dict(zip(names, found, strict=True))
         with np.errstate(all="ignore"):  # rows that are not finite are marked and not stored
             self._score_rows(call, rows, outputs)
-        good = call.out.is_good[rows]
+        good = call.outputs.is_good[rows]
         slots = call.batch.slots[rows][good]
         for name in self._names:
             call.pool.arrays[name][slots] = outputs[f"next.{name}"][:count][good]
         if memory is not None and good.all():
             memory.add(outputs)
 
-    def _inputs(self, call: _Call, rows: Array, factor: float, size: int) -> dict[str, Array]:
+    def _inputs(self, call: StepCall, rows: Array, factor: float, size: int) -> dict[str, Array]:
         arrays, batch = call.pool.arrays, call.batch
         padded = np.concatenate([rows, np.full(size - len(rows), rows[0])])
         slots, values = batch.slots[padded], batch.values[padded]
@@ -182,7 +165,7 @@ class GraphSteps:
             **{f"state.{name}": arrays[name].take(slots, axis=0) for name in self._names},
         }
 
-    def _score_rows(self, call: _Call, rows: Array, outputs: dict[str, Array]) -> None:
+    def _score_rows(self, call: StepCall, rows: Array, outputs: dict[str, Array]) -> None:
         count, horizon, trace = len(rows), call.readout.horizon, call.trace
         likelihood = outputs["log_likelihood"]
         likelihood[np.isneginf(likelihood)] = LOWEST_LOG_LIKELIHOOD
@@ -198,8 +181,8 @@ class GraphSteps:
         )  # fmt: skip
         scorer = Scorer.of(streams_of(call.pool), self._leads, call.readout)
         first = FilterOutput(*(part[0] for part in posteriors))
-        score = scoring.scoring_entry(scorer, first, call.out)
-        _score_kernel()(score, scorer, call.batch.packed(), posteriors, is_finite, rows, call.out)
+        score = scoring.scoring_entry(scorer, first, call.outputs)
+        _score_kernel()(score, scorer, call.batch.packed(), posteriors, is_finite, rows, call.outputs)
         if len(trace.state):
             trace.scalars[rows] = scalars
             trace.covariance[rows] = posteriors.covariance

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from rfa.runtime.filters.steps import Batch, Traced
-from rfa.runtime.pool import StatePool
+from rfa.runtime.filters.step_call import StepCall
 from rfa.runtime.series.chunk import Chunk, finish, most_rows, prepare
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.uncertainty.interface import reply_rows
-from rfa.runtime.uncertainty.step_outputs import StepOutputs
-from rfa.runtime.uncertainty.steps import Readout
 
 if TYPE_CHECKING:
     from rfa.runtime.series.network_steps import NetworkSteps
@@ -68,17 +65,7 @@ class SeriesDevice(Protocol):
         ...
 
 
-class Call(NamedTuple):
-    """A batch, and the arrays for its outputs."""
-
-    pool: StatePool
-    batch: Batch
-    readout: Readout
-    outputs: StepOutputs
-    trace: Traced
-
-
-def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: Call, end: int) -> bool:
+def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: StepCall, end: int) -> bool:
     """Process the rows of a batch of one stream up to `end`.
 
     Returns:
@@ -98,7 +85,7 @@ def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: Call, end: in
     return is_done
 
 
-def _run(device: SeriesDevice, steps: NetworkSteps, call: Call, packed: tuple[Array, ...], end: int) -> bool:
+def _run(device: SeriesDevice, steps: NetworkSteps, call: StepCall, packed: tuple[Array, ...], end: int) -> bool:
     pool_row, row = packed[0][:1].copy(), int(packed[0][0])
     cursor, last, passed = np.zeros(1, np.int64), np.array([end]), np.zeros(1, np.int64)
     size, cost, horizon = steps.size, reply_rows(call.readout), len(call.readout.horizon)

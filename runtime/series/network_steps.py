@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rfa.runtime.compiling import disable_compilation
+from rfa.runtime.filters.step_call import StepCall
 from rfa.runtime.filters.steps import Batch, Traced, allocate_trace, streams_of
 from rfa.runtime.handles import Handle
 from rfa.runtime.kernel_calls import Entry, entry_of
@@ -18,7 +19,7 @@ from rfa.runtime.series.buffer_pool import BufferPool
 from rfa.runtime.series.chunk import TOKENS, finish, prepare
 from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.decoder_numba import SeriesDecoder, compute_quantiles, compute_states
-from rfa.runtime.series.device import Call, SeriesDevice, run_on_device
+from rfa.runtime.series.device import SeriesDevice, run_on_device
 from rfa.runtime.series.mixture import StoredMixture, mixture_fields
 from rfa.runtime.series.row_buffers import (
     Buffers,
@@ -89,11 +90,11 @@ class NetworkSteps:
         count = len(batch.slots)
         begins = np.flatnonzero(np.diff(batch.slots, prepend=-1)) if count > 1 else np.zeros(count, np.int64)
         ends = _first_invalid(batch.values, begins, np.append(begins[1:], count))
-        call = self._call(pool, batch, readout, traced=traced)
+        call = StepCall.allocate(pool, batch, readout, (self.size, self.size), traced=traced)
         if self.device is not None and len(begins) == 1 and self.size * int(ends[0]) >= self.device.least_tokens:
             if run_on_device(self.device, self, call, int(ends[0])):
                 return call.outputs, call.trace
-            call = self._call(pool, batch, readout, traced=traced)
+            call = StepCall.allocate(pool, batch, readout, (self.size, self.size), traced=traced)
         packed = batch.packed()
         most_streams = max(1, TOGETHER // self.size)
         for first in range(0, len(begins), most_streams):
@@ -101,14 +102,8 @@ class NetworkSteps:
             self._process(call, packed, begins[part].copy(), ends[part].copy())
         return call.outputs, call.trace
 
-    def _call(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> Call:
-        count, horizon = len(batch.slots), len(readout.horizon)
-        outputs = StepOutputs.allocate(count, self.size, readout)
-        trace = allocate_trace(count if traced else 0, self.size, self.size, 0, horizon)
-        return Call(pool, batch, readout, outputs, trace)
-
     def _process(
-        self, call: Call, packed: tuple[Array, ...], cursors: Array, ends: Array, *, with_outputs: bool = True
+        self, call: StepCall, packed: tuple[Array, ...], cursors: Array, ends: Array, *, with_outputs: bool = True
     ) -> None:
         """Process the rows of some streams from their cursors to their ends.
 
