@@ -27,6 +27,12 @@ NOT_ASCENDING = "must be in ascending order"
 Value = TypeVar("Value")
 
 
+def _check_lengths(document: Strict, *names: str) -> None:
+    """Raise ValueError if these fields differ in length."""
+    if len({len(getattr(document, name)) for name in names}) > 1:
+        raise ValueError(f"{', '.join(names[:-1])} and {names[-1]} must have the same length")
+
+
 class StateCalibration(Strict):
     """Intervals of the state: half-widths in standard deviations at each level."""
 
@@ -46,8 +52,7 @@ class ForecastCalibration(Strict):
     def _fits(self) -> Self:
         if not ascending(self.horizons, is_strict=True):
             raise ValueError(f"horizons {NOT_ASCENDING}")
-        if not len(self.horizons) == len(self.multipliers) == len(self.variance_scale):
-            raise ValueError("horizons, multipliers and variance_scale must have the same length")
+        _check_lengths(self, "horizons", "multipliers", "variance_scale")
         return self
 
 
@@ -60,8 +65,7 @@ class AnomalyCalibration(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if len(self.shares) != len(self.quantiles):
-            raise ValueError("shares and quantiles must have the same length")
+        _check_lengths(self, "shares", "quantiles")
         if not ascending(self.shares, is_strict=True) or not ascending(self.quantiles, is_strict=False):
             raise ValueError(f"shares and quantiles {NOT_ASCENDING}")
         return self
@@ -174,8 +178,7 @@ class Reliability(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if not len(self.confidence) == len(self.accuracy) == len(self.count):
-            raise ValueError("confidence, accuracy and count must have the same length")
+        _check_lengths(self, "confidence", "accuracy", "count")
         bins = zip(self.count, self.confidence, self.accuracy, strict=True)
         gaps = sum(count * abs(accuracy - confidence) for count, confidence, accuracy in bins)
         if abs(gaps - self.ece * sum(self.count)) > ROUNDING * sum(self.count):
@@ -192,8 +195,7 @@ class HeldOutRows(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if len(self.confidence) != len(self.right):
-            raise ValueError("confidence and right must have the same length")
+        _check_lengths(self, "confidence", "right")
         return self
 
     def ece(self) -> float:
@@ -211,8 +213,7 @@ class TokenTails(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if len(self.surprise) != len(self.share):
-            raise ValueError("surprise and share must have the same length")
+        _check_lengths(self, "surprise", "share")
         if not ascending(self.surprise, is_strict=True) or not ascending(self.share[::-1], is_strict=True):
             raise ValueError("surprise must be in ascending order, and share in descending order")
         return self
