@@ -64,24 +64,28 @@ def export(
         raise ValueError(
             f"--gpu supports only language models, but the model in {run} belongs to the family {family!r}"
         )
-    if family == "language":
-        from rfa.export.language_export import export_language
-
-        bundle: Bundle = export_language(run, out, name=name, architectures=_architectures(gpu))
-    elif family == "series":
-        from rfa.export.series_export import export_series
-
-        bundle = export_series(run, out, name=name)
-    else:
-        from rfa.export.filter_calibration import describe_problem
-        from rfa.export.filter_export import export_filter
-
-        bundle = export_filter(run, out, name=name)
-        if warning := describe_problem(bundle.manifest.calibration):
-            typer.echo(f"warning: {warning}", err=True)
+    bundle = _export_run(family, run, out, name, gpu)
     size = sum(spec.size for spec in bundle.manifest.files.values())
     document = {"bundle": str(out), "name": bundle.name, "kind": bundle.kind, "digest": bundle.digest, "bytes": size}
     print_result(document, as_json)
+
+
+def _export_run(family: str, run: Path, out: Path, name: str | None, gpu: str | None) -> Bundle:
+    if family == "language":
+        from rfa.export.language_export import export_language
+
+        return export_language(run, out, name=name, architectures=_architectures(gpu))
+    if family == "series":
+        from rfa.export.series_export import export_series
+
+        return export_series(run, out, name=name)
+    from rfa.export.filter_calibration import describe_problem
+    from rfa.export.filter_export import export_filter
+
+    bundle = export_filter(run, out, name=name)
+    if warning := describe_problem(bundle.manifest.calibration):
+        typer.echo(f"warning: {warning}", err=True)
+    return bundle
 
 
 def _architectures(gpu: str | None) -> tuple[int, ...]:

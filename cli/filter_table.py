@@ -68,18 +68,26 @@ def as_table(
         before = {file: pa.array([first.file] * count)} if has_file else {}
         after = {KIND: pa.array([kind] * count)} if len(blocks) > 1 else {}
         tables.append(({**before, **source}, {**after, **results}))
-    # If a result has the name of one of the file's columns, a number is appended.
+    found, renamed = _join_blocks(tables)
+    alarms = [column for name, column in renamed.items() if name.endswith("alarm")]
+    return _alarms(found, alarms) if view == "alarms" else found
+
+
+def _join_blocks(tables: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[pa.Table, dict[str, str]]:
+    """Join blocks of rows, each with columns of the file and results. Return the column of each result as well.
+
+    If a result has the name of one of the file's columns, a number is appended.
+    """
+    import pyarrow as pa
+
     source, results = tables[0]
     names = unique_names([*source, *results])
     renamed = dict(zip(results, names[len(source) :], strict=True))
-    found = pa.concat_tables(
-        [
-            pa.table({**source, **{renamed[name]: column for name, column in results.items()}})
-            for source, results in tables
-        ],
-        promote_options="default",
-    )
-    return _alarms(found, [renamed[name] for name in results if name.endswith("alarm")]) if view == "alarms" else found
+    blocks = [
+        pa.table({**source, **{renamed[name]: column for name, column in results.items()}})
+        for source, results in tables
+    ]
+    return pa.concat_tables(blocks, promote_options="default"), renamed
 
 
 def _incident_columns(table: Table, parts: Sequence[Filtered], digits: int | None) -> dict[str, Any]:

@@ -75,13 +75,7 @@ def fit_series(
         Stopped: If a signal arrived. Finished series are saved.
     """
     chosen = StructuralConfig() if config is None else config
-    items: dict[str, Series] = {}
-    for key, one in series.items():
-        for part in one.by_column():
-            label = series_label(key_name(key), part.names[0], is_only=len(one.names) == 1)
-            if label in items:
-                raise ValueError(f"series names must be unique, got {label!r} twice")
-            items[label] = part
+    items = _columns_by_label(series)
     listed = _holidays(list(items.values()), country, holidays)
     clock = Days(zone, 1, listed)  # checks the zone and the dates
 
@@ -99,6 +93,17 @@ def fit_series(
         raise ValueError(next(iter(failed.values()), "there are no series to fit; pass at least one"))
     parts = {part: {name: one[part] for name, one in found.items()} for part in ("system", "fit")}
     return Models(parts["system"], parts["fit"], failed)
+
+
+def _columns_by_label(series: Mapping[Key, Series]) -> dict[str, Series]:
+    found: dict[str, Series] = {}
+    for key, one in series.items():
+        for part in one.by_column():
+            label = series_label(key_name(key), part.names[0], is_only=len(one.names) == 1)
+            if label in found:
+                raise ValueError(f"series names must be unique, got {label!r} twice")
+            found[label] = part
+    return found
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
