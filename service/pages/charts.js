@@ -1,6 +1,6 @@
 /** Charts with one axis of time: alarms, and one chart for each component. */
 
-import uPlot from "./uplot/uPlot.esm.js";
+import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { make } from "./dom.js";
 import { axisNumbers } from "./format.js";
 import { bandsOf, coarse, columnsOf, laneOf, limitsOf, seriesOf } from "./lines.js";

@@ -22,11 +22,11 @@ def test_the_whole_page_is_light() -> None:
 def test_what_is_vendored_brings_its_licence() -> None:
     from importlib.resources import files
 
-    folder = files("rfa.service").joinpath("pages", "uplot")
+    folder = files("rfa.service").joinpath("pages", "vendor", "uplot")
     assert "MIT" in folder.joinpath("LICENSE").read_text()
     version = folder.joinpath("README.md").read_text().split()[1]
     assert f"(v{version})" in folder.joinpath("uPlot.esm.js").read_text()
-    assert "uplot/LICENSE" not in assets()
+    assert "vendor/uplot/LICENSE" not in assets()
 
 
 async def test_files_come_whole_compressed_and_not_twice(connect: Any) -> None:
@@ -58,7 +58,7 @@ async def test_its_files_and_no_others_need_no_key(connect: Any) -> None:
         for name in assets():
             assert is_open("GET", f"/page/{name}")
             assert (await client.get(f"/page/{name}")).status_code == 200
-        for path in ("/page/", "/page/nope.js", "/page/uplot/LICENSE", "/page/series.js/"):
+        for path in ("/page/", "/page/nope.js", "/page/vendor/uplot/LICENSE", "/page/series.js/"):
             assert (await client.get(path)).status_code == 401, path
             outputs = await client.get(path, headers={"X-API-Key": KEY})
             assert outputs.status_code == 404, path
