@@ -271,7 +271,9 @@ class FilterRuntime(FilterStates):
             raise InvalidInput(message, param="mode", code="no_such_mode")
         passes = self.passes.checked(options.passes, self.name)
         experts = self.experts if options.weights else ()
-        return Readout(self._calibration[options.mode], levels, horizon, samples, options, passes, experts)
+        return Readout(
+            self._calibration[options.mode], levels, horizon, samples, options, passes=passes, experts=experts
+        )
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
         """Check the number of horizons.

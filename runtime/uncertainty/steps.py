@@ -107,6 +107,7 @@ class Readout:
         horizon: tuple[float, ...],
         samples: int,
         options: ReadoutOptions,
+        *,
         passes: int,
         experts: tuple[str, ...] = (),
     ) -> None:

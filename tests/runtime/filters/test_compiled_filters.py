@@ -81,7 +81,7 @@ class Compiled:
         pool = StatePool(states.state_fields, STREAMS)
         for _ in range(STREAMS):
             states.put(pool, pool.acquire(), states.start())
-        return cls(steps, Readout(calibration, (0.9,), HORIZON, 0, ReadoutOptions(), 1), pool)
+        return cls(steps, Readout(calibration, (0.9,), HORIZON, 0, ReadoutOptions(), passes=1), pool)
 
 
 def course(size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
