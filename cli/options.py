@@ -110,7 +110,9 @@ def add_options(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         # rfa.data loads numpy, which `rfa --help` does not need.
         hints = get_type_hints(command, localns={"ReadOptions": Any}, include_extras=True)
-        groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and name not in receivers}
+        groups: dict[str, Any] = {
+            name: kind for name, kind in hints.items() if is_dataclass(kind) and name not in receivers
+        }
         parameters: list[inspect.Parameter] = []
         for name, parameter in inspect.signature(command).parameters.items():
             if name in groups:
