@@ -19,6 +19,7 @@ from rfa.benchmarks.language.recall.tasks import (
     CHANCE,
     FIRST_KEY,
     FIRST_VALUE,
+    GENERATORS,
     MARKER,
     N_KEYS,
     N_VALUES,
@@ -95,6 +96,11 @@ def test_a_word_has_the_products_of_its_beginnings(group, size):
     assert torch.equal(table[table][:, :, everything], table[everything][:, table])
     assert not torch.equal(table, table.T)
     batch = word_batch(group, 0, 0, 8, 12)
+    generators = batch.tokens.unique()
+    reached = {0}
+    while (larger := reached | set(table[list(reached)][:, generators].flatten().tolist())) != reached:
+        reached = larger
+    assert len(generators) == len(GENERATORS[group]) and len(reached) == size
     products = batch.tokens[:, 0]
     for i in range(12):
         products = products if i == 0 else table[products, batch.tokens[:, i]]

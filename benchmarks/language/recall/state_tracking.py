@@ -44,8 +44,8 @@ MODELS: dict[str, dict[str, Any] | None] = {
     "GRU": None,
 }
 TRAININGS = {
-    "A5": RecallConfig("A5", (2, 4, 8, 16), steps=300),
-    "S5": RecallConfig("S5", (2, 4, 8, 16), steps=300),
+    "A5": RecallConfig("A5", (4, 8, 16, 32), steps=1000, tokens=1024),
+    "S5": RecallConfig("S5", (4, 8, 16, 32), steps=1000, tokens=1024),
     "recall": RecallConfig("recall", (2, 4, 8), steps=300),
 }
 ROWS = 512
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/state-tracking.json"))
     parser.add_argument("--task", action="append", choices=list(TRAININGS), help="repeatable; default all")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
-    parser.add_argument("--steps", type=int, help="of each training; default 300")
+    parser.add_argument("--steps", type=int, help="of each training, instead of those of `TRAININGS`")
     given = parser.parse_args()
     measure(given.task or list(TRAININGS), range(given.seeds), given.out, given.steps)
 

@@ -5,8 +5,9 @@ Recall (MQAR: Arora et al., Zoology, arXiv 2312.04927): n pairs, filler, a marke
     k_1 v_1 … k_n v_n  (filler …)  |  k_π(1) … k_π(n)     →     v_π(1) … v_π(n)
 
 With `joint` a pair is one token, k_1v_1 … k_nv_n. Copy: a random string, a marker, the string again. Word problems of
-the groups A5 and S5: at every token the product of the permutations so far, g_1 … g_n → g_1, g_1 g_2, …. A batch is a
-function of (seed, split, step). The loss is the cross-entropy of the answers; sizes grow as they are learned.
+the groups A5 and S5: each token is one of two permutations that generate the group, and the answer at every token is
+the product of the permutations so far, g_1 … g_n → g_1, g_1 g_2, …. A batch is a function of (seed, split, step). The
+loss is the cross-entropy of the answers; sizes grow as they are learned.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ VOCABULARY = FIRST_VALUE + N_VALUES
 # The last symbols, with joint pairs: each pair of one of the first keys and a value.
 N_JOINT_KEYS = 32
 JOINT_VOCABULARY = VOCABULARY + N_JOINT_KEYS * N_VALUES
+# A cycle of three elements and one of five generate A5; a transposition and a cycle of five generate S5. Words of two
+# symbols reach every element of the group, and are learned with fewer steps than words of all elements.
+GENERATORS: dict[Group, tuple[tuple[int, ...], ...]] = {
+    "A5": ((1, 2, 0, 3, 4), (1, 2, 3, 4, 0)),
+    "S5": ((1, 0, 2, 3, 4), (1, 2, 3, 4, 0)),
+}
 # The accuracy of a guess.
 CHANCE: dict[Task, float] = {"recall": 1 / N_VALUES, "copy": 1 / N_KEYS, "A5": 1 / 60, "S5": 1 / 120}
 # Target of a position without an answer, which cross-entropy ignores.
@@ -104,9 +111,13 @@ def copy_batch(seed: int, step: int, rows: int, length: int, *, split: Split = "
 @cache
 def multiplication_table(group: Group) -> np.ndarray:
     """Return the product of elements i and j, first i and then j, `[G, G]`. Element 0 is the identity."""
-    elements = [one for one in permutations(range(5)) if group == "S5" or _is_even(one)]
+    elements = _elements(group)
     index = {one: i for i, one in enumerate(elements)}
     return np.array([[index[tuple(b[k] for k in a)] for b in elements] for a in elements])
+
+
+def _elements(group: Group) -> list[tuple[int, ...]]:
+    return [one for one in permutations(range(5)) if group == "S5" or _is_even(one)]
 
 
 def _is_even(permutation: tuple[int, ...]) -> bool:
@@ -114,9 +125,10 @@ def _is_even(permutation: tuple[int, ...]) -> bool:
 
 
 def word_batch(group: Group, seed: int, step: int, rows: int, length: int, *, split: Split = "train") -> Batch:
-    """Return `rows` words of `length` elements, and the products of their beginnings."""
-    table = multiplication_table(group)
-    word = _generator(seed, split, step).integers(len(table), size=(rows, length))
+    """Return `rows` words of `length` generators as elements of the group, and the product of each prefix."""
+    table, elements = multiplication_table(group), _elements(group)
+    generators = np.array([elements.index(one) for one in GENERATORS[group]])
+    word = generators[_generator(seed, split, step).integers(len(generators), size=(rows, length))]
     products = word.copy()
     for i in range(1, length):
         products[:, i] = table[products[:, i - 1], word[:, i]]
