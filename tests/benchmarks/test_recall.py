@@ -112,7 +112,8 @@ def test_a_word_has_the_products_of_its_beginnings(group, size):
 def test_state_tracking_is_measured_in_small(tmp_path):
     document = measure(["A5"], [0], tmp_path / "found.json", steps=2)
     assert [row["model"] for row in document["rows"]] == list(MODELS)
-    assert all(0 <= value <= 1 for row in document["rows"] for value in row["accuracy"])
+    assert all(0 <= value <= 1 for row in document["rows"] for value in row["accuracy"].values())
+    assert measure(["A5"], [1], tmp_path / "found.json", steps=2)["rows"] == document["rows"]
 
 
 def test_an_oracle_answers_everything_and_a_constant_is_at_chance():

@@ -10,6 +10,7 @@ for recall), the mean of the seeds.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -91,21 +92,27 @@ def accuracies(model: LanguageModel, config: RecallConfig) -> list[float]:
 
 
 def measure(tasks: Sequence[Task], seeds: Sequence[int], out: Path, steps: int | None = None) -> dict[str, Any]:
-    """Train and test every model, and write after each. `steps` replaces that of `TRAININGS`."""
+    """Train and test every model, and write after each. Rows that `out` already has are not measured again.
+
+    Args:
+        steps: Steps of each training, instead of those of `TRAININGS`.
+    """
     torch.set_num_threads(1)
-    document: dict[str, Any] = {
-        **origin("python -m rfa.benchmarks.language.recall.state_tracking"), "seeds": list(seeds), "rows": [],
-    }  # fmt: skip
+    document = origin("python -m rfa.benchmarks.language.recall.state_tracking")
+    document["rows"] = json.loads(out.read_text())["rows"] if out.is_file() else []
+    measured = {(row["task"], row["model"]) for row in document["rows"]}
     for task in tasks:
         for name, changes in MODELS.items():
+            if (task, name) in measured:
+                continue
             started, scores = time.process_time(), []
             for seed in seeds:
                 config = replace(TRAININGS[task], seed=seed, steps=steps or TRAININGS[task].steps)
                 scores.append(accuracies(trained_model(changes, config), config))
             means = [sum(column) / len(column) for column in zip(*scores, strict=True)]
             row = {
-                "task": task, "model": name, "sizes": list(config.sizes), "steps": config.steps,
-                "chance": CHANCE[task], "accuracy": means, "by_seed": scores,
+                "task": task, "model": name, "steps": config.steps, "seeds": list(seeds), "chance": CHANCE[task],
+                "accuracy": dict(zip(map(str, config.sizes), means, strict=True)), "by_seed": scores,
                 "cpu_seconds": round(time.process_time() - started, 1),
             }  # fmt: skip
             document["rows"].append(row)
