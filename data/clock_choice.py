@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -183,6 +184,7 @@ def has_time(cell: str) -> bool:
     return re.search(r"\d", cell) is not None and not NO_TIME.fullmatch(cell)
 
 
+@lru_cache(maxsize=4096)  # several steps look for dates in the same columns
 def _is_date(cell: str) -> bool:
     import pyarrow as pa
 
