@@ -33,6 +33,7 @@ from tests.selection import LONG, LONGEST, mark_slow
 
 ROOT = Path(__file__).resolve().parent.parent
 
+HAS_GPU = torch.cuda.is_available()
 torch.set_num_threads(1)
 # Exclude the millions of objects of torch's exporter from garbage collection.
 gc.set_threshold(100_000, 50, 50)
@@ -165,7 +166,10 @@ def fixed_seeds() -> None:
     """Start every test from the same random state."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - libraries under test may use the global generator
-    torch.manual_seed(0)
+    if HAS_GPU:
+        torch.manual_seed(0)
+    else:  # until CUDA starts, every call of `manual_seed` formats and keeps a stack trace
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
