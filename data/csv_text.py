@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from rfa.data.attributes import (
     as_csv,
@@ -19,6 +19,7 @@ from rfa.data.attributes import (
     seismic_as_csv,
     wristband_as_csv,
 )
+from rfa.data.csv_cells import is_empty, read_cells
 from rfa.data.encodings import decode_other
 from rfa.data.header import (
     END_OF_PROPERTIES,
@@ -32,6 +33,7 @@ from rfa.data.header import (
 from rfa.data.hours_across import nem12_as_csv
 from rfa.data.influx_csv import is_annotated, join_tables, split_tables
 from rfa.data.line_readers import READERS
+from rfa.data.row_remarks import without_comments, without_footnotes, without_headers
 from rfa.data.sql_dump import read_dump
 from rfa.data.table import Table, unique_names
 from rfa.data.text_blocks import choose_kind, choose_table, find_tables
@@ -43,20 +45,11 @@ PREVIEW_LINES: Final = 50
 # Separators that are rarer inside cells come first.
 SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-# Maximum number of lines below the rows, and number of characters that are searched for them.
-MOST_FOOTNOTES, TAIL = 10, 10_000
 NOT_SPACE: Final = re.compile(r"\S")
-# Several threads read files of at least this size.
-LARGE: Final = 2**23
 # The line above the types of the columns, as Ignition writes it.
 TYPES: Final = "#types"
 # A line that has only its first cell. The lookaheads find its letter in linear time.
 FIRST_ONLY: Final = re.compile(r'\s*("(?=[^"]*[^\W\d])[^"]*"|(?=[^;,\t|"]*[^\W\d])[^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
-# Comments among the rows, and the text that is searched for them.
-COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
-MOST_COMMENTED: Final = 2**26
-# Maximum share of lines that are comments.
-MOST_COMMENTS: Final = 0.2
 # Arabic and Persian digits, and their decimal and thousands separators.
 DIGITS: Final = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫", "01234567890123456789.", "٬")
 FOREIGN_DIGIT: Final = re.compile("[٠-٩۰-۹]")
@@ -66,7 +59,6 @@ TITLED: Final = re.compile(r"(?i)\s*(channel ?title|channels?|names?|variables?)
 WORDS: Final = re.compile(r"[^\W\d_]")
 MONITORED: Final = re.compile(r"(?m)^(\d\d:\d\d:\d\d\.\d{3}) -> ")
 FEWEST_ROWS: Final = 6
-QUOTED_LINE: Final = re.compile(r'^"[^"]*"\s*$')
 LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
@@ -110,6 +102,21 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     """
     if FOREIGN_DIGIT.search(text, 0, SEARCHED) is not None:
         text, encoded = text.translate(DIGITS), None
+    if (other := _read_part(text, notes, sheet)) is not None or (other := _read_other(text)) is not None:
+        return other
+    text, encoded = _rewrite(text, encoded)
+    lines = _preview(text)
+    if (other := _read_below_properties(text, lines, notes)) is not None:
+        return other
+    if not lines:
+        raise ValueError("the file is empty")
+    if (other := _read_repaired(text, lines, notes)) is not None:
+        return other
+    return _read_separated(text, lines, notes, encoded)
+
+
+def _read_part(text: str, notes: tuple[str, ...], sheet: str | None) -> Table | None:
+    """Return the chosen table of text with several, or the most frequent kind of lines, or None for other text."""
     if (tables := find_timed_blocks(text) or find_tables(text)) or sheet is not None:
         chosen, note = choose_table(tables, sheet)
         table = read_text(chosen.text, (*notes, note))
@@ -117,6 +124,11 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         return add_marks(add_date(replace(table, first_row=table.first_row + chosen.first), titles), titles)
     if (of_kind := choose_kind(text)) is not None:
         return read_text(of_kind[0], (*notes, of_kind[1]))
+    return None
+
+
+def _read_other(text: str) -> Table | None:
+    """Return the table of text in a form other than rows of cells, or None for other text."""
     for reader in READERS:
         if (logged := reader(text)) is not None:
             return logged.table()
@@ -124,61 +136,91 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
         return dumped
     if is_annotated(text):
         return join_tables([read_text(f"{header}\n{rows}") for header, rows in split_tables(text).items()])
+    return None
+
+
+def _rewrite(text: str, encoded: bytes | None) -> tuple[str, bytes | None]:
+    """Return the text as CSV if a program writes it in another form."""
     rewritten = (rewrite(text) for rewrite in REWRITERS)
     if (changed := next(filter(None, rewritten), None)) is not None:
         text, encoded = changed, None
     if all(";\t" in line[0] for line in _preview(text)) and text.count(";\t") >= text.count("\n"):
         text, encoded = text.replace(";\t", ";"), None
-    lines = _preview(text)
+    return text, encoded
+
+
+def _read_below_properties(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, ...]) -> Table | None:
+    """Return the table below a line that ends the properties of the file, or None if there is no such line or cells
+    have separators.
+    """
     ends = [line.end() for line in lines if END_OF_PROPERTIES.fullmatch(line[0].strip())]
-    if ends and not any(sign in line[0] for line in lines[-2:] for sign in SEPARATORS):
-        properties = text[: ends[-1]]
-        table = read_text(text[ends[-1] :].lstrip("\r\n"), notes)
-        table = replace(table, first_row=table.first_row + len(LINE_END.findall(properties)))
-        return add_marks(add_date(table, properties), properties)
-    if not lines:
-        raise ValueError("the file is empty")
+    if not ends or any(sign in line[0] for line in lines[-2:] for sign in SEPARATORS):
+        return None
+    properties = text[: ends[-1]]
+    table = read_text(text[ends[-1] :].lstrip("\r\n"), notes)
+    table = replace(table, first_row=table.first_row + len(LINE_END.findall(properties)))
+    return add_marks(add_date(table, properties), properties)
+
+
+def _read_repaired(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, ...]) -> Table | None:
+    """Return the table of text that is drawn, or whose first line lacks the separator at its end, or None for other
+    text.
+    """
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
         note = "a table drawn as text: rows are counted without its lines of dashes"
         return add_marks(read_text(separated, (*notes, note)), text[: lines[0].start()])
     if (sign := _missing_end([line[0] for line in lines])) is not None:
         return read_text(text[: lines[0].end()] + sign + text[lines[0].end() :], notes)
+    return None
+
+
+def _read_separated(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, ...], encoded: bytes | None) -> Table:
+    """Return the table of text whose cells have a separator, below its title lines and header."""
     count = _count_titles(lines)
     separator, above = _separator([line[0] for line in lines[count:]])
     above += count
     if above:
         notes += (f"{above} lines above the header are skipped",)
-    title_text = text[: lines[above].start()]
+    titles = text[: lines[above].start()]
     title_rows = [_cells(line[0], separator) for line in lines[:above]]
     header, names, start, more = _header(lines[above:], separator, title_rows)
     notes += more
     if NOT_SPACE.search(text, start) is None:
         raise ValueError("the file has a header but no rows")
     if (width := _common_width(lines[above:], separator, len(names))) < len(names):
-        cut = [separator.join(_quoted(cell, separator) for cell in _cells(line[0], separator)[:width])
-               for line in lines[above : above + 2]]  # fmt: skip
-        rest = text[lines[above + 1].end() :]
-        table = read_text("\n".join(cut) + rest, notes)
-        left_out = f"columns {', '.join(map(repr, names[width:]))} have a cell in the first row only: left out"
-        table = replace(table, first_row=_lines_before(text, start) + 1, notes=(*table.notes, left_out))
-        return add_marks(table, title_text)
+        table = _read_narrowed(text, lines[above : above + 2], separator, notes, names[width:])
+        return add_marks(replace(table, first_row=_lines_before(text, start) + 1), titles)
     names = unique_names(names)
-    has_header = start > lines[above].start()
-    text, encoded, more = _without_headers(text, lines[above][0] if has_header else "", start, encoded)
-    if len(text) <= MOST_COMMENTED and "\n#" in text and _has_comments(text[start:]):
-        text, encoded = text[:start] + COMMENTED.sub("\n", text[start:]), None
-        notes += ("lines among the rows that begin with # are skipped",)
-    text, encoded, footnotes = _without_footnotes(text, separator, len(names), start, encoded)
-    notes += (*more, *footnotes)
+    header_line = lines[above][0] if start > lines[above].start() else ""
+    text, encoded, repeated = without_headers(text, header_line, start, encoded)
+    text, encoded, commented = without_comments(text, start, encoded)
+    text, encoded, footnotes = without_footnotes(text, separator, len(names), start, encoded)
     before = _lines_before(text, start)
     if encoded is None:
         encoded, offset = text[start:].encode(), 0
     else:
         offset = len(text[:start].encode())
-    columns = _arrow_columns(encoded, offset, names, separator, before)
-    while len(names) > 1 and not header[len(names) - 1].strip() and _is_empty(columns[names[-1]]):
+    columns = read_cells(encoded, offset, names, separator, before)
+    while len(names) > 1 and not header[len(names) - 1].strip() and is_empty(columns[names[-1]]):
         del columns[names.pop()]  # every line ends with a separator
-    return add_marks(add_date(Table(columns, separator, before + 1, notes), title_text), title_text)
+    table = Table(columns, separator, before + 1, (*notes, *commented, *repeated, *footnotes))
+    return add_marks(add_date(table, titles), titles)
+
+
+def _read_narrowed(
+    text: str, lines: Sequence[re.Match[str]], separator: str, notes: tuple[str, ...], left_out: Sequence[str]
+) -> Table:
+    """Return the table without its last columns, which only the header and the first row have.
+
+    Args:
+        lines: the header and the first row.
+        left_out: names of these columns.
+    """
+    width = len(_cells(lines[0][0], separator)) - len(left_out)
+    cut = [separator.join(_quoted(cell, separator) for cell in _cells(line[0], separator)[:width]) for line in lines]
+    table = read_text("\n".join(cut) + text[lines[1].end() :], notes)
+    note = f"columns {', '.join(map(repr, left_out))} have a cell in the first row only: left out"
+    return replace(table, notes=(*table.notes, note))
 
 
 def _common_width(lines: Sequence[re.Match[str]], separator: str, width: int) -> int:
@@ -231,48 +273,6 @@ def _header(
     return first, join_names([first, *named]), lines[described].end(), notes
 
 
-def _without_headers(
-    text: str, header: str, start: int, encoded: bytes | None
-) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without lines below `start` that repeat the header, as in files that were concatenated."""
-    pattern = re.compile(rf"^{re.escape(header)}\r?$\n?", re.MULTILINE)
-    if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
-        return text, encoded, ()
-    text = text[:start] + pattern.sub("", text[start:])
-    return text, None, (f"{count} lines repeat the header: left out",)
-
-
-def _has_comments(rows: str) -> bool:
-    """Return whether a few lines other than the first begin with #."""
-    count = rows.count("\n#")
-    return 0 < count <= MOST_COMMENTS * rows.count("\n") and not rows.lstrip().startswith("#")
-
-
-def _without_footnotes(
-    text: str, separator: str, width: int, start: int, encoded: bytes | None
-) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without its last lines if they have no separator while the lines above have some.
-
-    Args:
-        width: number of cells of a row.
-    """
-    count, size = 0, 0
-    lines = text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]
-    # Below a blank line, notes may have separators.
-    has_blank = any(not line.strip() for line in lines[-2 * MOST_FOOTNOTES : -1])
-    for line in reversed(lines):
-        if line.count(separator) >= (max(1, width - 1) if has_blank else 1) or '"' in QUOTED_LINE.sub("", line):
-            break
-        if is_data([line]):
-            return text, encoded, ()
-        count, size = count + bool(line.strip()), size + len(line)
-    else:
-        return text, encoded, ()
-    if not 0 < count <= MOST_FOOTNOTES:
-        return text, encoded, ()
-    return text[: len(text) - size], None, (f"{count} lines below the rows are skipped",)
-
-
 def _count_titles(lines: Sequence[re.Match[str]]) -> int:
     """Return the number of lines above the header that are properties of the file."""
     ends = [k + 1 for k, line in enumerate(lines[:-1]) if END_OF_PROPERTIES.fullmatch(line[0].strip())]
@@ -282,48 +282,6 @@ def _count_titles(lines: Sequence[re.Match[str]]) -> int:
     below = re.split(r"[;,\t|]", lines[count][0])
     is_above = count and sum(bool(cell.strip()) for cell in below) > 1
     return count if is_above else count_titles([line[0] for line in lines])
-
-
-def _arrow_columns(
-    content: bytes, start: int, names: list[str], separator: str, before: int, *, is_large: bool | None = None
-) -> dict[str, Any]:
-    """Return the cells below a header that ends on line `before` and at byte `start`, as text columns."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    # Threads do not count rows, and need each line end to be the end of a row, so there must be no quotes.
-    if is_large is None:
-        is_large = len(content) >= LARGE and pa.cpu_count() > 1 and content.find(b'"', start) < 0
-    ragged: list[Any] = []
-
-    def refuse(row: Any) -> str:
-        ragged.append(row)
-        return "error"
-
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(pa.py_buffer(memoryview(content)[start:])),
-            arrow_csv.ReadOptions(use_threads=is_large, column_names=names),
-            arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=not is_large, invalid_row_handler=refuse),
-            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
-        )
-    except pa.ArrowInvalid as error:
-        if is_large:
-            return _arrow_columns(content, start, names, separator, before, is_large=False)
-        if ragged:
-            row = ragged[0]
-            place = f"row {before + row.number}" if row.number else "a row"
-            raise ValueError(
-                f"{place} has {row.actual_columns} cells, but the header has {row.expected_columns}: {row.text[:60]!r}"
-            ) from None
-        raise ValueError(f"the file cannot be read as CSV: {error}") from None
-    return dict(zip(names, table.columns, strict=True))
-
-
-def _is_empty(column: Any) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(pc.all(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py())
 
 
 def _preview(text: str) -> list[re.Match[str]]:

@@ -1,0 +1,67 @@
+"""Lines among and below the rows of CSV text that are not rows: repeated headers, comments and footnotes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rfa.data.header import is_data
+
+# Maximum number of lines below the rows, and number of characters that are searched for them.
+MOST_FOOTNOTES, TAIL = 10, 10_000
+# Comments among the rows, and the text that is searched for them.
+COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
+MOST_COMMENTED: Final = 2**26
+# Maximum share of lines that are comments.
+MOST_COMMENTS: Final = 0.2
+QUOTED_LINE: Final = re.compile(r'^"[^"]*"\s*$')
+
+
+def without_comments(text: str, start: int, encoded: bytes | None) -> tuple[str, bytes | None, tuple[str, ...]]:
+    """Return the text without comments among its rows, which begin at `start`."""
+    if len(text) > MOST_COMMENTED or "\n#" not in text or not _has_comments(text[start:]):
+        return text, encoded, ()
+    note = "lines among the rows that begin with # are skipped"
+    return text[:start] + COMMENTED.sub("\n", text[start:]), None, (note,)
+
+
+def without_headers(
+    text: str, header: str, start: int, encoded: bytes | None
+) -> tuple[str, bytes | None, tuple[str, ...]]:
+    """Return the text without lines below `start` that repeat the header, as in files that were concatenated."""
+    pattern = re.compile(rf"^{re.escape(header)}\r?$\n?", re.MULTILINE)
+    if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
+        return text, encoded, ()
+    text = text[:start] + pattern.sub("", text[start:])
+    return text, None, (f"{count} lines repeat the header: left out",)
+
+
+def _has_comments(rows: str) -> bool:
+    """Return whether a few lines other than the first begin with #."""
+    count = rows.count("\n#")
+    return 0 < count <= MOST_COMMENTS * rows.count("\n") and not rows.lstrip().startswith("#")
+
+
+def without_footnotes(
+    text: str, separator: str, width: int, start: int, encoded: bytes | None
+) -> tuple[str, bytes | None, tuple[str, ...]]:
+    """Return the text without its last lines if they have no separator while the lines above have some.
+
+    Args:
+        width: number of cells of a row.
+    """
+    count, size = 0, 0
+    lines = text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]
+    # Below a blank line, notes may have separators.
+    has_blank = any(not line.strip() for line in lines[-2 * MOST_FOOTNOTES : -1])
+    for line in reversed(lines):
+        if line.count(separator) >= (max(1, width - 1) if has_blank else 1) or '"' in QUOTED_LINE.sub("", line):
+            break
+        if is_data([line]):
+            return text, encoded, ()
+        count, size = count + bool(line.strip()), size + len(line)
+    else:
+        return text, encoded, ()
+    if not 0 < count <= MOST_FOOTNOTES:
+        return text, encoded, ()
+    return text[: len(text) - size], None, (f"{count} lines below the rows are skipped",)
