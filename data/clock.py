@@ -29,6 +29,7 @@ from rfa.data.clock_numbers import (
 from rfa.data.durations import elapsed
 from rfa.data.epochs import DAY, origin_and_unit, parse_form, to_seconds
 from rfa.data.iso import INTERVAL, ISO, cast_iso, parse_iso
+from rfa.data.local_time import stamp_counts, stamp_seconds, stamps_to_utc, utc_seconds
 from rfa.data.month_names import PERSIAN
 from rfa.data.time_formats import PLAIN_TEXT, candidate_formats, parse
 from rfa.data.units import TIMES
@@ -76,7 +77,7 @@ class Clock:
         """Return the times of one series, whose rows are contiguous, in seconds or as plain numbers."""
         if self.zone is None:
             return np.asarray(self.stamps[rows], np.float64)
-        return _to_utc(self.stamps[rows], self.zone)
+        return stamps_to_utc(self.stamps[rows], self.zone)
 
 
 class AmbiguousDates(ValueError):
@@ -100,26 +101,6 @@ def get_zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, IsADirectoryError):
         raise ValueError(f"unknown time zone {name!r}; use a name such as Europe/Berlin or UTC") from None
-
-
-def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
-    """Return local time in a time zone, as seconds since 1970."""
-    import pyarrow.compute as pc
-
-    return _seconds(pc.local_timestamp(_stamps(times, zone)))
-
-
-def utc_seconds(shown: np.ndarray, zone: str) -> np.ndarray:
-    """Return UTC for local times in a time zone. A repeated hour is read as its first occurrence."""
-    import pyarrow.compute as pc
-
-    return _seconds(pc.assume_timezone(_stamps(shown, None), zone, ambiguous="earliest", nonexistent="latest"))
-
-
-def _stamps(times: np.ndarray, zone: str | None) -> Any:
-    import pyarrow as pa
-
-    return pa.array(np.rint(1e6 * times).astype(np.int64)).cast(pa.timestamp("us", zone))
 
 
 def read_clock(
@@ -155,18 +136,40 @@ def read_clock(
     is_empty = pc.equal(cells, "")
     if cells.null_count or pc.any(is_empty).as_py():
         _check_no_missing(pc.if_else(is_empty, pa.scalar(None, pa.string()), cells), name, rows)
+    if (plain := _without_ends(cells, time_format)) is not None:
+        starts, later, note = plain
+        found = read_clock(starts, name, zone=zone, time_format=time_format, rows=rows, begins=begins)
+        if later is not None:
+            found = replace(found, stamps=found.seconds(slice(None)) + later, zone=None)
+        return replace(found, note=f"{found.note}, {note}")
+    begins = np.array([], int) if begins is None else begins
+    return _text_clock(cells, name, zone, rows, begins, time_format=time_format, is_iso=is_iso)
+
+
+def _without_ends(cells: Any, time_format: str | None) -> tuple[Any, np.ndarray | None, str] | None:
+    """Return times at the end of a day as times at its beginning, or intervals as their beginnings, the seconds to add
+    and a note, or None for other text.
+    """
+    import pyarrow.compute as pc
+
     if (
         any(pc.any(pc.match_substring(cells, end)).as_py() for end in (" 24", "T24"))
         and pc.any(is_end := pc.match_substring_regex(cells, END_OF_DAY)).as_py()
     ):
         starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00\2\3")
-        found = read_clock(starts, name, zone=zone, time_format=time_format, rows=rows, begins=begins)
-        ends = found.seconds(slice(None)) + DAY * np.asarray(is_end.to_numpy(), np.float64)
-        return replace(found, stamps=ends, zone=None, note=f"{found.note}, 24:00 ends a day")
+        return starts, DAY * np.asarray(is_end.to_numpy(), np.float64), "24:00 ends a day"
     if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
-        starts = pc.replace_substring_regex(cells, INTERVAL, r"\1\2")
-        found = read_clock(starts, name, zone=zone, time_format=None, rows=rows, begins=begins)
-        return replace(found, note=f"{found.note}, the beginnings of intervals")
+        return pc.replace_substring_regex(cells, INTERVAL, r"\1\2"), None, "the beginnings of intervals"
+    return None
+
+
+def _text_clock(
+    cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray, *, time_format: str | None, is_iso: bool
+) -> Clock:
+    """Return the clock of text without empty cells."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if time_format is None and all(
         pc.all(pc.match_substring_regex(part, COMPACT)).as_py() for part in (cells.slice(0, SAMPLED), cells)
     ):
@@ -186,7 +189,7 @@ def read_clock(
         return since
     if is_iso and (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
-    return _guess_format(cells, name, zone, rows, np.array([], int) if begins is None else begins)
+    return _guess_format(cells, name, zone, rows, begins)
 
 
 def _plain_text(column: Any) -> Any:
@@ -215,9 +218,9 @@ def _may_have_words(column: Any) -> bool:
 def _from_timestamps(stamps: Any, kind: str, zone: str) -> Clock:
     """Return the clock of Arrow timestamps, which have a time zone or are local to `zone`."""
     if stamps.type.tz is not None:
-        return Clock(_seconds(stamps), f"{kind}dates")
+        return Clock(stamp_seconds(stamps), f"{kind}dates")
     note = f"{kind}dates, taken as {zone}"
-    return Clock(_seconds(stamps), note) if zone == "UTC" else Clock(stamps, note, zone=zone)
+    return Clock(stamp_seconds(stamps), note) if zone == "UTC" else Clock(stamps, note, zone=zone)
 
 
 def _with_format(stamps: Any, time_format: str, zone: str) -> Clock:
@@ -289,52 +292,6 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
     return Clock(seconds, note, is_dated=False, form=per_second)
 
 
-def _to_utc(stamps: Any, zone: str) -> np.ndarray:
-    """Return UTC seconds of timestamps that are local to `zone`."""
-    import pyarrow.compute as pc
-
-    early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
-    late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
-    return _in_seconds(_order_repeated_hour(_counts(stamps), _counts(early), _counts(late)), stamps.type.unit)
-
-
-def _seconds(stamps: Any) -> np.ndarray:
-    return _in_seconds(_counts(stamps), stamps.type.unit)
-
-
-def _in_seconds(counts: np.ndarray, unit: str) -> np.ndarray:
-    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
-    whole, part = np.divmod(counts, per_second)
-    return np.asarray(whole + part / per_second, np.float64) if part.any() else whole.astype(np.float64)
-
-
-def _counts(stamps: Any) -> np.ndarray:
-    return np.asarray(stamps.cast("int64").to_numpy(), np.int64)
-
-
-def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Resolve the repeated hour. Its second occurrence starts where the local clock runs backwards."""
-    found = first.copy()
-    is_second = False
-    for k in np.flatnonzero(first != second).tolist():
-        # The first row of a repeated hour.
-        if k == 0 or first[k - 1] == second[k - 1]:
-            is_second = False
-        elif shown[k] < shown[k - 1] or _is_hourly_pair(shown, k, second[k] - first[k]):
-            is_second = True
-        if is_second:
-            found[k] = second[k]
-    return found
-
-
-def _is_hourly_pair(shown: np.ndarray, k: int, hour: int) -> bool:
-    """Return whether a row alone repeats the previous time, among rows that are an hour or more apart."""
-    around = np.diff(shown[max(0, k - 3) : k + 3])
-    others = around[around != 0]
-    is_alone = 0 < len(others) == len(around) - 1
-    return bool(shown[k] == shown[k - 1] and is_alone and others.min() >= hour)
-
-
 def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
     """Return the clock of text in a known format. It is the only format that fits every cell, or the only one whose
     times do not decrease.
@@ -350,11 +307,11 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
             problem = str(error)
     if not read:
         raise ValueError(problem)
-    different = {_counts(stamps).tobytes(): made for made, stamps in reversed(read.items())}
+    different = {stamp_counts(stamps).tobytes(): made for made, stamps in reversed(read.items())}
     (made, *others) = different.values()
     note = ""
     if others:
-        rising = [made for made in different.values() if _rises(_counts(read[made]), begins)]
+        rising = [made for made in different.values() if _rises(stamp_counts(read[made]), begins)]
         if len(rising) != 1:
             raise AmbiguousDates(name, str(first), sorted(different.values()))
         (made,) = rising

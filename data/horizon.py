@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from rfa.data.clock import local_seconds, utc_seconds
 from rfa.data.durations import SECONDS, duration
+from rfa.data.local_time import local_seconds, utc_seconds
 from rfa.data.series import Series
 
 MOST_AHEAD: Final = 10_000

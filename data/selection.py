@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from rfa.data.clock import get_zone, local_seconds, utc_seconds
+from rfa.data.clock import get_zone
 from rfa.data.durations import SECONDS, duration
+from rfa.data.local_time import local_seconds, utc_seconds
 from rfa.data.series import Series
 
 MOST_CELLS: Final = 20_000_000

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock import CLOCK_FACE, HOURS_OF_DAY, ZONE_NAME, local_seconds
+from rfa.data.clock import CLOCK_FACE, HOURS_OF_DAY, ZONE_NAME
 from rfa.data.clock_numbers import PER_TICK, TICKS
 from rfa.data.durations import elapsed
 from rfa.data.epochs import DAY, origin_and_unit, to_numbers
 from rfa.data.iso import ISO
+from rfa.data.local_time import local_seconds
 from rfa.data.series import Series
 from rfa.data.table import Table
 from rfa.data.time_formats import ABBREVIATED, parse, write_moment

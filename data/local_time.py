@@ -1,0 +1,77 @@
+"""Conversion between local times of a time zone and seconds since 1970 UTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
+    """Return local time in a time zone, as seconds since 1970."""
+    import pyarrow.compute as pc
+
+    return stamp_seconds(pc.local_timestamp(_stamps(times, zone)))
+
+
+def utc_seconds(shown: np.ndarray, zone: str) -> np.ndarray:
+    """Return UTC for local times in a time zone. A repeated hour is read as its first occurrence."""
+    import pyarrow.compute as pc
+
+    return stamp_seconds(pc.assume_timezone(_stamps(shown, None), zone, ambiguous="earliest", nonexistent="latest"))
+
+
+def _stamps(times: np.ndarray, zone: str | None) -> Any:
+    import pyarrow as pa
+
+    return pa.array(np.rint(1e6 * times).astype(np.int64)).cast(pa.timestamp("us", zone))
+
+
+def stamps_to_utc(stamps: Any, zone: str) -> np.ndarray:
+    """Return UTC seconds of timestamps that are local to `zone`."""
+    import pyarrow.compute as pc
+
+    early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
+    late = pc.assume_timezone(stamps, zone, ambiguous="latest", nonexistent="latest")
+    return _in_seconds(
+        _order_repeated_hour(stamp_counts(stamps), stamp_counts(early), stamp_counts(late)), stamps.type.unit
+    )
+
+
+def stamp_seconds(stamps: Any) -> np.ndarray:
+    """Return Arrow timestamps in seconds since 1970."""
+    return _in_seconds(stamp_counts(stamps), stamps.type.unit)
+
+
+def _in_seconds(counts: np.ndarray, unit: str) -> np.ndarray:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    whole, part = np.divmod(counts, per_second)
+    return np.asarray(whole + part / per_second, np.float64) if part.any() else whole.astype(np.float64)
+
+
+def stamp_counts(stamps: Any) -> np.ndarray:
+    """Return Arrow timestamps in their units since 1970."""
+    return np.asarray(stamps.cast("int64").to_numpy(), np.int64)
+
+
+def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Resolve the repeated hour. Its second occurrence starts where the local clock runs backwards."""
+    found = first.copy()
+    is_second = False
+    for k in np.flatnonzero(first != second).tolist():
+        # The first row of a repeated hour.
+        if k == 0 or first[k - 1] == second[k - 1]:
+            is_second = False
+        elif shown[k] < shown[k - 1] or _is_hourly_pair(shown, k, second[k] - first[k]):
+            is_second = True
+        if is_second:
+            found[k] = second[k]
+    return found
+
+
+def _is_hourly_pair(shown: np.ndarray, k: int, hour: int) -> bool:
+    """Return whether a row alone repeats the previous time, among rows that are an hour or more apart."""
+    around = np.diff(shown[max(0, k - 3) : k + 3])
+    others = around[around != 0]
+    is_alone = 0 < len(others) == len(around) - 1
+    return bool(shown[k] == shown[k - 1] and is_alone and others.min() >= hour)
