@@ -10,25 +10,23 @@ import numpy as np
 
 from rfa.data.checks import check_clock
 from rfa.data.clock import AmbiguousDates, Clock
-from rfa.data.clock_choice import clock_column, date_columns, epoch_column, refuse_unknown_times
-from rfa.data.clock_numbers import time_unit, with_points
-from rfa.data.clock_parts import JOINED, calendar_columns, find_parts
+from rfa.data.clock_choice import date_columns
+from rfa.data.clock_layout import Layout, find_layout
+from rfa.data.clock_numbers import time_unit
+from rfa.data.clock_parts import calendar_columns
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
 from rfa.data.day_first import choose_format
-from rfa.data.epochs import parse_form
 from rfa.data.hours_across import melt_hours
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import OFF, MissingRule
 from rfa.data.months_across import melt_months
-from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
+from rfa.data.read_options import ReadOptions
 from rfa.data.row_times import Groups, count_rows, read_times
 from rfa.data.selection import resample, select_range, step_seconds
 from rfa.data.series import Key, Series, key_name
-from rfa.data.table import Table, unique_names
-from rfa.data.table_checks import check_epoch, check_header, check_labels, check_signs, check_units, zone_of
-from rfa.data.table_ends import timed_rows, untimed_rows
-from rfa.data.units import TIMES
+from rfa.data.table import Table
+from rfa.data.table_checks import check_epoch, check_header, check_labels, check_signs, check_units
 from rfa.data.utc_offsets import UTC, UtcOffsets, shown_offsets
 from rfa.data.wide import VALUE, melt_wide, wide_keys
 
@@ -54,23 +52,6 @@ class Frame:
     table: Table
     by: tuple[str, ...]
     series: dict[Key, Series]
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """Options for reading a table, see `read_frame`."""
-
-    time: str | None = None
-    columns: Sequence[str] = ()
-    by: Sequence[str] = ()
-    zone: str = "UTC"
-    time_format: str | None = None
-    strict: bool = False
-    start: str | None = None
-    end: str | None = None
-    every: str | None = None
-    missing: Sequence[str] = ()
-    known: Sequence[str] = ()
 
 
 def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **options: Any) -> dict[Key, Series]:
@@ -165,108 +146,79 @@ def _read_rows(
     """Return all rows as one series, in the order of the table, the rows of each key, and the number of known
     covariates.
     """
-    if not len(table):
-        raise ValueError("the table has no rows, but at least one is needed")
-    named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
-    _check_columns(table, named)
-    for name in set(options.columns) & set(options.known):
-        raise ValueError(f"column {name!r} is given with both --column and --known; remove it from one of them")
+    _check_names(table, options)
     is_chosen = bool(options.columns or options.time or options.known)
     by = options.by or ([] if is_chosen else wide_keys(table))
     if by and not options.by:
         options = replace(options, columns=(VALUE,))
     table = melt_wide(table, by) if by or is_chosen else melt_hours(melt_months(table))
-    rest, given = _without_keys(table, by), options
-    parts = find_parts(rest) if options.time is None else None
-    clock: str | None
-    if parts is not None:
-        rest = {name: column for name, column in rest.items() if name not in parts.columns.values()}
-        clock = unique_names([*rest, JOINED])[-1]
-        rest[clock] = parts.cells(table.columns)
-        if merged := parts.merged(table.columns):
-            note = f"empty cells of {', '.join(map(repr, merged))} repeat the cell above"
-            table = replace(table, notes=(*table.notes, note))
-        options = replace(options, time_format=options.time_format or parts.time_format)
-    else:
-        free = {name: column for name, column in rest.items() if name not in options.columns}
-        clock = options.time if options.time is not None else clock_column(free)
-        epoch = table.epoch if options.time_format is None else parse_form(options.time_format)
-        if epoch is not None and epoch not in TIMES:
-            counted = epoch_column(free if options.time is None else {options.time: rest[options.time]}, epoch)
-            if counted is not None and (clock is None or counted == clock):
-                clock, options = counted, replace(options, time_format=epoch)
-        if clock is None and not options.columns:
-            refuse_unknown_times(rest)
-    if clock is not None and table.separator is not None and not options.strict:
-        table, rest = _cut_ends(table, rest, clock)
-    names = [name for name in rest if name != clock and name not in options.known]
-    zone = zone_of(clock, rest) if clock is not None and options.zone == "UTC" else None
-    if zone is not None:
-        options = replace(options, zone=zone[0])
-    times, by, groups, read, notes, refuse = _read_series(table, rest, clock, by, options, refused)
-    notes += [f"zone {zone[0]}, {zone[1]}"] if zone is not None else []
-    if clock is not None and given.time is None and given.time_format is None:
-        if len(groups) == 1:
-            check_clock(rest, clock, times, by, is_dated=read.is_dated, first_row=table.first_row)
-            if not (by or options.columns):
-                check_labels(rest, clock)
-        if read.form == 1.0 and time_unit(clock) is None:
-            check_epoch(clock, times[~np.isnan(times)], is_dated=read.is_dated)
-    if not options.columns:
-        check_header([name for name in names if name in table.columns], table.columns)
-        check_units(table.columns, by)
-    others = () if options.columns or clock is None else date_columns({name: rest[name] for name in names})
-    names = [name for name in names if name not in (*by, *others)]
-    values = _read_values(table, options, names, by, is_dated=read.is_dated)
-    if not options.columns:
-        check_signs({name: column for name, column in table.columns.items() if name not in by}, values.values.values())
-        leave_out_counters(values, times, groups.values(), is_dated=read.is_dated)
+    layout = find_layout(table, by, options)
+    table, clock, parts = layout.table, layout.clock, layout.parts
+    times, by, groups, read, notes, refuse = _read_series(table, layout.rest, clock, by, layout.options, refused)
+    if options.time is None and options.time_format is None:
+        _check_times(layout, by, times, len(groups), read)
+    values = _value_columns(layout, by, times, groups, is_dated=read.is_dated)
     known = read_covariates(table, options.known, MissingRule.of(options.missing), strict=options.strict)
     renamed = {values.units.get(name, name): column for name, column in table.columns.items()}
+    zone = layout.options.zone
     whole = Series(
         times,
         np.stack([*values.values.values(), *known.values()], axis=1),
         (*(values.units.get(name, name) for name in values.values), *known),
         clock,
         read.is_dated,
-        (*table.notes, *([parts.note] if parts else []), read.note, *notes, *values.notes),
+        (*table.notes, *([parts.note] if parts else []), read.note, *notes, *layout.notes, *values.notes),
         clock_columns=tuple(parts.columns.values()) if parts else () if clock is None else (clock,),
         clock_parts=parts,
-        zone=options.zone,
+        zone=zone,
         form=read.form,
-        utc_offsets=_zone_offsets(None if clock is None else rest.get(clock), options.zone) if read.is_dated else UTC,
+        utc_offsets=_zone_offsets(None if clock is None else layout.rest.get(clock), zone) if read.is_dated else UTC,
     )
     return replace(table, columns=renamed), by, whole, groups, refuse, len(known)
 
 
-def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
-    """Return the columns other than keys. The first one, which may be the time column, has decimal points."""
-    rest = {name: column for name, column in table.columns.items() if name not in by}
-    if table.separator in SEPARATORS_WITH_DECIMAL_COMMA and rest:
-        first = next(iter(rest))
-        rest[first] = with_points(rest[first])
-    return rest
+def _check_names(table: Table, options: ReadOptions) -> None:
+    """Refuse a table without rows, and names of columns that it does not have or that are given twice."""
+    if not len(table):
+        raise ValueError("the table has no rows, but at least one is needed")
+    named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
+    for name in named:
+        if name not in table.columns:
+            raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, table.columns))}")
+    for name in set(options.columns) & set(options.known):
+        raise ValueError(f"column {name!r} is given with both --column and --known; remove it from one of them")
 
 
-def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
-    """Return the table and its columns without rows at the ends that have no time."""
-    rows = timed_rows(rest[clock])
-    if (left := len(table) - (rows.stop - rows.start)) == 0:
-        return _cut_sums(table, rest, clock)
-    columns, rest = ({name: column[rows] for name, column in each.items()} for each in (table.columns, rest))
-    note = f"{left} rows at the {'beginning' if rows.start else 'end'} have no time: left out"
-    return _cut_sums(Table(columns, table.separator, table.first_row + rows.start, (*table.notes, note)), rest, clock)
+def _check_times(layout: Layout, by: Sequence[str], times: np.ndarray, groups: int, read: Clock) -> None:
+    """Refuse implausible times of a column that was found by its name or content."""
+    clock = layout.clock
+    if clock is None:
+        return
+    if groups == 1:
+        first_row = layout.table.first_row
+        check_clock(layout.rest, clock, times, by, is_dated=read.is_dated, first_row=first_row)
+        if not (by or layout.options.columns):
+            check_labels(layout.rest, clock)
+    if read.form == 1.0 and time_unit(clock) is None:
+        check_epoch(clock, times[~np.isnan(times)], is_dated=read.is_dated)
 
 
-def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
-    """Return the table and its columns without rows in between that have words instead of a time, such as sums."""
-    if (left := untimed_rows(rest[clock])) is None:
-        return table, rest
-    word = str(rest[clock][int(left[0])].as_py())[:40]
-    kept = np.setdiff1d(np.arange(len(table)), left)
-    columns, rest = ({name: column.take(kept) for name, column in each.items()} for each in (table.columns, rest))
-    note = f"{len(left)} rows have no time, such as {word!r} in row {table.first_row + int(left[0])}: left out"
-    return replace(table, columns=columns, notes=(*table.notes, note)), rest
+def _value_columns(
+    layout: Layout, by: Sequence[str], times: np.ndarray, groups: Groups, *, is_dated: bool
+) -> ValueColumns:
+    """Return the columns of numbers that are not the time or a key."""
+    table, options, clock = layout.table, layout.options, layout.clock
+    names = [name for name in layout.rest if name != clock and name not in options.known]
+    if not options.columns:
+        check_header([name for name in names if name in table.columns], table.columns)
+        check_units(table.columns, by)
+    others = () if options.columns or clock is None else date_columns({name: layout.rest[name] for name in names})
+    names = [name for name in names if name not in (*by, *others)]
+    values = _read_values(table, options, names, by, is_dated=is_dated)
+    if not options.columns:
+        check_signs({name: column for name, column in table.columns.items() if name not in by}, values.values.values())
+        leave_out_counters(values, times, groups.values(), is_dated=is_dated)
+    return values
 
 
 def _read_series(
@@ -327,12 +279,6 @@ def _read_values(
         table, options.columns or names, rule, is_chosen=bool(options.columns), is_long=bool(by), strict=options.strict
     )
     return replace(found, notes=[*notes, *found.notes])
-
-
-def _check_columns(table: Table, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in table.columns:
-            raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, table.columns))}")
 
 
 def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) -> Series:

@@ -1,0 +1,119 @@
+"""The time column of a table, or the columns that are joined to one, and the rows that have a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rfa.data.clock_choice import clock_column, epoch_column, refuse_unknown_times
+from rfa.data.clock_numbers import with_points
+from rfa.data.clock_parts import JOINED, ClockParts, find_parts
+from rfa.data.epochs import parse_form
+from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
+from rfa.data.read_options import ReadOptions
+from rfa.data.table import Table, unique_names
+from rfa.data.table_checks import zone_of
+from rfa.data.table_ends import timed_rows, untimed_rows
+from rfa.data.units import TIMES
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table by what they hold.
+
+    Attributes:
+        rest: columns that are not keys, with the joined time column if there is one.
+        clock: time column among them, or None.
+        parts: the columns that were joined to it, or None.
+        options: the options with the format and the time zone that were found.
+        notes: how the time zone was found.
+    """
+
+    table: Table
+    rest: dict[str, Any]
+    clock: str | None
+    parts: ClockParts | None
+    options: ReadOptions
+    notes: tuple[str, ...] = ()
+
+
+def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout:
+    """Return the columns of a table, with rows at its ends that have no time left out.
+
+    Args:
+        by: key columns that are given.
+
+    Raises:
+        ValueError: If no column is the time and cells look like times, or a column has several time zones.
+    """
+    rest = _without_keys(table, by)
+    parts = find_parts(rest) if options.time is None else None
+    layout = _single_column(table, rest, options) if parts is None else _joined(table, rest, parts, options)
+    rest, clock = layout.rest, layout.clock
+    if clock is None:
+        return layout
+    if table.separator is not None and not options.strict:
+        table, rest = _cut_ends(layout.table, rest, clock)
+        layout = replace(layout, table=table, rest=rest)
+    zone = zone_of(clock, rest) if options.zone == "UTC" else None
+    if zone is None:
+        return layout
+    return replace(layout, options=replace(layout.options, zone=zone[0]), notes=(f"zone {zone[0]}, {zone[1]}",))
+
+
+def _joined(table: Table, rest: dict[str, Any], parts: ClockParts, options: ReadOptions) -> Layout:
+    """Return the columns with one time column instead of its parts."""
+    rest = {name: column for name, column in rest.items() if name not in parts.columns.values()}
+    clock = unique_names([*rest, JOINED])[-1]
+    rest[clock] = parts.cells(table.columns)
+    if merged := parts.merged(table.columns):
+        note = f"empty cells of {', '.join(map(repr, merged))} repeat the cell above"
+        table = replace(table, notes=(*table.notes, note))
+    options = replace(options, time_format=options.time_format or parts.time_format)
+    return Layout(table, rest, clock, parts, options)
+
+
+def _single_column(table: Table, rest: dict[str, Any], options: ReadOptions) -> Layout:
+    free = {name: column for name, column in rest.items() if name not in options.columns}
+    clock = options.time if options.time is not None else clock_column(free)
+    epoch = table.epoch if options.time_format is None else parse_form(options.time_format)
+    if epoch is not None and epoch not in TIMES:
+        counted = epoch_column(free if options.time is None else {options.time: rest[options.time]}, epoch)
+        if counted is not None and (clock is None or counted == clock):
+            clock, options = counted, replace(options, time_format=epoch)
+    if clock is None and not options.columns:
+        refuse_unknown_times(rest)
+    return Layout(table, rest, clock, None, options)
+
+
+def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
+    """Return the columns other than keys. The first one, which may be the time column, has decimal points."""
+    rest = {name: column for name, column in table.columns.items() if name not in by}
+    if table.separator in SEPARATORS_WITH_DECIMAL_COMMA and rest:
+        first = next(iter(rest))
+        rest[first] = with_points(rest[first])
+    return rest
+
+
+def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
+    """Return the table and its columns without rows at the ends that have no time."""
+    rows = timed_rows(rest[clock])
+    if (left := len(table) - (rows.stop - rows.start)) == 0:
+        return _cut_sums(table, rest, clock)
+    columns, rest = ({name: column[rows] for name, column in each.items()} for each in (table.columns, rest))
+    note = f"{left} rows at the {'beginning' if rows.start else 'end'} have no time: left out"
+    return _cut_sums(Table(columns, table.separator, table.first_row + rows.start, (*table.notes, note)), rest, clock)
+
+
+def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
+    """Return the table and its columns without rows in between that have words instead of a time, such as sums."""
+    if (left := untimed_rows(rest[clock])) is None:
+        return table, rest
+    word = str(rest[clock][int(left[0])].as_py())[:40]
+    kept = np.setdiff1d(np.arange(len(table)), left)
+    columns, rest = ({name: column.take(kept) for name, column in each.items()} for each in (table.columns, rest))
+    note = f"{len(left)} rows have no time, such as {word!r} in row {table.first_row + int(left[0])}: left out"
+    return replace(table, columns=columns, notes=(*table.notes, note)), rest
