@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import numeric_sample, sample
+from rfa.data.clock_choice import numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import are_dates, are_times_of_day
 from rfa.data.month_names import LANGUAGES, names
 
@@ -19,6 +19,12 @@ UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
 MOST_BACK: Final = 0.1
 MONTHS: Final = 12
 MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
+TIME_OF_DAY: Final = (
+    r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
+    r"\d{2}\.\d{2}\.\d{2}|([01]\d|2[0-3])[0-5]\d ?(UTC|GMT|Z))\s*$"
+)
+# Dates with two-digit years, which look like times of day.
+SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 
 
 def is_calendar(columns: Mapping[str, Any]) -> bool:
@@ -145,3 +151,24 @@ def month_numbers(column: Any) -> Any:
 def write_month(number: int, column: Any) -> str:
     """Return the name of a month as the column writes it, or a number if it does not occur."""
     return next((cell for cell, month in months_of(column).items() if month == number), str(number))
+
+
+def is_time_of_day(column: Any) -> bool:
+    """Return whether all sampled cells are times of day."""
+    import pyarrow as pa
+
+    is_text = pa.types.is_string(column.type) and not starts_with_number(column)
+    cells = sample(column).to_pylist() if is_text else []
+    are_times = bool(cells) and all(re.match(TIME_OF_DAY, cell) for cell in cells)
+    return are_times and not all(re.fullmatch(SHORT_DATE, cell) for cell in cells)
+
+
+def has_time_of_day(column: Any) -> bool:
+    """Return whether dates have times of day."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        return True
+    return not pa.types.is_date(column.type) and any(
+        ":" in cell and not re.fullmatch(r"\d\d:\d\d:\d{4}", cell) for cell in sample(column).to_pylist()
+    )

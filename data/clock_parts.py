@@ -18,24 +18,20 @@ from rfa.data.calendar_columns import (
     compact_pair,
     days_of,
     half_hours,
+    has_time_of_day,
     is_calendar,
+    is_time_of_day,
     month_numbers,
     months_of,
     padded,
     write_month,
 )  # fmt: skip
-from rfa.data.clock_choice import date_columns, numeric_sample, sample, starts_with_number
+from rfa.data.clock_choice import date_columns, numeric_sample, sample
 from rfa.data.clock_numbers import DAY_FIRST, HOUR_WORDS, MONTH_FIRST, YEAR_WORDS, calendar_form, words_of
 from rfa.data.counted_pairs import GPS_WEEK, SECOND, find_pair, join_pair, split_pair
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
-TIME_OF_DAY: Final = (
-    r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
-    r"\d{2}\.\d{2}\.\d{2}|([01]\d|2[0-3])[0-5]\d ?(UTC|GMT|Z))\s*$"
-)
-# Dates with two-digit years, which look like times of day.
-SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 # The time zone behind the name of a column, as in `Hour (PST)`, and behind a time of day such as 0930.
 ZONE_BEHIND: Final = re.compile(r" \((?:[A-Z]{1,3}[SD]?T|UTC|GMT)\)$")
 COMPACT_UTC: Final = r"^([01]\d|2[0-3])([0-5]\d) ?(?:UTC|GMT|Z)$"
@@ -159,16 +155,16 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
     lower = {ZONE_BEHIND.sub("", name).strip(" <>").lower(): name for name in reversed(list(columns))}
     if {"MM", "mm"} <= columns.keys():
         lower["minute"] = "mm"
-    dates = [name for name in date_columns(dict(columns)) if not _has_time_of_day(columns[name])]
+    dates = [name for name in date_columns(dict(columns)) if not has_time_of_day(columns[name])]
     zones = (name for name in columns if zone_minutes(columns[name]))
     moments = [name for name in date_columns(dict(columns)) if is_local(columns[name])]
     if moments and (zone := next(zones, None)) is not None:
         return ClockParts({"moment": moments[0], "zone": zone}, "{}{}")
-    clocks = [name for name in columns if _is_time_of_day(columns[name])]
+    clocks = [name for name in columns if is_time_of_day(columns[name])]
     if (
         "date" in lower
         and "time" in lower
-        and not _has_time_of_day(columns[lower["date"]])
+        and not has_time_of_day(columns[lower["date"]])
         and (
             lower["time"] in clocks
             or (_match(columns[lower["date"]], COMPACT_DATE) and _match(columns[lower["time"]], COMPACT_TIME))
@@ -192,6 +188,13 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
     if not dates and (found := _by_content(columns, clocks)) is not None:
         return found
+    return _after_year(lower, columns)
+
+
+def _after_year(lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts | None:
+    """Return the column of years and those of the parts that follow it, judging by their names, or None without dates
+    in these parts.
+    """
     year = _numbered("year", lower, columns)
     if year is None and _month_names("month", columns) is not None:
         named = [lower[name] for name in PERIOD_NAMES if name in lower]
@@ -238,7 +241,7 @@ def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
 
 def is_part(column: Any) -> bool:
     """Return whether a column has times of day or time zones, so that it does not label series."""
-    return _is_time_of_day(column) or bool(zone_minutes(column))
+    return is_time_of_day(column) or bool(zone_minutes(column))
 
 
 def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -> str | None:
@@ -340,25 +343,6 @@ def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
     letters = re.match(r"\D*", cells[0])
     width = max(map(len, cells)) - len(letters[0]) if letters and min(map(len, cells)) == max(map(len, cells)) else 1
     return pa.array([f"{letters[0] if letters else ''}{number:0{width}d}" for number in numbers])
-
-
-def _is_time_of_day(column: Any) -> bool:
-    import pyarrow as pa
-
-    is_text = pa.types.is_string(column.type) and not starts_with_number(column)
-    cells = sample(column).to_pylist() if is_text else []
-    are_times = bool(cells) and all(re.match(TIME_OF_DAY, cell) for cell in cells)
-    return are_times and not all(re.fullmatch(SHORT_DATE, cell) for cell in cells)
-
-
-def _has_time_of_day(column: Any) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type):
-        return True
-    return not pa.types.is_date(column.type) and any(
-        ":" in cell and not re.fullmatch(r"\d\d:\d\d:\d{4}", cell) for cell in sample(column).to_pylist()
-    )
 
 
 def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts | None:

@@ -14,7 +14,8 @@ from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, is_unix, sample
 from rfa.data.clock_numbers import DAY, are_dates, are_times_of_day, unix_seconds, words_of
 from rfa.data.durations import elapsed
 from rfa.data.marks import MissingRule
-from rfa.data.numbers import NumberFormat, parse_numbers, read_switches, report_unreadable
+from rfa.data.numbers import NumberFormat, parse_numbers, report_unreadable
+from rfa.data.switches import read_switches
 from rfa.data.table import Table
 from rfa.data.units import named
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+
+from rfa.data.table import MISSING
 
 # Value of `--missing` that disables the search.
 OFF: Final = "none"
@@ -106,3 +108,19 @@ def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
 
 def _without(values: np.ndarray, marks: Sequence[float]) -> np.ndarray:
     return np.where(np.isin(values, marks), np.nan, values)
+
+
+def present_cells(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
+    """Return the cells without surrounding spaces, with missing values as null, and a note on words for missing
+    values.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pc.utf8_trim_whitespace(column)
+    is_missing = pc.is_in(pc.utf8_lower(cells), pa.array([*MISSING, *words]))
+    if cells.null_count == len(cells) or not pc.any(is_missing, min_count=0).as_py():
+        return cells, []
+    found = [str(word) for word in pc.unique(cells.filter(is_missing)).to_pylist() if word]
+    note = [f"{', '.join(map(repr, found[:4]))} are missing values"] if found else []
+    return pc.if_else(is_missing, pa.scalar(None, pa.string()), cells), note

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from rfa.data.clock_choice import clock_column
+from rfa.data.marks import present_cells
 from rfa.data.number_forms import (
     MARKS,
     PLAIN,
@@ -21,8 +22,9 @@ from rfa.data.number_forms import (
     has_point,
     may_have_thousands_points,
 )
-from rfa.data.table import MISSING, Table, combine_chunks
-from rfa.data.units import NOT_ZERO, split_units
+from rfa.data.switches import switches_among_numbers
+from rfa.data.table import Table
+from rfa.data.units import NOT_ZERO, Units, split_units
 
 # Thousands separators other than point and comma.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
@@ -48,12 +50,6 @@ SIGNS: Final = (
 # multiples.
 FLAG: Final = r"^([+-]?[\d.,]*\d)\s+([bcdefinprsuz]{1,3})$"
 NO_FLAGS: Final = ("sec", "in", "ns", "us", "ppb")
-# Words for on and off.
-SWITCHES: Final = (
-    ("on", "off"), ("true", "false"), ("yes", "no"), ("open", "closed"), ("home", "not_home"), ("ein", "aus"),
-    ("wahr", "falsch"), ("ja", "nein"), ("ja", "nee"), ("oui", "non"), ("vrai", "faux"), ("sí", "no"),
-    ("vero", "falso"), ("detected", "clear"), ("up", "down"), ("enabled", "disabled"),
-)  # fmt: skip
 
 RULE_NOTES: Final = {
     "": "", "decimal comma": "decimal commas", "thousands": "commas separate thousands",
@@ -119,27 +115,20 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
         points, note = _resolve_points("", cells, writing)
         if not points:
             return Numbers(values, (f"column {name!r}: {note}",) if note else ())
-    texts, notes = _present(table.columns[name], writing.missing)
+    texts, notes = present_cells(table.columns[name], writing.missing)
     cells, units, odd = texts, None, np.array([], int)
     rule: str | None = ""
     if not fits(texts, PLAIN):
         if writing.reads_switches:
-            texts, more = _switches_among_numbers(texts)
+            texts, more = switches_among_numbers(texts)
             notes += more
-        cells, signs = _strip_symbols(texts)
-        cells = _separate_percent(texts, cells)
+        cells, signs, units = _without_units(texts)
         is_odd = _is_odd(cells, texts)
-        if pc.any(is_odd, min_count=0).as_py() and (units := split_units(cells)) is not None:
-            cells, notes = units.cells, [*notes, units.note]
-            is_odd = _is_odd(cells, texts)
-        elif (unflagged := _without_flags(cells)) is not None:
-            cells, notes = unflagged, [*notes, "letters after numbers are flags, and are left out"]
-            is_odd = _is_odd(cells, texts)
         if _are_labels(texts, is_odd):
             return None
         odd = np.flatnonzero(is_odd.to_numpy())
         cells = pc.if_else(is_odd, pa.scalar(None, pa.string()), cells)
-        rule, notes = choose_rule(cells, table.separator), [*signs, *notes]
+        rule, notes = choose_rule(cells, table.separator), [*signs[0], *notes, *signs[1]]
     if rule is None:
         raise ValueError(
             f"column {name!r} mixes decimal points and decimal commas; use one of them, or choose columns with --column"
@@ -151,6 +140,21 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
     if units is None:
         return read
     return Numbers(read.values if units.factors is None else read.values * units.factors, read.notes, units.unit)
+
+
+def _without_units(texts: Any) -> tuple[Any, tuple[list[str], list[str]], Units | None]:
+    """Return the cells without signs, units and flags, notes on signs and on the others, and the units."""
+    import pyarrow.compute as pc
+
+    cells, signs = _strip_symbols(texts)
+    cells = _separate_percent(texts, cells)
+    if not pc.any(_is_odd(cells, texts), min_count=0).as_py():
+        return cells, (signs, []), None
+    if (units := split_units(cells)) is not None:
+        return units.cells, (signs, [units.note]), units
+    if (unflagged := _without_flags(cells)) is not None:
+        return unflagged, (signs, ["letters after numbers are flags, and are left out"]), None
+    return cells, (signs, []), None
 
 
 def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
@@ -231,22 +235,6 @@ def _separate_percent(texts: Any, cells: Any) -> Any:
     return pc.if_else(is_bare, pa.scalar(None, pa.string()), cells) if bare else cells
 
 
-def _present(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
-    """Return the cells without surrounding spaces, with missing values as null, and a note on words for missing
-    values.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    cells = pc.utf8_trim_whitespace(column)
-    is_missing = pc.is_in(pc.utf8_lower(cells), pa.array([*MISSING, *words]))
-    if cells.null_count == len(cells) or not pc.any(is_missing, min_count=0).as_py():
-        return cells, []
-    found = [str(word) for word in pc.unique(cells.filter(is_missing)).to_pylist() if word]
-    note = [f"{', '.join(map(repr, found[:4]))} are missing values"] if found else []
-    return pc.if_else(is_missing, pa.scalar(None, pa.string()), cells), note
-
-
 def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, str]:
     """Return the rule for plain numbers whose points may separate thousands, such as 999 and 1.007, and a note if it is
     uncertain.
@@ -273,7 +261,7 @@ def _decimal_mark(column: Any, separator: str | None) -> str:
     if (plain := _plain_numbers(column)) is not None:
         cells = plain[1]
     else:
-        cells, _ = _present(column)
+        cells, _ = present_cells(column)
         if not fits(cells, PLAIN):
             cells, _ = _strip_symbols(cells)
         rule = choose_rule(cells, separator)
@@ -301,36 +289,6 @@ def _strip_symbols(cells: Any) -> tuple[Any, list[str]]:
     for _ in range(2):  # matches do not overlap, so 1 000 000 needs two passes
         cells = pc.replace_substring_regex(cells, rf"(\d){SPACES}(\d{{3}})", r"\1\2")
     return cells, notes
-
-
-def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarray, str] | None:
-    """Return a column of on and off, true and false and the like as 1 and 0, with a note, or None for others."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_boolean(column.type):
-        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64), "true and false are 1 and 0"
-    cells = pc.utf8_lower(_present(column, missing)[0])
-    present = {word for word in pc.unique(cells).to_pylist() if word is not None} if len(cells) else set()
-    for on, off in SWITCHES:
-        if present and present <= {on, off}:
-            values = pc.if_else(pc.equal(cells, on), 1.0, 0.0)
-            return np.asarray(combine_chunks(values).to_numpy(zero_copy_only=False)), f"{on} and {off} are 1 and 0"
-    return None
-
-
-def _switches_among_numbers(cells: Any) -> tuple[Any, list[str]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not pc.any(pc.match_substring_regex(cells, PLAIN), min_count=0).as_py():
-        return cells, []
-    lower = pc.utf8_lower(cells)
-    for on, off in SWITCHES:
-        if pc.any(pc.is_in(lower, pa.array([on, off])), min_count=0).as_py():
-            cells = pc.if_else(pc.equal(lower, off), pa.scalar("0"), cells)
-            return pc.if_else(pc.equal(lower, on), pa.scalar("1"), cells), [f"{on} and {off} are 1 and 0"]
-    return cells, []
 
 
 def _finite(

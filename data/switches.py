@@ -1,0 +1,49 @@
+"""Cells of on and off, true and false and the like as 1 and 0."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from rfa.data.marks import present_cells
+from rfa.data.number_forms import PLAIN
+from rfa.data.table import combine_chunks
+
+# Words for on and off.
+SWITCHES: Final = (
+    ("on", "off"), ("true", "false"), ("yes", "no"), ("open", "closed"), ("home", "not_home"), ("ein", "aus"),
+    ("wahr", "falsch"), ("ja", "nein"), ("ja", "nee"), ("oui", "non"), ("vrai", "faux"), ("sí", "no"),
+    ("vero", "falso"), ("detected", "clear"), ("up", "down"), ("enabled", "disabled"),
+)  # fmt: skip
+
+
+def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarray, str] | None:
+    """Return a column of on and off, true and false and the like as 1 and 0, with a note, or None for others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_boolean(column.type):
+        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64), "true and false are 1 and 0"
+    cells = pc.utf8_lower(present_cells(column, missing)[0])
+    present = {word for word in pc.unique(cells).to_pylist() if word is not None} if len(cells) else set()
+    for on, off in SWITCHES:
+        if present and present <= {on, off}:
+            values = pc.if_else(pc.equal(cells, on), 1.0, 0.0)
+            return np.asarray(combine_chunks(values).to_numpy(zero_copy_only=False)), f"{on} and {off} are 1 and 0"
+    return None
+
+
+def switches_among_numbers(cells: Any) -> tuple[Any, list[str]]:
+    """Return the cells with on and off as 1 and 0, if there are numbers, and a note."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.match_substring_regex(cells, PLAIN), min_count=0).as_py():
+        return cells, []
+    lower = pc.utf8_lower(cells)
+    for on, off in SWITCHES:
+        if pc.any(pc.is_in(lower, pa.array([on, off])), min_count=0).as_py():
+            cells = pc.if_else(pc.equal(lower, off), pa.scalar("0"), cells)
+            return pc.if_else(pc.equal(lower, on), pa.scalar("1"), cells), [f"{on} and {off} are 1 and 0"]
+    return cells, []
