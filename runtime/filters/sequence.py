@@ -26,7 +26,7 @@ from rfa.runtime.uncertainty.input import (
 )
 from rfa.runtime.uncertainty.interface import FilterOptions, Piece
 from rfa.runtime.uncertainty.smoothing import Traces, draw_paths, fixed_lag, smooth
-from rfa.runtime.uncertainty.steps import Readout, Steps
+from rfa.runtime.uncertainty.steps import LEAST, Readout, Steps
 
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
@@ -188,7 +188,9 @@ def _smooth(
     for mean, covariance in smooth(traces) if lag is None else fixed_lag(traces, lag):
         variance = np.maximum(np.diagonal(matrix @ covariance @ matrix.T, axis1=1, axis2=2), 0.0)
         seen = mean @ matrix.T + runtime.readout_offset
-        blocks.append((seen, (scale * np.sqrt(variance)).tolist()))
+        deviation = scale * np.sqrt(variance)
+        seen[np.abs(seen) < LEAST], deviation[deviation < LEAST] = 0.0, 0.0
+        blocks.append((seen, deviation.tolist()))
         yield
     in_order = blocks[::-1] if lag is None else blocks
     means = (np.concatenate([seen for seen, _ in in_order]) + offset).clip(*options.range).tolist()

@@ -76,6 +76,9 @@ class Forecasts(Blocks, Sequence[ForecastPoint]):
 
 
 NO_SAMPLES = np.empty((0, 0))
+# The smallest normal number of float32. No measurement is smaller. Deviations of a series of zeros, whose scale is
+# unknown, are.
+LEAST = float(np.finfo(np.float32).tiny)
 STEP_FIELDS = tuple(field.name for field in fields(WeightedStep) if field.name not in ("index", "t"))
 
 
@@ -275,7 +278,10 @@ class Steps:
 
 
 def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
-    """Clip estimates, forecasts and the ends of their intervals to a range."""
+    """Clip estimates, forecasts and the ends of their intervals to a range, and set numbers below LEAST to 0."""
+    if (outputs.std < LEAST).any():
+        for numbers in (outputs.mean, outputs.std, outputs.interval, outputs.moments, outputs.bands):
+            numbers[np.abs(numbers) < LEAST] = 0.0
     if limits == UNLIMITED:
         return
     for numbers in (outputs.mean, outputs.interval, outputs.moments[:, :, ::2], outputs.bands):

@@ -1,0 +1,33 @@
+"""A series of zeros has no scale. Its estimates and intervals are 0, not numbers below any meaning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rfa
+from rfa.runtime.uncertainty.interface import UNLIMITED
+from rfa.runtime.uncertainty.step_outputs import StepOutputs
+from rfa.runtime.uncertainty.steps import limit_outputs
+
+
+@pytest.mark.parametrize("model", ["default", "auto"])
+def test_zeros_are_filtered_and_forecast_as_zeros(model: str) -> None:
+    zeros = pd.DataFrame({"y": [0.0] * 30})
+    filtered, forecast = rfa.filter(zeros, model=model, smooth=True), rfa.forecast(zeros, 3, model=model)
+    for found in (filtered, forecast):
+        estimates = [name for name in found.columns if name.endswith(("mean", "std", "median", "90"))]
+        assert len(estimates) >= 4
+        assert (found[estimates] == 0).all(axis=None), found[estimates]
+
+
+def test_only_numbers_below_float32_become_0() -> None:
+    width = np.array([[1e-150], [2e-38], [3.0]])
+    empty = np.empty((3, 0, 3, 1))
+    given = dict.fromkeys(StepOutputs._fields, np.zeros(3))
+    given |= {"mean": -width, "std": width.copy(), "interval": width.copy(), "moments": empty, "bands": empty}
+    outputs = StepOutputs(**given)
+    limit_outputs(outputs, UNLIMITED)
+    assert outputs.std.ravel().tolist() == [0.0, 2e-38, 3.0]
+    assert outputs.mean.ravel().tolist() == [0.0, -2e-38, -3.0]
