@@ -190,6 +190,9 @@ class DynamicsParameters(nn.Module):
     Where mu > 0, the steady-state process variance sigma2 / (2 mu) is learned, which is better conditioned (RFA D.2).
     Elsewhere, sigma2 is learned. With `has_noise=False`, sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at
     `temperature`. With `learns_decay`, mu is learned where it is > 0.
+
+    The steady-state variance starts at `process`, or at (process_per_decay · mu)² if that is given. sigma2 of heads
+    without decay starts at process / 10.
     """
 
     omega: Tensor
@@ -202,6 +205,7 @@ class DynamicsParameters(nn.Module):
         mu: Tensor,
         *,
         process: float = 0.1,
+        process_per_decay: float | None = None,
         measurement: float = 1.0,
         has_noise: bool = True,
         temperature: float = 1.0,
@@ -218,7 +222,8 @@ class DynamicsParameters(nn.Module):
         self.has_noise = has_noise
         if has_noise:
             unit = torch.ones_like(mu)
-            self.process_raw = nn.Parameter(raw_from_positive(torch.where(mu > 0, process * unit, process / 10 * unit)))
+            steady = process * unit if process_per_decay is None else (process_per_decay * mu).square()
+            self.process_raw = nn.Parameter(raw_from_positive(torch.where(mu > 0, steady, process / 10 * unit)))
             self.eta2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
         self.gamma2_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), measurement)))
         # nu = 2 + D · positive(raw), initially 4 D.

@@ -59,6 +59,7 @@ class RobustMixer(TokenMixer):
         heads = config.n_heads
         self.dynamics = DynamicsParameters(
             *head_rates(config),
+            process_per_decay=config.initial_process,
             has_noise=config.noise == "learned",
             temperature=config.temperature,
             learns_decay=config.learned_decay,

@@ -95,6 +95,8 @@ class LanguageModelConfig(StrictConfig):
             rotation.
         damping, zero_decay_fraction: Fixed decay mu_h = b · max omega_h of the banded frequencies, which is zero for
             the slowest heads. AFA learns its decay from the initial value b · max omega_h in every head.
+        initial_process: Initial standard deviation of RFA's process in the steady state, σ̃, as a multiple of the decay.
+            By default, σ̃² = 0.1 in all heads with decay. Heads without decay always start from the same noise.
         kernel: Influence function of RFA.
         prior: Where RFA uses the precision P(lag): in the bias and the residual ("lyapunov"), independent of the lag
             ("constant"), or in the bias only ("additive").
@@ -133,6 +135,7 @@ class LanguageModelConfig(StrictConfig):
     frequencies: Frequencies = "banded"
     damping: float = 0.05
     zero_decay_fraction: float = 0.25
+    initial_process: float | None = None
     kernel: Kernel = "student_t"
     prior: Prior = "lyapunov"
     noise: Noise = "learned"
@@ -164,6 +167,8 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError(f"zero_decay_fraction must be in [0, 1], got {self.zero_decay_fraction}")
         if self.damping < 0:
             raise ValueError(f"damping must be >= 0, got {self.damping}")
+        if self.initial_process is not None:
+            self._check_initial_process(self.initial_process)
         if not self.temperature > 0:
             raise ValueError(f"temperature must be > 0, got {self.temperature}")
         check_choice("mixer", self.mixer, MIXERS)
@@ -202,6 +207,15 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError(
                 "memory slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; use "
                 "n_slots 0 for other models"
+            )
+
+    def _check_initial_process(self, multiple: float) -> None:
+        if not 0 < multiple < math.inf:
+            raise ValueError(f"initial_process must be a finite number > 0, got {multiple}")
+        if self.mixer != "rfa" or self.noise != "learned":
+            raise ValueError(
+                "initial_process requires mixer 'rfa' and noise 'learned', "
+                f"got mixer {self.mixer!r} and noise {self.noise!r}"
             )
 
     def _check_extensions(self) -> None:

@@ -12,6 +12,7 @@ from rfa.model.dynamics import DynamicsParameters, banded_decay, banded_frequenc
 from rfa.model.language import Cache, LanguageModel
 from rfa.model.recurrence import slots
 from rfa.runtime.text.config import LanguageModelConfig, Mode
+from rfa.training.language_config import load_variants
 
 SMALL = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "head_dim": 6, "n_slots": 5}
 OPTIONS: list[dict[str, Any]] = [
@@ -151,6 +152,19 @@ def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None
     assert float(learned.mu_raw.grad[0]) == 0 and bool((learned.mu_raw.grad[1:] > 0).all())
 
 
+def test_the_process_starts_at_half_the_decay_in_m3() -> None:
+    """A standard deviation of mu / 2 in the steady state; the slowest head has no decay, and its usual start."""
+    given, usual = (
+        LanguageModel(LanguageModelConfig(**{**SMALL, **load_variants()[name]["model"]})) for name in ("M3", "M2-b5e+0")
+    )
+    for m3, m2 in zip(given.blocks, usual.blocks, strict=True):
+        d, other = m3.mixer.dynamics(), m2.mixer.dynamics()
+        assert d.mu[0] == 0 and bool((d.mu[1:] > 0).all()) and torch.equal(d.mu, other.mu)
+        steady = d.sigma2 * phi(d.mu, torch.tensor(1e6))
+        assert steady[1:].sqrt().tolist() == pytest.approx((d.mu[1:] / 2).tolist(), rel=1e-4)
+        assert d.sigma2[0] == other.sigma2[0]
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -162,6 +176,9 @@ def test_learned_decay_starts_at_the_fixed_one_and_keeps_heads_without() -> None
         ({"mixer": "softmax", "own_readout": True}, "own_readout requires the mixer 'rfa', got 'softmax'"),
         ({"own_readout": True, "n_slots": 0}, "own_readout requires mixer 'rfa' and n_slots > 0"),
         ({"mixer": "softmax", "learned_decay": True}, "learned_decay requires the mixer 'rfa', got 'softmax'"),
+        ({"initial_process": 0.0}, "initial_process must be a finite number > 0, got 0.0"),
+        ({"mixer": "softmax", "initial_process": 0.5}, "requires mixer 'rfa' and noise 'learned', got mixer 'softmax'"),
+        ({"noise": "anchor", "initial_process": 0.5}, "requires mixer 'rfa' and noise 'learned', .* noise 'anchor'"),
     ],
 )
 def test_config_refuses_what_has_no_meaning(given: dict[str, Any], reason: str) -> None:

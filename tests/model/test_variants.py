@@ -13,7 +13,7 @@ from tests.model.variant_loops import mixed
 
 VARIANTS = load_variants()
 EXTENDED = ["M2-open", "M2-even", "M2-linear", "M2-drift", "M2-ahead"]
-PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "AFA", "RT"]
+PAPERS = ["B1", "B2", "B3", "B4", "M1", "M2", *(f"M2.{n}" for n in range(1, 7)), "M3", "AFA", "RT"]
 SWEEP = sorted(name for name in VARIANTS if name.startswith("M2-b5"))
 SIZES = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "n_heads": 4, "head_dim": 6, "mlp_ratio": 2}
 LENGTH = 9

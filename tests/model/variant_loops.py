@@ -47,7 +47,9 @@ def decays(name, heads, dims):
     """
     if name in {"M2.6", "B1", "B2"}:
         return [0.0] * heads
-    damping = float(name.removeprefix("M2-b")) if name.startswith("M2-b") else 0.05
+    damping = 5.0 if name == "M3" else 0.05
+    if name.startswith("M2-b"):
+        damping = float(name.removeprefix("M2-b"))
     banded = frequencies("M2", heads, dims)
     still = 0 if name == "AFA" else heads // 4
     return [0.0 if h < still else float(np.float32(damping * max(banded[h]))) for h in range(heads)]

@@ -29,7 +29,7 @@ from rfa.training.language_config import LanguageRun, TrainingConfig, find_confi
 
 # The models of the papers and the recurrent mode. Recipes and ablations of variants.json are requested by name.
 PAPERS = (
-    *("B1", "B2", "B3", "B4", "M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6", "AFA", "RT"),
+    *("B1", "B2", "B3", "B4", "M1", "M2", "M2.1", "M2.2", "M2.3", "M2.4", "M2.5", "M2.6", "M3", "AFA", "RT"),
     *("M2-b5e-4", "M2-b5e-3", "M2-b5e-1", "M2-b5e+0", "slots", "both"),
 )
 

@@ -24,7 +24,7 @@ SLOWEST = 10_000.0
 OPTIONS_OF_RFA: dict[str, object] = {
     "kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False,
     "learned_decay": False, "output_gate": False, "own_readout": False, "robust_slots": True, "confidence": "none",
-    "bias": False, "horizon": 0.0,
+    "bias": False, "horizon": 0.0, "initial_process": None,
 }  # fmt: skip
 Count = Annotated[int, Field(ge=1, le=4_096)]
 
@@ -46,6 +46,7 @@ class LanguageConfig(FamilyConfig):
     frequencies: Literal["banded", "full", "none"] = "banded"
     damping: Annotated[float, Field(ge=0, le=1e6)] = 0.05
     zero_decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.25
+    initial_process: Annotated[float | None, Field(gt=0, le=1e6)] = None
     kernel: Literal["student_t", "gaussian"] = "student_t"
     prior: Literal["lyapunov", "constant", "additive"] = "lyapunov"
     noise: Literal["learned", "anchor"] = "learned"
