@@ -41,6 +41,17 @@ def bench_decode(
     print_result(write_decode(find_bundle(bundle), out or RESULTS / "decode.json"), as_json)
 
 
+@app.command("scoring")
+def bench_scoring(
+    bundle: BundleName = "books", out: JsonFile = RESULTS / "scoring.json", as_json: JsonFlag = False
+) -> None:
+    """Measure what the scores of a prompt's tokens cost on one thread, compared with reading the prompt."""
+    from rfa.benchmarks.language.scoring import write_scoring
+    from rfa.cli.bundles import find_bundle
+
+    print_benchmark("scoring", write_scoring(find_bundle(bundle), out), as_json)
+
+
 @app.command("aot")
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
