@@ -30,6 +30,7 @@ def score_rows(logits, tokens, temperature, out):
     logits: `[N, V]`. tokens: `[N]`. out: `[N, 5]`, the log normalisers of logits and of logits / temperature, the
     entropy, the tail and the rank. The normalisers of a row with a number that is not finite are not finite either.
     """
+    is_scaled = temperature != ONE
     for i in range(logits.shape[0]):
         row = logits[i]
         token = tokens[i]
@@ -43,7 +44,8 @@ def score_rows(logits, tokens, temperature, out):
             for j in range(start, min(start + BLOCK, row.size)):
                 value = row[j]
                 away = value - top
-                weight, warm = exp(away), exp(value / temperature - warm_top)
+                weight = exp(away)
+                warm = exp(value / temperature - warm_top) if is_scaled else weight
                 part_total += weight
                 part_moment += weight * away
                 part_calibrated += warm
