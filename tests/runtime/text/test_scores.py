@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from rfa.runtime.text.scores import row_scores, score_tokens
 
 
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(2, 300), st.booleans())
-def test_scores_follow_their_equations(seed: int, rows: int, size: int, has_ties: bool) -> None:
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(2, 300), st.booleans(), st.sampled_from([1.0, 1.7]))
+def test_scores_follow_their_equations(seed: int, rows: int, size: int, has_ties: bool, warmth: float) -> None:
     draw = np.random.default_rng(seed)
     logits = (4 * draw.standard_normal((rows, size))).astype(np.float32)
     logits = np.round(logits) if has_ties else logits
     tokens, top = draw.integers(0, size, rows).tolist(), min(4, size)
-    found = score_tokens(logits, tokens, np.float32(1.7), top)
+    temperature = np.float32(warmth)
+    found = score_tokens(logits, tokens, temperature, top)
     for row, token in enumerate(tokens):
         exact = logits[row].astype(np.float64)
-        p, q = (np.exp(scores - scores.max()) for scores in (exact, exact / np.float32(1.7)))
+        p, q = (np.exp(scores - scores.max()) for scores in (exact, exact / temperature))
         p, q = p / p.sum(), q / q.sum()
         order = np.argsort(-exact, kind="stable").tolist()
         assert found.rank[row] == 1 + order.index(token)
