@@ -55,9 +55,9 @@ def backtest_series(
 ) -> None:
     """Report alarms, incidents and coverage on recorded series. Each row is scored using only the rows before it.
 
-    With --windows, the report also contains how many labelled windows were found, the delay, the share of correct
-    incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. In this case, the results of the
-    queries in it are read for the history that it sets, or from --from to --to.
+    With --windows, the report also contains the number of detected windows, the detection delay, the share of correct
+    incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. In this case, the results of its
+    queries are read over the history that the configuration sets, or from --from to --to.
     """
     from rfa.cli.filter import OUTLIER, FilterBatch
     from rfa.cli.filter_run import Task
@@ -73,7 +73,8 @@ def backtest_series(
         }  # fmt: skip
         for option in [option for option, value in options.items() if value]:
             raise ValueError(
-                f"{option} is not supported with a configuration, because each query sets its own; remove {option}"
+                f"{option} is not supported with a configuration, because each query in it sets this option; remove "
+                f"{option}"
             )
         judged, results = _of_config(Path(data[0]), reading, labels)
         return _report(_gathered(judged, labels), [[result] for result in results], figures, out, as_json=as_json)
@@ -103,7 +104,7 @@ def _check_outputs(sources: Sequence[str], out: Path | None, figures: Path | Non
 
 
 def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktest]:
-    """Return the results for all series of a batch of files."""
+    """Return the result for each series in a batch of files."""
     found = []
     for results, frame in zip(batch.by_series(), batch.frames, strict=True):
         own = None if windows is None else windows.of(frame.by, results[0].key)
@@ -114,7 +115,7 @@ def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktes
 def _of_config(
     path: Path, reading: ReadOptions, windows: Windows | None
 ) -> tuple[list[SeriesBacktest], list[Filtered]]:
-    """Return the results for the series of a configuration, and their filtered rows."""
+    """Return the result for each series of a configuration, and the filtered rows of these series."""
     import time
 
     from rfa.cli.filter import OUTLIER
@@ -182,7 +183,7 @@ def _report(
 
 
 def _draw(series: Sequence[Sequence[Filtered]], folder: Path) -> None:
-    """Draw a figure for each series. The name of the file is that of the series."""
+    """Draw a figure for each series, in a file with the name of the series."""
     from rfa.cli.plot import check_panels, draw
 
     if len(series) > MOST_FIGURES:

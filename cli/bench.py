@@ -28,8 +28,8 @@ def bench_decode(
     out: Annotated[Path | None, typer.Option(help="JSON file to write. By default, a file in results/.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the time per token on one thread, early and late in a text, and with a cache. On a GPU, also measure it
-    by batch size."""
+    """Measure the decoding time per token. On a CPU, one thread decodes early and late in a text, and with a cache. On
+    a GPU, it is measured early and late in a text, and by batch size."""
     if device == "cuda":
         from rfa.benchmarks.gpu.decode import write_decode_gpu
 
@@ -56,10 +56,15 @@ def bench_scoring(
 def bench_aot(
     out: AotTable = RESULTS / "aot.json",
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with status 1 if a number is larger than in the file of --out.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Exit with status 1 if a kernel uses more registers, spills or instructions than the --out file says.",
+        ),
     ] = False,
     triton: Annotated[
-        Path | None, typer.Option(help="Directory of another Triton version to measure (`pip install --target`).")
+        Path | None,
+        typer.Option(help="Directory with another version of Triton to use, from `pip install --target`."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -100,8 +105,7 @@ def bench_cost(
         raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, got {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
         raise ValueError(
-            "the committed table contains all architectures; to measure only some of them, write to another file "
-            "with --out FILE"
+            "the committed table contains all architectures; to measure only some of them, name another file with --out"
         )
     print_benchmark("cost", write_cost(out, architecture), as_json)
 
@@ -220,7 +224,7 @@ def bench_series(
     ],
     model: Annotated[list[str] | None, typer.Option(help="Model to measure. Repeatable. The default is all.")] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="Beginning of the names of tasks, such as ett1/H. Repeatable.")
+        list[str] | None, typer.Option(help="Prefix of the names of the tasks to run, such as ett1/H. Repeatable.")
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also measure models and tasks whose results the file already contains.")
@@ -246,7 +250,8 @@ def bench_nab(
     out: JsonFile = RESULTS / "filter-nab.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Detect anomalies on NAB and score them by its public rules, compared with its windowed Gaussian."""
+    """Detect anomalies on NAB, score them with its public rules, and compare the score with its windowed Gaussian
+    detector."""
     from rfa.benchmarks.nab.benchmark import write_nab
 
     print_benchmark("filter-nab", write_nab(bundle, data, out), as_json)
@@ -257,7 +262,7 @@ def bench_equalities(
     url: Annotated[str, typer.Argument(help="URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")],
     *,
     replica: Annotated[
-        str | None, typer.Option(help="URL of another server with the same model, to compare with.")
+        str | None, typer.Option(help="URL of another server with the same model, whose results are compared too.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Name of the model in requests. The default is the server's default model.")
@@ -267,11 +272,11 @@ def bench_equalities(
     out: Annotated[Path | None, typer.Option(help="JSON file for the results. It is updated after every case.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check whether the log probabilities of a server are equal for requests alone, batched, chunked, restored and on a
-    replica.
+    """Check whether a server returns the same log probabilities each time it processes a text.
 
-    This works with any server that supports `logprobs`, `echo` and `return_tokens_as_token_ids`. The exit code is 1 if
-    they differ.
+    A request is repeated alone and in a batch, with the whole text in the prompt (`echo`), after a restored state, and
+    on the replica. The server must support `logprobs`, `echo` and `return_tokens_as_token_ids`. The exit code is 1 if
+    the log probabilities differ.
     """
     import asyncio
     from dataclasses import asdict
@@ -312,7 +317,8 @@ def bench_events(
     data: Annotated[Path, typer.Option(help="Directory with normal.txt and abnormal.txt from DeepLog.", metavar="DIR")],
     bundle: BundleName = "events",
     corpus: Annotated[
-        Path | None, typer.Option(help="Directory in which to write the training corpus. Nothing is measured then.")
+        Path | None,
+        typer.Option(help="Directory for the training corpus. If it is set, only the corpus is written."),
     ] = None,
     out: JsonFile = RESULTS / "events.json",
     as_json: JsonFlag = False,
@@ -332,8 +338,8 @@ def bench_recall(
         list[str] | None,
         typer.Option(
             help=(
-                "Train only this setting, and keep the results of the others in the file. Repeatable. The default is "
-                "all."
+                "Setting to train. The results of other settings in the file are kept. Repeatable. The default is all "
+                "settings."
             )
         ),
     ] = None,
@@ -345,8 +351,8 @@ def bench_recall(
     plot: PlotFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train softmax attention, RFA and memory slots on associative recall and copying, to measure the capacity of their
-    state. --plot draws the accuracy by number of pairs, length and distance."""
+    """Measure how much the states of softmax attention, RFA and memory slots can store, by training them on associative
+    recall and copying. --plot draws the accuracy by number of pairs, length and distance."""
     from rfa.benchmarks.language.recall.table import QUICK, RecallPlan, write_recall
 
     plan = QUICK if quick else RecallPlan()

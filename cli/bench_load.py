@@ -43,7 +43,7 @@ def bench_load(
         str | None,
         typer.Option(
             help=(
-                "URL of a running server. The environment variable RFA_API_KEY provides its key. By default, the "
+                "URL of a running server. The environment variable RFA_API_KEY contains its API key. By default, the "
                 "command starts a server."
             )
         ),
@@ -74,8 +74,8 @@ def bench_load(
         from rfa.benchmarks.load.plot import draw_run
 
         if run is None:
-            raise ValueError(f"{scenario.name} measured no latencies, so there is nothing to draw")
+            raise ValueError(f"--plot requires latencies, but the scenario {scenario.name} measures none")
         draw_run(run, plot)
     print_benchmark("load-run", result, as_json)
     if missed := [verdict["name"] for verdict in result["budgets"] if not verdict["met"]]:
-        raise BudgetMissed(f"{result['scenario']} missed {', '.join(missed)}")
+        raise BudgetMissed(f"the scenario {result['scenario']} did not meet these budgets: {', '.join(missed)}")

@@ -13,7 +13,7 @@ from rfa.cli.options import BundleName, JsonFlag
 if TYPE_CHECKING:
     from rfa.runtime.bundle.bundle import Bundle
 
-# Exists in the directory of a finished run.
+# File that exists only in the directory of a finished run.
 RECORD_FILE = "train.json"
 
 
@@ -109,8 +109,8 @@ def verify(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check the signature, hashes, shapes and golden outputs of a bundle. If torch is installed, the graphs are also
-    compared with the model. GPU kernels are not run."""
+    """Check the signature, hashes, shapes and golden outputs of a bundle. If torch is installed, the outputs of the
+    graphs are also compared with those of the model. GPU kernels are not run."""
     import asyncio
 
     from rfa.cli.bundles import find_bundle
@@ -170,7 +170,7 @@ def sign(
 
 
 def _key_text(value: str) -> str:
-    """Return the key in the value of an option, or in the file that it names."""
+    """Return the value of an option, or the content of the file if the value is a path."""
     path = Path(value)
     return path.read_text() if path.is_file() else value
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 
 def served_bundles(bundles: list[Path] | None = None, *, ignore: frozenset[str] = frozenset()) -> tuple[Path, ...]:
-    """Return the first of these that exists: the given bundles, those in RFA_BUNDLES, those in ./bundles, or those of
-    this package.
+    """Return the bundles to serve: `bundles` if there are any, and otherwise the bundles of the settings.
 
     Args:
-        ignore: environment variables that look like settings but are options of the command.
+        ignore: Environment variables that look like settings but are options of the command.
 
     Raises:
         FileNotFoundError: If there are no bundles.
@@ -28,10 +27,14 @@ def served_bundles(bundles: list[Path] | None = None, *, ignore: frozenset[str] 
 
 
 def find_bundle(name: str, others: Sequence[str] = ()) -> Path:
-    """Find a bundle by name among the served bundles. See `rfa.library.locate.find_bundle`.
+    """Find a bundle by its directory, or by its name among the served bundles.
+
+    Args:
+        others: Other names that the command accepts. The error message lists them.
 
     Raises:
-        FileNotFoundError, ConfigurationError: See also `served_bundles`.
+        FileNotFoundError: If there is no such bundle.
+        ConfigurationError: If an environment variable looks like a setting but is not one.
     """
     from rfa.library import locate
 

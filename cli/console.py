@@ -1,6 +1,6 @@
-"""Printing of results and errors of commands.
+"""Print the results and errors of commands.
 
-An error is one line on stderr and a non-zero exit code. `RFA_DEBUG=1` shows the traceback instead.
+An error is printed on stderr as one line, and the exit code is not 0. `RFA_DEBUG=1` shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-# Built-in errors whose messages are written for users, as are those of this package.
+# Built-in exceptions that this package raises with messages for users.
 USER_ERRORS = (ValueError, FloatingPointError, MemoryError)
 # Longer values are cut off; --json prints all of them.
 SHOWN_CHARACTERS = 90
@@ -65,7 +65,7 @@ def explain(error: Exception) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """The root group of commands. It converts exceptions to one line and an exit code."""
+    """Group of all commands. It converts an exception to an error message on one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. The exit code is 2 for usage errors, 1 for other errors, and 128 plus the signal number
@@ -106,7 +106,7 @@ def print_table(document: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def print_benchmark(result: str, document: Mapping[str, Any], as_json: bool) -> None:
-    """Print the result of a benchmark as on the results page, or as JSON."""
+    """Print the result of a benchmark as JSON, or as the tables of the results page."""
     from rfa.benchmarks.results_page.page import tables_of
 
     print_table(document, tables_of(result, document), as_json)
@@ -127,7 +127,7 @@ def _rows(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
 
 
 def print_result(document: Mapping[str, Any], as_json: bool) -> None:
-    """Print a result as JSON or as aligned names and values."""
+    """Print a result as JSON, or as lines with a name and a value each."""
     if as_json:
         print_json(document)
         return

@@ -29,12 +29,14 @@ def parse_digits(text: str) -> int | None:
 
 
 def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict[str, np.ndarray]:
-    """Round columns `[N]` of one quantity to `digits` digits after the leading digit of the width of its interval.
+    """Round each row of some columns `[N]` according to the width of the row's 90 % interval.
 
-    For a width of 2.34 and 3 digits, numbers are rounded to thousandths. Digits before the decimal point are kept.
+    `digits` digits after the leading digit of the width are kept. For a width of 2.34 and 3 digits, numbers are rounded
+    to thousandths. Digits before the decimal point are always kept.
 
     Args:
-        parts: columns by name, including "low90" and "high90", or "std".
+        parts: Columns by name. They must include "low90" and "high90", or "std".
+        digits: Number of digits. None disables rounding.
     """
     if digits is None:
         return dict(parts)
@@ -43,8 +45,8 @@ def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict
 
 
 def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
-    """Round a score `[N]` to `digits` digits after its leading digit. Near 1, the leading digit of its distance from 1
-    is used."""
+    """Round scores `[N]` to `digits` digits after their leading digit. For scores between 0.5 and 1, the leading digit
+    of the distance from 1 counts."""
     import numpy as np
 
     if digits is None:

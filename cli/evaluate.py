@@ -27,7 +27,7 @@ def eval_lm(
         bool,
         typer.Option(
             "--passes",
-            help="Compare the numbers of reweighting passes in recurrent mode, with contexts of 4,096 tokens.",
+            help="Compare different numbers of reweighting passes in recurrent mode, with contexts of 4,096 tokens.",
         ),
     ] = False,
     as_json: JsonFlag = False,
@@ -80,8 +80,8 @@ def eval_filter(
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Report the error of one-step forecasts compared with repeating the last value, and the likelihood and coverage of
-    the intervals."""
+    """Report the errors of one-step forecasts and of repeating the last value, the likelihood, and the coverage of the
+    intervals."""
     from rfa.cli.bundles import find_bundle
     from rfa.training.evaluate.filter import score_filter
 

@@ -17,8 +17,8 @@ Session = Annotated[
     str | None,
     typer.Option(
         help=(
-            "Regular expression that finds the session in a line, such as 'blk_-?[0-9]+'. By default, all lines "
-            "belong to one session."
+            "Regular expression that matches the name of the session in a line, such as 'blk_-?[0-9]+'. By default, "
+            "all lines belong to one session."
         )
     ),
 ]
@@ -39,7 +39,8 @@ def log_events(
     counts: Annotated[
         str | None,
         typer.Option(
-            help="Count each event in time steps such as 1min. `rfa watch` can read the result.", metavar="STEP"
+            help="Count the events of each kind per time step, such as 1min. `rfa watch` can read the result.",
+            metavar="STEP",
         ),
     ] = None,
     as_json: JsonFlag = False,
@@ -47,7 +48,7 @@ def log_events(
     """Print the events of a log as numbers, one session per line, for `rfa train lm` and `rfa score`. With --counts,
     print the counts of the events.
 
-    Lines that differ only in numbers and names are the same event. Lines that do not contain a session are left out.
+    Lines that differ only in numbers and names are the same event. Lines in which --session finds no match are skipped.
     """
     from rfa.data.log_lines import count_events, events_of
     from rfa.data.log_templates import Templates

@@ -195,16 +195,18 @@ def _filter_files(
 
 @dataclass
 class FilterBatch:
-    """Files, and the results of their series.
+    """Filters the series of one or more files, and stores the results.
 
     Attributes:
-        source: options of `rfa.data.load_table`.
-        view: rows of the table: all with the forecast, only the forecast, only alarms, or one row per incident.
-        digits: number of digits in CSV output. None prints all digits.
-        has_plot: whether all columns are drawn in one figure.
-        has_keys: whether a file contains several series.
-        frames: the table of each series that was filtered, as it was read from the file.
-        failed: the error of each series or file that could not be filtered.
+        source: Options of `rfa.data.load_table`.
+        view: Content of the table: "rows" for all rows and the forecast, "forecast" for only the forecast, "alarms" for
+            only the rows with alarms, or "incidents" for one row per incident.
+        digits: Number of digits in CSV output. None prints all digits.
+        has_plot: Whether all columns are drawn in one figure.
+        columns: Number of columns in the files that were read.
+        has_keys: Whether a file contains several series.
+        frames: The frame of each filtered series, as it was read from the file.
+        failed: Error message of each series or file that could not be filtered, by its name.
     """
 
     sources: Sequence[str]
@@ -222,7 +224,7 @@ class FilterBatch:
 
     @property
     def has_one_result(self) -> bool:
-        """Whether there is only one series, whose columns were filtered together."""
+        """Whether there is only one series, and its columns were filtered together."""
         return self._has_one_series and len(self.results) == 1
 
     @property
@@ -251,7 +253,7 @@ class FilterBatch:
         self._print_warnings()
         if not self.results:
             first = next(iter(self.failed.values()))
-            raise ValueError(f"no series could be filtered; the first of {len(self.failed)} errors: {first}")
+            raise ValueError(f"no series could be filtered ({len(self.failed)} failed); the first error is: {first}")
 
     def by_series(self) -> list[list[Filtered]]:
         """Return the results of each series. A series has several results if its columns were filtered separately."""
@@ -298,7 +300,7 @@ class FilterBatch:
 
 
 def _print_notes(name: str, read: dict[Key, Series]) -> None:
-    """Print the decisions made while reading a file. A note that applies to all of its series is printed once."""
+    """Print how a file was read. A note that applies to all series of the file is printed once."""
     from rfa.data import key_name
 
     counts = Counter(note for series in read.values() for note in series.notes)
@@ -314,6 +316,6 @@ def _print_notes(name: str, read: dict[Key, Series]) -> None:
 
 def _print_first(lines: Iterator[str]) -> None:
     found = list(lines)
-    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"and {len(found) - SHOWN} more warnings of this kind"]
+    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"messages that are not shown: {len(found) - SHOWN}"]
     for line in shown:
         typer.echo(line, err=True)

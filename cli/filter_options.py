@@ -68,7 +68,7 @@ Maximum = Annotated[
     float | None, typer.Option("--max", help="Highest possible value. Estimates and forecasts never lie above it.")
 ]
 Weights = Annotated[
-    bool, typer.Option("--weights", help="Also print the weights of the models that `default` combines.")
+    bool, typer.Option("--weights", help="Also print the weights of the forecasts that `default` combines.")
 ]
 Smooth = Annotated[
     bool, typer.Option("--smooth", help="Also print smoothed estimates, which use earlier and later rows.")
@@ -88,7 +88,7 @@ Mute = Annotated[
 Rows = Annotated[
     bool,
     typer.Option(
-        "--rows", help="Print every row that raised an alarm with its estimates, instead of a list of incidents."
+        "--rows", help="Print each row with an alarm and the estimates of the row, instead of a list of incidents."
     ),
 ]
 MinDeviation = Annotated[
@@ -111,7 +111,7 @@ Rules = Annotated[
 Flag = Annotated[
     float,
     typer.Option(
-        min=0.5, max=1 - 1e-12, help="Share of values that are not outliers, used to set the threshold for outliers."
+        min=0.5, max=1 - 1e-12, help="Share of ordinary values below the threshold for outliers, such as 0.999."
     ),
 ]
 InParts = Annotated[
@@ -119,8 +119,8 @@ InParts = Annotated[
     typer.Option(
         "--stream",
         help=(
-            "Filter a large Parquet file in parts, which needs little memory. The order of the rows is kept. "
-            "Requires --by, --time and --out."
+            "Filter a large Parquet file in parts, to limit the memory. The order of the rows does not change. This "
+            "option requires --by, --time and --out."
         ),
     ),
 ]
@@ -128,14 +128,13 @@ Digits = Annotated[
     str,
     typer.Option(
         help=(
-            "Precision of numbers in CSV output: digits after the leading digit of the interval's width, or `full` "
-            "for all digits."
+            "Number of digits after the leading digit of the interval's width in CSV output, or `full` for all digits."
         ),
         metavar="N",
     ),
 ]
 Plot = Annotated[
-    Path | None, typer.Option(help="Draw a figure with the estimates, intervals, outliers, alarms and forecast.")
+    Path | None, typer.Option(help="File for a figure with the estimates, intervals, outliers, alarms and forecast.")
 ]
 Picture = Annotated[
     Path | None,

@@ -82,7 +82,7 @@ def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as
     if as_json:
         print_json(document())
     elif has_table:
-        typer.echo(as_csv(_join_tables(batch, batch.digits)), nl=False)  # in bytes
+        typer.echo(as_csv(_join_tables(batch, batch.digits)), nl=False)  # bytes are written without encoding them
     arrows = "".join(f" → {path}" for path in (out, plot) if path is not None)
     typer.echo(_summary(batch) + arrows, err=as_json or has_table)
 
@@ -134,7 +134,7 @@ def _summary(batch: FilterBatch) -> str:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format given by the extension of the file name."""
+    """Write a table. The extension of the file name selects the format."""
     import pyarrow as pa
 
     kind = path.suffix.lower()
@@ -159,7 +159,8 @@ def as_csv(table: pa.Table) -> bytes:
     table = _plain(table)
     header = io.StringIO()
     csv.writer(header, lineterminator="\n").writerow(table.column_names)
-    for quoting in ("none", "needed"):  # "needed" quotes every text
+    # "none" fails if a text needs quotes. "needed" quotes every text.
+    for quoting in ("none", "needed"):
         buffer = io.BytesIO(header.getvalue().encode())
         buffer.seek(0, io.SEEK_END)
         try:

@@ -1,4 +1,4 @@
-"""Filter one series: estimates, forecasts and diagnostics."""
+"""Filter one series, and compute its estimates, forecasts and diagnostics."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ MULTI_STEP = 1.5
 
 @dataclass(frozen=True)
 class Filtered:
-    """Results of a series, or of one of its columns that was filtered separately.
+    """Results of a series, or of one column of a series whose columns were filtered separately.
 
     Attributes:
-        file, key: file of the series, and the values of the key columns that identify it.
-        is_part: whether this is one of several results of the series, one for each column.
-        outputs: results of each row, by the names of `Columns`.
-        outliers: row numbers of the outliers, counted from 0.
-        leads: horizons of the forecasts made at each row, in units of the times.
-        lead_names: horizons as given by `--lead`.
-        future_times: times of the forecast rows, `[M]`.
-        forecast: forecast at `future_times`. None unless requested.
+        file: Name of the file that contains the series.
+        key: Values of the key columns that identify the series in the file.
+        is_part: Whether the series has several results, one for each column.
+        outputs: Results of each row `[N]`, by the names of `rfa.runtime.uncertainty.columns.Columns`.
+        outliers: Row numbers of the outliers, counted from 0.
+        leads: Horizons of the forecasts from each row, in units of the times.
+        lead_names: Horizons as written in the values of `--lead`.
+        checks: Checks of the forecasts, such as the coverage of the intervals.
+        future_times: Times of the forecast rows, `[M]`.
+        forecast: Forecast at `future_times`. None unless requested.
     """
 
     file: str
@@ -65,7 +67,7 @@ class Filtered:
 
     @property
     def label(self) -> str:
-        """Name of this result, if there are several."""
+        """Name of this result: the file, the key, and the column if the columns were filtered separately."""
         parts = [key_name(self.key)] * bool(self.key) + [*self.series.names] * self.is_part
         return ": ".join([self.file, *parts])
 
@@ -76,7 +78,8 @@ class Filtered:
         return self.forecast.moments[:, 2]
 
     def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
-        """Return the mean, the standard deviation, and the bounds of the interval of the forecast, for each column."""
+        """Return four arrays `[M]` for each column: mean, standard deviation, and the bounds of the interval with this
+        level."""
         assert self.forecast is not None
         moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [
@@ -86,16 +89,18 @@ class Filtered:
 
 @dataclass(frozen=True)
 class Task:
-    """What to compute for each series.
+    """Options of the computation that runs for each series.
 
     Attributes:
-        filters: function that returns the filters of a series or of its columns.
-        leads, horizon: option values of `--lead` and `--horizon`.
-        flag: share of the rows that are not outliers.
-        smooth: whether to also compute smoothed estimates, from all rows or from the next `lag` rows.
-        option: name of the option for the alarm rate, for messages.
-        range: range that contains all estimates and forecasts.
-        weights: whether forecasts contain the weights of the models in the mixture.
+        filters: Function that returns the filters of a series or of its columns.
+        leads: Values of the option `--lead`.
+        horizon: Value of the option `--horizon`.
+        flag: Share of ordinary rows below the threshold for outliers.
+        smooth: Whether to also compute smoothed estimates.
+        lag: Number of later rows that smoothing uses. None uses all.
+        option: Name of the option for the alarm rate, for messages.
+        range: Limits of all estimates and forecasts.
+        weights: Whether forecasts contain the weights of the models in the mixture.
     """
 
     filters: Filters
@@ -201,7 +206,7 @@ class Task:
 
 @contextmanager
 def suggest_column_option() -> Iterator[None]:
-    """Add a reference to `--column` to the error for too many columns."""
+    """Context manager that adds a reference to `--column` to the error for too many columns."""
     try:
         yield
     except InvalidInput as error:
@@ -221,10 +226,13 @@ def run_filter(
     """Filter a series while showing a progress bar.
 
     Args:
-        smooth: whether to also compute smoothed estimates, from all rows or from the next `lag` rows.
+        horizon: Horizons of the forecasts from each row, in units of the times.
+        smooth: Whether to also compute smoothed estimates.
+        lag: Number of later rows that smoothing uses. None uses all.
+        range: Limits of all estimates and forecasts.
 
     Raises:
-        ValueError: If the bundle requires another number of columns.
+        ValueError: If the bundle requires a different number of columns.
     """
     import numpy as np
     from tqdm import tqdm
@@ -258,10 +266,15 @@ def run_filter(
 
 
 def load_filter(bundle: str | None) -> Filters:
-    """Return the filters of a model. None selects the default model. Built-in models need no bundle.
+    """Load the filters of a model.
+
+    Args:
+        bundle: Name of a built-in model or of a bundle, or a bundle directory. If it is None, the default model is
+            used.
 
     Raises:
-        FileNotFoundError, ValueError: If the model cannot be loaded.
+        FileNotFoundError: If there is no such model.
+        ValueError: If the model cannot be loaded.
     """
     from rfa.library.models import mixture_runtime, series_runtime, usual_model
     from rfa.runtime.filters.auto import NAMES, RETIRED, AutoRuntime, retirement_note
@@ -288,10 +301,11 @@ def load_filter(bundle: str | None) -> Filters:
 
 
 def load_system(path: Path) -> Filters:
-    """Return the filters for the system in a JSON file, or for the systems in it by the names of columns or series.
+    """Load the filters of a JSON file. It contains one system, or fitted models by the names of series and columns.
 
     Raises:
-        OSError, ValueError: If the file cannot be read.
+        OSError: If the file cannot be read.
+        ValueError: If the file is not a JSON document, or does not contain valid systems.
     """
     from rfa.library.models import own_filters
     from rfa.runtime.filters.compiled_system import SystemRuntime
@@ -320,8 +334,8 @@ def load_system(path: Path) -> Filters:
 
 
 def describe_coverage(checks: ForecastChecks) -> list[str]:
-    """Describe how many values were inside their intervals, one step and more steps ahead. Return an empty string if no
-    value was scored."""
+    """Describe the share of values inside their 90 % intervals, one step and several steps ahead. Return an empty list
+    if no value was scored."""
     from rfa.runtime.uncertainty.diagnostics import name_steps
 
     shares = {"one step": checks.coverage.get(WIDE)}
@@ -335,11 +349,10 @@ def describe_coverage(checks: ForecastChecks) -> list[str]:
 
 
 def parse_lead(text: str, row: float) -> float:
-    """Convert the value of `--lead` to units of the times. A value with a unit is converted to seconds.
+    """Convert the value of `--lead` to units of the times. A duration with a unit is converted to seconds.
 
     Args:
-        row: factor by which a number without a unit is multiplied: the usual time between two rows of a file with
-            dates.
+        row: Factor for a number without a unit: the usual time step if the times are dates, and 1 otherwise.
 
     Raises:
         ValueError: If the value is not a positive duration.
@@ -352,7 +365,7 @@ def parse_lead(text: str, row: float) -> float:
 
 
 def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
-    """Return the range given by `--min` and `--max`.
+    """Return the range from `--min` to `--max`. Without an option, this side is infinite.
 
     Raises:
         ValueError: If the minimum is not below the maximum.
@@ -363,14 +376,17 @@ def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
 
 
 def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--alarm", **options: Any) -> Alarm:
-    """Return the alarm options for a rate, which is a share of the rows or a number per time, and for other fields of
-    `alarm`.
+    """Return the rule for alarms that the options of a command describe.
 
     Args:
-        rules: names separated by commas. None means all rules.
+        rate: Share of the rows such as "0.001", or a number per time such as "1/day". None disables alarms.
+        tz: Time zone of maintenance windows.
+        rules: Names separated by commas. None means all rules.
+        option: Name of the option with the rate, for messages.
+        options: Other fields of `alarm` in a request.
 
     Raises:
-        ValueError: If an option is invalid, or requires a rate.
+        ValueError: If the value of an option is invalid, or an option requires a rate and there is none.
     """
     from rfa.runtime.uncertainty.alarms import NEVER, alarm_of
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rfa.data import ReadOptions
     from rfa.library.table import TableFilter
 
-# Number of rows that are read, filtered and written at a time. The three steps overlap.
+# Number of rows in a part. One part is read while another is filtered and a third is written.
 PART_ROWS: Final = 262_144
 MOST_THREADS: Final = 4
 
@@ -36,11 +36,11 @@ def stream_parquet(
     """Filter the rows of a Parquet file, and write them with their estimates.
 
     Args:
-        others: options that were given and are not supported with --stream.
+        others: Names of options that were set and are not supported with --stream.
 
     Raises:
-        ValueError: If an option is missing or not supported with --stream, or the file cannot be read. The message
-            names the option or file.
+        ValueError: If an option is missing or not supported, or if the file cannot be read. The message names the
+            option or file.
     """
     from rfa.library.table import FIELDS, TableColumns, TableFilter
 
@@ -96,7 +96,7 @@ def write_filtered(file: Any, work: TableFilter, out: Path) -> None:
 
 
 def _check(sources: Sequence[str], out: Path | None, reading: ReadOptions, others: Sequence[str]) -> str:
-    """Check the options, and return the source."""
+    """Check the options, and return the path of the Parquet file."""
     from rfa.cli.filter_output import check_output
 
     if reading.known or reading.start or reading.end or reading.every or reading.missing or reading.time_format:

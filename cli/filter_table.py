@@ -1,5 +1,5 @@
-"""Convert a filtered series to a table with the columns of its file, the results of each row, and the rows of the
-forecast."""
+"""Convert a filtered series to a table. It contains the columns of the file, the results of each row, and the rows of
+the forecast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rfa.cli.filter import View
 
-# Parts of the table's column names, and their names in `Columns`.
+# Suffixes of the table's columns, and the names of these outputs in `Columns`.
 PARTS = {"mean": "mean", "std": "std", "low90": f"lower.{WIDE}", "high90": f"upper.{WIDE}"}
 FORECAST_PARTS = ("mean", "std", "median", "low90", "high90")
 FILE, KIND = "file", "kind"
@@ -35,17 +35,17 @@ def as_table(
     has_forecast: bool,
     digits: int | None = None,
 ) -> pa.Table:
-    """Return a table with the columns of the file, followed by the estimates, scores, forecasts and smoothed states of
-    each row.
+    """Return a table with the columns of the file, followed by the estimates, scores, forecasts and smoothed estimates
+    of each row.
 
     Args:
-        parts: the results of one series. There are several if its columns were filtered separately; each then has its
-            own scores.
-        view: "forecast" returns only the forecast, "alarms" only the rows with alarms, and "incidents" one row per
-            incident.
-        has_file: whether the first column is the file name.
-        has_forecast: whether the forecast is appended, with a column that marks its rows.
-        digits: see `round_estimates`. None keeps all digits.
+        parts: Results of one series. If its columns were filtered separately, there is one result per column, and each
+            has its own scores.
+        view: "rows" selects all rows, "forecast" only the forecast, "alarms" only the rows with alarms, and "incidents"
+            one row per incident.
+        has_file: Whether the first column is the name of the file.
+        has_forecast: Whether the rows of the forecast are appended. The column `kind` then marks them.
+        digits: Number of digits, see `round_estimates`. None disables rounding.
     """
     import pyarrow as pa
 
@@ -115,7 +115,7 @@ def _alarms(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _source_columns(table: Table, parts: Sequence[Filtered], by: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of the file in the order of the rows of the series. Filtered columns contain numbers."""
+    """Return the columns of the file, with the rows in the order of the series. Filtered columns contain numbers."""
     import numpy as np
 
     series = parts[0].series
@@ -191,7 +191,7 @@ def _forecast_columns(result: Filtered, chosen: Sequence[str], digits: int | Non
 
 
 def numbers(column: np.ndarray) -> pa.Array:
-    """Return an Arrow array. NaN becomes null."""
+    """Convert a NumPy array to an Arrow array. NaN becomes null."""
     import pyarrow as pa
 
     return pa.array(column, from_pandas=True)

@@ -75,7 +75,7 @@ def fit(
 def _read(
     files: list[str], reading: ReadOptions, source: dict[str, str | None]
 ) -> tuple[dict[Key, Series], dict[str, str]]:
-    """Read the series of all files. Return them, and the errors of those that cannot be read."""
+    """Read the series of all files. Return the series, and the error messages of series that cannot be read."""
     from rfa.data import key_name, load_table, read_all
     from rfa.data.series import with_file
     from rfa.data.source import display_names

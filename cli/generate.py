@@ -23,8 +23,8 @@ Decode = Annotated[
     Literal["recurrent", "attention"] | None,
     typer.Option(
         help=(
-            "Whether to use memory slots of constant size, or attention over a cache that grows. The default is "
-            "slots if the bundle supports them."
+            "Mode of the model: `recurrent` uses memory slots of constant size, `attention` a cache that grows with "
+            "the text. The default is `recurrent` if the bundle supports it."
         )
     ),
 ]
@@ -32,7 +32,10 @@ Passes = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Number of reweighting passes for each token with memory slots. The default is the model's own number.",
+        help=(
+            "Number of reweighting passes per token in recurrent mode. The default is the maximum that the model "
+            "supports."
+        ),
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(min=1)]
@@ -57,7 +60,7 @@ Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the generat
 
 
 async def _run(path: Any, options: GenerateOptions, show: bool) -> Generation:
-    """Generate a text with the engine of the server, so that a seed gives the same text as /generate."""
+    """Generate a text with the engine of the server. With the same seed, /generate returns the same text."""
     from rfa.service.engine.engine import Engine
     from rfa.service.engine.models import load_models
     from rfa.service.engine.text.generated import Generation

@@ -25,8 +25,8 @@ SEARCHED = 20_000
 def inspect_files(
     data: Sources, *, as_json: JsonFlag = False, reading: ReadOptions, source: dict[str, str | None]
 ) -> None:
-    """Show how files are read: time column, step, gaps, columns, missing values, seasons, and the decisions that were
-    made."""
+    """Show how files are read: time column, time step, gaps, columns, missing values, seasons, and notes on automatic
+    decisions."""
     if len(data) == 1:
         document = _inspect(data[0], reading, source)
         print_table(document, _lines(document), as_json)
@@ -56,7 +56,15 @@ def _inspect(file: str, reading: ReadOptions, source: dict[str, str | None]) -> 
 def describe(
     frame: Frame, reading: ReadOptions, failed: Mapping[str, str], sample: TableSample | None = None
 ) -> dict[str, Any]:
-    """Return a description of what was read, as JSON types. Counts are estimates if the table is a sample."""
+    """Describe the series that were read from a file, as JSON types.
+
+    Args:
+        failed: Error message of each series that could not be read, by its name.
+        sample: Sample of a large file that was read instead of the file. Counts are then estimates.
+
+    Raises:
+        ValueError: If no series could be read.
+    """
     from rfa.data import key_name
 
     share, breaks = (1.0, 0) if sample is None else (sample.share, sample.breaks)
@@ -99,8 +107,8 @@ def _describe_series(series: Series, share: float, breaks: int) -> dict[str, Any
 
 
 def _estimate(count: int, share: float) -> int:
-    """Return a count for the whole file. It is exact if the whole file was read, and otherwise an estimate rounded to
-    three digits."""
+    """Return a count for the whole file. It is exact if the whole file was read. Otherwise, it is an estimate, rounded
+    to three digits."""
     return count if share == 1.0 else int(float(f"{count / share:.3g}"))
 
 

@@ -39,7 +39,7 @@ class App(typer.Typer):
     """Command line application."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line as a program. Tests call the commands in another way."""
+        """Run the command line. A command in READERS runs without pandas, whose import is slow."""
         if sys.argv[1:2] and sys.argv[1] in READERS:
             from rfa.data.without_pandas import WithoutPandas  # loads numpy
 

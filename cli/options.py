@@ -59,11 +59,12 @@ READING: Final[OptionTable] = {
         )),
     ),
     "query": (
-        str | None, None, typer.Option(help="SELECT on a SQLite or DuckDB database. The default is its only table."),
+        str | None, None,
+        typer.Option(help="SELECT statement for a SQLite or DuckDB database. By default, its only table is read."),
     ),
     "zone": (
         str, "UTC",
-        typer.Option("--tz", help="Time zone of the days and weeks, and of times without a time zone."),
+        typer.Option("--tz", help="Time zone in which days and weeks begin, and of times without a time zone."),
     ),
     "time_format": (
         str | None, None,
@@ -79,7 +80,7 @@ READING: Final[OptionTable] = {
         ),
     ),
     "strict": (
-        bool, False, typer.Option("--strict", help="Raise an error if times decrease or a cell is not a number."),
+        bool, False, typer.Option("--strict", help="Reject files in which times decrease or a cell is not a number."),
     ),
     "start": (
         str | None, None,
@@ -143,8 +144,8 @@ def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def reads_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options in READING to a command. The command receives them as `reading`, a `ReadOptions`, and
-    `source`."""
+    """Decorator that adds the options in READING to a command. The command receives them as `reading`, a `ReadOptions`,
+    and as `source`, the options of `rfa.data.load_table`."""
 
     def convert(options: dict[str, Any]) -> dict[str, Any]:
         from rfa.data import ReadOptions

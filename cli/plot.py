@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 HTML: Final = ".html"
 ENDINGS: Final = (".png", ".svg", ".pdf", ".jpg", HTML)
-# Maximum number of panels in a picture, its width in inches, and the height of a panel, which decreases with their
-# number.
+# Maximum number of panels in a figure.
 MAX_PANELS: Final = 64
+# Width of a figure and height of a panel in inches. The height decreases with the number of panels.
 WIDTH, MAX_HEIGHT, MIN_HEIGHT = 11.0, 2.8, 1.3
 # Longer lines are thinned to this many points, because an image does not have more columns.
 MAX_POINTS: Final = 20_000
@@ -57,7 +57,7 @@ def check_panels(count: int) -> None:
     """Check that one figure can show all columns, before they are filtered.
 
     Raises:
-        ValueError: If there are more than `MAX_PANELS`.
+        ValueError: If there are more than `MAX_PANELS` columns.
     """
     if count > MAX_PANELS:
         raise ValueError(
@@ -69,7 +69,8 @@ def check_panels(count: int) -> None:
 def draw(found: Sequence[Filtered], path: Path, *, title: str) -> None:
     """Draw one panel for each column, with its values, estimates, intervals, outliers, alarms, gaps and forecast.
 
-    A short forecast is also drawn in a second panel with only the last rows. The suffix of `path` selects the format.
+    If the forecast is short compared with the series, a second panel shows only the last rows. The suffix of `path`
+    selects the format.
     """
     count = sum(len(one.series.names) for one in found)
     has_ends = any(_zoom_begin(one) for one in found)
@@ -171,8 +172,11 @@ def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.nda
 
 
 def y_limits(one: Filtered, k: int, begin: int) -> tuple[float, float]:
-    """Return the limits of the value axis. They contain all values and forecasts, and all intervals except wide ones in
-    the first rows."""
+    """Return the limits of the value axis of column `k` from row `begin` on.
+
+    The axis contains all values, estimates, forecasts and intervals, except the estimates and intervals of the first
+    rows, which can be very wide.
+    """
     outputs, name, values = one.outputs, one.series.names[k], one.series.values[:, k]
     seen = np.flatnonzero(~np.isnan(values))
     begin_bands = int(seen[min(FIRST_ROWS, int(FIRST_SHARE * len(seen)))]) if len(seen) else 0
@@ -217,10 +221,10 @@ def _shade(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
 
 
 def largest_deviations(one: Filtered) -> np.ndarray:
-    """Return whether the deviation of a column is the largest in its row, relative to the median deviation of each
-    column, `[N, P]`.
+    """Return whether the deviation of each value is at least half of the largest one in its row, `[N, P]`. Deviations
+    are divided by the median deviation of their column.
 
-    Outliers and alarms refer to whole rows. This selects the columns in which they are marked.
+    Outliers and alarms refer to whole rows. This function selects the columns in which they are marked.
     """
     off = np.abs(np.stack([one.outputs[f"innovation.{name}"] for name in one.series.names], axis=1))
     usual = [float(np.median(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in off.T]
@@ -229,7 +233,12 @@ def largest_deviations(one: Filtered) -> np.ndarray:
 
 
 def gaps(times: np.ndarray, is_missing: np.ndarray) -> list[tuple[int, int]]:
-    """Return the gaps that are longer than usual, as pairs of their first and last rows."""
+    """Return the long gaps in a column, as pairs of the last row before and the first row after a gap.
+
+    Args:
+        times: Time of each row, `[N]`.
+        is_missing: Whether the value of each row is missing, `[N]`.
+    """
     steps = np.diff(times)
     if not (steps > 0).any():
         return []

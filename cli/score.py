@@ -12,7 +12,7 @@ from rfa.cli.console import print_json
 from rfa.cli.options import JsonFlag
 
 Rate = Annotated[
-    float, typer.Option(min=1e-9, max=0.5, help="Share of the events in ordinary sequences that may raise an alarm.")
+    float, typer.Option(min=1e-9, max=0.5, help="Alarm rate: expected share of ordinary events that raise an alarm.")
 ]
 
 
@@ -22,11 +22,14 @@ def score_events(
     rate: Rate = 0.001,
     passes: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of reweighting passes for each token. The default is the model's own number."),
+        typer.Option(
+            min=1,
+            help="Number of reweighting passes per token. The default is the maximum that the model supports.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the events of sequences that are alarms at the given rate. The end of a sequence counts as an event.
+    """Print the events whose tail probability is at most --rate. The end of a sequence counts as an event.
 
     Use `rfa train lm` to train a model on your own sequences.
     """

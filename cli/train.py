@@ -215,7 +215,7 @@ def train_series(
 
 
 def _read_cells(files: Sequence[str]) -> list[Cells]:
-    """Return the columns of all series in some files, as training data."""
+    """Return training data: the columns of all series in the files. Columns that cannot be used are left out."""
     from rfa.data import load_table, read_frame, usual_step
     from rfa.training.series_batches import cells_of
 
@@ -243,5 +243,5 @@ def _series_network(source: str) -> SeriesNetwork:
 
     model = load_model(_run_or_bundle(source))
     if not isinstance(model, Network):
-        raise ValueError(f"--from {source} is not a series network; name the run or bundle of one")
+        raise ValueError(f"--from {source} is not a series network; name a bundle or run of a series network")
     return model

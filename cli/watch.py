@@ -49,7 +49,8 @@ def run(
         typer.Option("--dry-run", help="Check the configuration file and the connection to the source, then exit."),
     ] = False,
 ) -> None:
-    """Watch until stopped. SIGHUP reloads the configuration. If the new one is invalid, the current one is kept."""
+    """Watch series until stopped. SIGHUP reloads the configuration. An invalid configuration is reported, and the
+    current one remains in use."""
     from rfa.library.watch.config_file import load_config
 
     options = load_config(config)
@@ -138,7 +139,7 @@ def dashboard(config: ConfigFile) -> None:
 
 
 def _check(options: Config) -> None:
-    """Print the queries, the number of their series, and the memory of their states."""
+    """Print each query with its number of series and the memory of its states."""
     import time
 
     from rfa.library.models import find_model
