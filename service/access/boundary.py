@@ -1,6 +1,6 @@
-"""The outermost middleware, which adds request ids and common headers, and counts and logs each request once.
+"""The outermost middleware. It adds request ids and common headers, and counts and logs each request.
 
-It also turns unexpected exceptions into error responses. Otherwise, the server would close the connection, and
+It also converts unexpected exceptions to error responses. Otherwise, the server would close the connection, and
 pipelined requests would get no response.
 """
 
@@ -36,7 +36,7 @@ HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"
 
 
 class Boundary(Middleware):
-    """Middleware for HTTP and WebSocket that encloses the rest of the application."""
+    """Middleware for HTTP and WebSocket that encloses the rest of the application. See the module docstring."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None = None) -> None:
         super().__init__(app)
@@ -71,7 +71,7 @@ class Boundary(Middleware):
 
 
 class _CountedMessages:
-    """Wrapper of `receive` and `send` for one request, which counts its messages."""
+    """Wraps `receive` and `send` for one request, and counts the messages in its record."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -125,10 +125,11 @@ class _CountedMessages:
         await self._send(message)
 
     async def fail(self, error: Exception) -> None:
-        """Send an error response, or a final frame on an open WebSocket.
+        """Send an error response, or an error frame and a close frame on an open WebSocket.
 
         Raises:
-            Exception: `error`, if a response has already started. The server then closes the connection.
+            Exception: If an HTTP response has already started, `error` is raised again. The server then closes the
+                connection.
         """
         service_error = as_service_error(error)
         if self.record.status is None:
@@ -157,7 +158,7 @@ class _CountedMessages:
 
 
 class _CountedFrames:
-    """Wrapper of `Frames` that counts the frames."""
+    """Wraps `Frames`, and counts the frames and their bytes in the record."""
 
     def __init__(self, frames: Frames, record: Record) -> None:
         self._frames = frames
@@ -182,15 +183,17 @@ class _CountedFrames:
 
 
 def _route_of(scope: Scope) -> str:
-    """Return the template of a known route, or "other", because clients must not be able to create label values."""
+    """Return the path template of the route of a request. Without a route, return "other", because clients must not be
+    able to create label values."""
     if (route := scope.get("route")) is not None:
         return str(route.path)
-    # Starlette's own routes in a FastAPI router set only this. Without parameters the path is the template.
+    # Starlette's own routes in a FastAPI router set only `endpoint`. Without parameters, the path is the template.
     return str(scope["path"]) if "endpoint" in scope and not scope.get("path_params") else "other"
 
 
 def _request_id(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return the request id sent by the client if there is exactly one and it is valid; otherwise, return a new one."""
+    """Return the request id that the client sent, if there is exactly one and it is valid. Otherwise, return a new
+    id."""
     values = [value for name, value in headers if name == b"x-request-id"]
     if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
         return values[0].decode("ascii")

@@ -1,13 +1,14 @@
-"""Check of API keys. If any are configured, all paths except a few pages and probes require one.
+"""Check API keys. If the server has keys, all paths except a few pages and health checks require a key.
 
     Authorization: Bearer KEY          X-API-Key: KEY
     Sec-WebSocket-Protocol: rfa.v1, rfa.key.BASE64URL      for WebSockets, because browsers cannot set other headers
 
-The subprotocol with the key, in base64url without padding, is removed here, so that the application only sees `rfa.v1`.
+The key in the subprotocol is encoded as base64url without padding. It is removed here, so that the application only
+sees `rfa.v1`.
 
-The decision uses `scope["path"]`, which the router matches, and a short list of open paths. The path is not decoded
-again, and the Host header is not used. Therefore, this module and the router interpret a path in the same way, and new
-routes require a key by default.
+The check compares `scope["path"]` with a short list of open paths. The router matches the same value. The path is not
+decoded again, and the Host header is not used. Therefore, this module and the router interpret a path in the same way,
+and new routes require a key by default.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rfa.service.access.middleware import Middleware, refuse_early
 from rfa.service.assets import assets
 from rfa.service.errors import Unauthorized
 
-# The files of the page are open, because the page asks for the key.
+# The files of the web page require no key, because the page asks the user for the key.
 OPEN_PATHS: Final = frozenset(
     {"/", "/docs", "/openapi.json", "/health", "/ready"} | {f"/page/{name}" for name in assets()}
 )
@@ -54,7 +55,7 @@ class Guard(Middleware):
         tenant: str | None = ""
         if len(self._keys) and not (scope["type"] == "http" and is_open(scope["method"], scope["path"])):
             presented = presented_keys(scope["headers"]) + keys_in_protocols(scope.get("subprotocols", ()))
-            # With several keys it is ambiguous which one counts.
+            # With several keys, it would be ambiguous which key to use.
             tenant = self._keys.tenant_of(presented[0]) if len(presented) == 1 else None
         if tenant is None:
             error = Unauthorized(
@@ -69,8 +70,8 @@ class Guard(Middleware):
 
 
 def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return every key in the headers. Headers with other authentication schemes are ignored, because they may be for a
-    proxy."""
+    """Return all keys in the headers. Headers with other authentication schemes are ignored, because they may be meant
+    for a proxy."""
     keys = []
     for name, value in headers:
         if name == b"x-api-key":
@@ -83,13 +84,13 @@ def presented_keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def keys_in_protocols(protocols: Sequence[str]) -> list[bytes]:
-    """Return every key in the subprotocols of a handshake. An invalid key is returned as b""."""
+    """Return all keys in the subprotocols of a handshake. An invalid key is returned as b""."""
     offered = [name.removeprefix(KEY_PROTOCOL) for name in protocols if name.startswith(KEY_PROTOCOL)]
     return [_key(text) for text in offered]
 
 
 def _key(text: str) -> bytes:
-    """Return the decoded key, or b"" if it is not canonical base64url."""
+    """Return the decoded key. Return b"" if the text is not canonical base64url."""
     try:
         return base64url.decode(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """Read, check and compare API keys.
 
-A key may be followed by its own quotas, which override the settings. `off` means no limit:
+A key may be followed by quotas for this key, which override the settings. `off` means no limit:
 
     0123456789abcdef requests=5 concurrent=2 streams=10 tokens=200 observations=off
 """
@@ -25,14 +25,14 @@ class ApiKeys:
     """API keys of a server, stored as digests.
 
     Args:
-        keys: keys, each followed by its quotas, if any.
+        keys: Keys. Each may be followed by quotas, separated by spaces.
 
     Attributes:
-        quotas: quotas of each key, by tenant. None means no limit.
+        quotas: Quotas that each key sets, by tenant. None means no limit.
 
     Raises:
-        ConfigurationError: If a key is too short, repeated or cannot be sent in a header, or if a quota is invalid. The
-            message does not contain the key.
+        ConfigurationError: If a key is too short, is repeated or cannot be sent in a header, or if a quota is invalid.
+            The message does not contain the key.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -53,7 +53,7 @@ class ApiKeys:
         return len(self._tenants)
 
     def tenant_of(self, presented: bytes) -> str | None:
-        """Return the stable id of an API key, or None if the key is unknown. The comparison takes constant time."""
+        """Return the stable id of an API key. Return None if the key is unknown. The comparison takes constant time."""
         digest = sha256(presented).digest()
         found = None
         for valid_name, tenant in self._tenants.items():
@@ -63,10 +63,10 @@ class ApiKeys:
 
 
 def load_keys(settings: Settings) -> ApiKeys:
-    """Return the API keys in both settings.
+    """Return the API keys in the settings `api_keys` and `api_keys_file`.
 
     Raises:
-        ConfigurationError: See `ApiKeys`. Also raised if a setting is set but contains no key.
+        ConfigurationError: If a key or quota is invalid, or a setting is set but contains no key. See `ApiKeys`.
     """
     keys: list[str] = []
     if settings.security.api_keys is not None:
@@ -77,23 +77,23 @@ def load_keys(settings: Settings) -> ApiKeys:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise an error if other machines could reach the server without an API key.
+    """Check that other machines cannot use the server without an API key.
 
     Raises:
-        ConfigurationError: If the server would be exposed, or a key is invalid. The message says what to do.
+        ConfigurationError: If other machines can reach the server and there is no key, or if a key is invalid.
     """
     if len(load_keys(settings)) or settings.security.insecure or is_loopback(settings.server.host):
         return
     raise ConfigurationError(
         f"other machines can reach host {settings.server.host!r}, but there is no API key; set RFA_API_KEYS or "
-        "RFA_API_KEYS_FILE (`openssl rand -hex 32` makes a key), listen on 127.0.0.1, or set RFA_INSECURE=true to "
-        "serve anyone"
+        "RFA_API_KEYS_FILE (`openssl rand -hex 32` generates a key), listen on 127.0.0.1, or set RFA_INSECURE=true to "
+        "serve every client"
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach `host`. Names other than localhost may resolve to any address, so they
-    count as reachable."""
+    """Return whether `host` can only be reached from this machine. This is False for names other than localhost,
+    because they may resolve to any address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -143,7 +143,9 @@ def _limit(text: str, subject: str) -> float:
 def _non_empty(parts: Iterable[str], setting: str) -> list[str]:
     keys = [key for part in parts if (key := part.strip())]
     if not keys:
-        raise ConfigurationError(f"{setting} is set but contains no key; add a key, or unset it to serve without keys")
+        raise ConfigurationError(
+            f"{setting} is set but contains no key; add a key, or unset the setting to serve without keys"
+        )
     return keys
 
 

@@ -1,8 +1,8 @@
-"""Logging with one line per record, as text or JSON. A thread writes the lines. They never contain the content of
-requests.
+"""Logging with one line per record, as text or JSON. A thread writes the lines.
 
-Records may contain fields, as in `logger.info("request", extra={"fields": {...}})`. Exceptions are logged with
-traceback and type, but without their message, which may quote a value such as a prompt.
+Records may contain fields, as in `logger.info("request", extra={"fields": {...}})`. Lines do not contain the content of
+requests. Therefore, exceptions are logged with their type and traceback, but without their message, which may quote a
+value such as a prompt.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def configure_logging(settings: Settings) -> None:
-    """Write all log records of this process to stderr, in the format of the settings. Start uvicorn with
-    `log_config=None`."""
+    """Configure logging so that all records of this process are written to stderr, in the format of the settings.
+
+    uvicorn must be started with `log_config=None`, so that it does not replace this configuration.
+    """
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
@@ -48,14 +50,14 @@ def configure_logging(settings: Settings) -> None:
 
 
 def log_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a record. The request id comes first."""
+    """Return the fields of a record. The first field is the request id, if there is one."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     own = getattr(record, "request_id", "")
     return {"id": own, **fields} if own else dict(fields)
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return a traceback without exception messages. Causes come first."""
+    """Format an exception as a traceback without exception messages. Its causes come first."""
     text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, BaseExceptionGroup):
         text = "\ntogether with\n".join([text, *(traceback_text(part) for part in error.exceptions)])
@@ -64,8 +66,8 @@ def traceback_text(error: BaseException) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter that writes `TIME LEVEL LOGGER: MESSAGE name=value …` on one line, followed by a traceback if there is
-    one."""
+    """Formats a record as one line `TIME LEVEL LOGGER: MESSAGE name=value …`. The traceback of an exception follows on
+    further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_text_value(value)}" for name, value in log_fields(record).items())
@@ -76,7 +78,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """Formatter that writes one JSON object per line with time, level, logger, message, fields and exception."""
+    """Formats a record as a JSON object on one line, with time, level, logger, message, fields and exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -90,16 +92,18 @@ class JSONFormatter(logging.Formatter):
             document["exception"] = traceback_text(record.exc_info[1])
         try:
             return orjson.dumps(document, default=str).decode()
-        except TypeError:  # the record has a lone surrogate
+        except TypeError:  # the record contains a lone surrogate
             clean = {name: _printable(value) if isinstance(value, str) else value for name, value in document.items()}
             return orjson.dumps(clean, default=str).decode()
 
 
 class BackgroundHandler(logging.Handler):
-    """Handler that formats and writes records in a thread, so that a blocked reader of the log does not block the event
-    loop.
+    """Formats and writes records in a thread. If the reader of the log is blocked, the event loop is therefore not.
 
-    Up to `LONGEST_BACKLOG` records are queued. Further records are dropped and counted.
+    Up to `LONGEST_BACKLOG` records are queued. Further records are dropped, and their number is logged.
+
+    Args:
+        write: Function that writes the bytes of one or more lines.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -116,13 +120,13 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def _start_again(self) -> None:
-        """Restart the handler in a forked child process, which does not have the thread, and whose queue may be
-        locked."""
+        """Start the thread with a new queue in a forked child process. The child does not have the thread of its
+        parent, and the old queue may be locked."""
         if not self._is_closed.is_set():
             self._start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a record to the queue. This neither blocks nor raises."""
+        """Add a record to the queue. This does not block or raise an exception."""
         if self._queue.qsize() >= LONGEST_BACKLOG:
             self._dropped += 1
             return

@@ -1,4 +1,4 @@
-"""Base class of the middleware, and error responses for requests without a response."""
+"""Base class of the middleware, and functions that send error responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICY_VIOLATION: Final = 1008
 
 
 class Middleware:
-    """ASGI middleware for HTTP and WebSocket. Other scopes are passed on unchanged."""
+    """Base class of ASGI middleware for HTTP and WebSocket. Other scopes are passed to the application unchanged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -31,13 +31,14 @@ class Middleware:
 
 
 def error_response(error: ServiceError) -> Response:
-    """Return the response for an error."""
+    """Return the HTTP response for an error, with its status, headers and JSON document."""
     body = orjson.dumps(error.payload())
     return Response(body, STATUS[type(error)], error.headers(), "application/json")
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error response. For a WebSocket handshake, servers that do not support error responses send 403."""
+    """Send an error response. If the server does not support error responses to WebSocket handshakes, the handshake is
+    rejected with status 403 and without a document."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return
@@ -45,7 +46,7 @@ async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send
 
 
 async def refuse_early(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error response before the application has received anything. See `refuse`."""
+    """Send an error response with `refuse`, before anything has been received from a request or WebSocket."""
     if scope["type"] == "websocket":
         await receive()  # websocket.connect
     await refuse(error, scope, receive, send)

@@ -1,20 +1,22 @@
-"""Checks of the Host and Origin headers, which protect against requests from other web pages.
+"""Check the Host and Origin headers, to protect against requests from other web pages.
 
-Without API keys, every program of a user can reach a server on the same machine, and browsers run the code of any page.
-Pages cannot forge these two headers.
+Without API keys, every program of a user can reach a server on the same machine, and a browser runs the code of any
+page. Pages cannot forge these two headers.
 
-*Host*, against DNS rebinding: a name that an attacker resolves to this machine would make the attacker's pages
-same-origin with this server. The server accepts addresses (a page loaded from an address belongs to the server),
-`localhost`, the name in `RFA_HOST`, and the names in `RFA_ALLOWED_HOSTS`. With API keys and without
-`RFA_ALLOWED_HOSTS`, every name is allowed, because such a page has no key. A request without a Host header is not from
-a browser.
+The check of *Host* protects against DNS rebinding: if the name of an attacker's server resolves to this machine, the
+attacker's pages have the same origin as this server. The server accepts addresses (a page loaded from an address
+belongs to the server), `localhost`, the name in `RFA_HOST`, and the names in `RFA_ALLOWED_HOSTS`. With API keys and
+without `RFA_ALLOWED_HOSTS`, every name is accepted, because the attacker's page has no key. Requests without a Host
+header are accepted, because they are not from a browser.
 
-*Origin*, against cross-origin requests: methods other than GET, HEAD and OPTIONS, and every WebSocket, must have no
-origin, the server's own, or one in `RFA_ALLOWED_ORIGINS`, and `Sec-Fetch-Site` must not contradict this. Other requests
-are answered, but the browser hides the response, because CORS headers are sent only for allowed origins.
+The check of *Origin* protects against cross-origin requests. It applies to WebSockets, and to methods other than GET,
+HEAD and OPTIONS. The origin must be absent, that of the server, or one of `RFA_ALLOWED_ORIGINS`, and `Sec-Fetch-Site`
+must not contradict it. Other requests are answered, but the browser hides the response from pages of other origins,
+because CORS headers are sent only for allowed origins.
 
-Headers are parsed completely before they are compared. Starlette's TrustedHostMiddleware cuts the header at the first
-colon and does not support IPv6; its CORSMiddleware rejects preflights in plain text and ignores WebSocket handshakes.
+Headers are parsed completely before they are compared. Starlette's middleware is not used: TrustedHostMiddleware cuts
+the header at the first colon and does not support IPv6, and CORSMiddleware rejects preflights in plain text and ignores
+WebSocket handshakes.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ LARGEST_PORT: Final = 65_535
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{0,5}))?")
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/]+)")
-# `*` includes every request header except Authorization, because the browser sends no credentials.
+# For requests without credentials, `*` includes all request headers except Authorization.
 PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST",
     "Access-Control-Allow-Headers": "*, Authorization",
@@ -58,7 +60,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Authority(NamedTuple):
-    """Host and port as in RFC 3986. The host is normalised, and the port is None if it is not given."""
+    """Host and port as defined in RFC 3986. The host is normalised. The port is None if there is none."""
 
     host: str
     port: int | None
@@ -66,7 +68,7 @@ class Authority(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of a page. The port is None if it is the default port of the scheme."""
+    """Origin of a page: scheme, host and port. The port is None if it is the default port of the scheme."""
 
     scheme: str
     authority: Authority
@@ -77,7 +79,7 @@ class Origin(NamedTuple):
         """Parse `scheme://host[:port]`.
 
         Raises:
-            ValueError: If the text has any other form, including `null`.
+            ValueError: If the text has another form, such as `null`.
         """
         found = _ORIGIN.fullmatch(text) if len(text) <= LONGEST_TEXT else None
         if found is None:
@@ -91,8 +93,8 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
     def is_same(self, server: Authority) -> bool:
-        """Return whether this is the origin of a server with the given authority. The schemes may differ, because a
-        proxy may change them."""
+        """Return whether this is the origin of the server `server`. Only host and port are compared, because a proxy
+        may change the scheme."""
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port
@@ -105,7 +107,7 @@ def parse_authority(text: str) -> Authority:
     ignored.
 
     Raises:
-        ValueError: If the text has any other form, for example if it is empty or contains a user name.
+        ValueError: If the text has another form, for example if it is empty or contains a user name.
     """
     found = _AUTHORITY.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if found is None:
@@ -129,8 +131,8 @@ class OriginPolicy:
     """Hosts and origins that the server accepts.
 
     Args:
-        settings: provides `host`, `allowed_hosts` and `allowed_origins`.
-        has_keys: whether clients need an API key.
+        settings: Settings of the server. `host`, `allowed_hosts` and `allowed_origins` are used.
+        has_keys: Whether clients need an API key.
 
     Raises:
         ConfigurationError: If a setting is not a host or origin.
@@ -146,14 +148,14 @@ class OriginPolicy:
 
     @property
     def has_origins(self) -> bool:
-        """Whether any other origin is allowed."""
+        """Whether origins other than that of the server are allowed."""
         return bool(self._origins)
 
     def check_host(self, headers: Headers) -> Authority | None:
-        """Return the host and port in the Host header, or None if there is no such header.
+        """Check the Host header, and return its host and port. Return None if there is no such header.
 
         Raises:
-            MalformedRequest: If the header is not a host, or there are several.
+            MalformedRequest: If the header is malformed, or there are several such headers.
             MisdirectedRequest: If the host is not a name of this server.
         """
         values = _values(headers, b"host")
@@ -172,7 +174,7 @@ class OriginPolicy:
         return authority
 
     def allowed_origin(self, headers: Headers) -> Origin | None:
-        """Return the origin of a request if `allowed_origins` contains it, and None otherwise."""
+        """Return the origin of a request if `allowed_origins` contains it. Otherwise, return None."""
         if not self._origins:
             return None
         try:
@@ -183,10 +185,13 @@ class OriginPolicy:
         return origin if origin in self._origins else None
 
     def check_origin(self, headers: Headers, server: Authority | None) -> None:
-        """Raise an error for requests from other origins.
+        """Check that a request is not from a page of another origin.
+
+        Args:
+            server: Host and port in the Host header of the request.
 
         Raises:
-            Forbidden: If the origin is not allowed.
+            Forbidden: If the origin of the page is not allowed.
         """
         if self.allowed_origin(headers) is not None:
             return
@@ -198,7 +203,7 @@ class OriginPolicy:
 
 
 class OriginGuard(Middleware):
-    """Middleware that applies the policy, and adds CORS headers for allowed origins."""
+    """Middleware that rejects requests by an `OriginPolicy`, and adds CORS headers for allowed origins."""
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy) -> None:
         super().__init__(app)
@@ -228,7 +233,7 @@ def _values(headers: Headers, header: bytes) -> list[bytes]:
 
 
 def _are_same_origin(origins: Sequence[bytes], server: Authority | None) -> bool:
-    """Return whether these Origin headers are absent or name this server."""
+    """Return whether there is no Origin header, or its only value is the origin of the server."""
     if not origins:
         return True
     try:
@@ -244,7 +249,7 @@ def _is_preflight(scope: Scope) -> bool:
 
 
 def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
-    """Return `send` with the CORS headers for an allowed origin."""
+    """Wrap `send` so that it adds the CORS headers for an allowed origin."""
     headers = [(b"vary", b"Origin")]
     if allowed is not None:
         headers += [
@@ -261,7 +266,7 @@ def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
 
 
 def _own_name(host: str) -> Iterable[str]:
-    """Return the host in the settings if it is a name, and not an address."""
+    """Return the host of the settings if it is a name. For an address, return nothing."""
     try:
         authority = parse_authority(host)
     except ValueError:

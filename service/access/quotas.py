@@ -1,21 +1,24 @@
-"""Quotas for clients and for live streams.
+"""Quotas of clients.
 
-A client is a key or, on a server without keys, the address of its connection (for IPv6 the 64-bit network, which
-usually belongs to one machine).
+A client is identified by its API key. On a server without keys, it is identified by the address of its connection. For
+IPv6, this is the /64 prefix, which usually belongs to one machine.
 
-    requests       per second, with handshakes       → 429 quota_requests
-    concurrent     active requests                   → 429 quota_concurrent
-    streams        live streams                      → 429 quota_streams, in a frame, because browsers cannot read the
-    reply to a handshake
-    tokens         per second, prompts and replies   → 429 quota_tokens
-    observations   per second                        → 429 quota_observations; a live stream is read more slowly
+    quota          limit                                          status and error code
+    requests       requests per second, including handshakes      429 quota_requests
+    concurrent     active requests                                429 quota_concurrent
+    streams        live streams                                   429 quota_streams
+    tokens         tokens in prompts and replies per second       429 quota_tokens
+    observations   observations per second                        429 quota_observations
 
-Quotas per second are token buckets that hold `BURST_SECONDS`. A request is accepted if the bucket contains the required
-amount. A request that requires more than a full bucket is accepted if the bucket is full; the level then becomes
-negative. A text reserves `max_new_tokens`, and unused tokens are refunded at its end.
+The error `quota_streams` is sent in a WebSocket frame, because browsers cannot read the reply to a handshake. A live
+stream that exceeds `observations` gets no error; the server waits before it reads the next observations.
+
+Quotas per second are token buckets that hold the amount of `BURST_SECONDS`. A request is accepted if the bucket
+contains the required amount. A request that requires more than a full bucket is accepted if the bucket is full; the
+level then becomes negative. A text reserves `max_new_tokens`, and unused tokens are refunded when it ends.
 
 Each process counts separately, so a client with connections to all processes has `RFA_PROCESSES` times its quotas. If
-the quotas were divided among the processes, a client with one connection would only get the share of one process.
+the quotas were divided among the processes, a client with one connection would only have the share of one process.
 """
 
 from __future__ import annotations
@@ -57,15 +60,15 @@ class Bucket:
         self._time = clock()
 
     def seconds_until(self, amount: float) -> float:
-        """Return the seconds until the bucket contains this amount. If the bucket is smaller, return the seconds until
-        it is full."""
+        """Return the seconds until the bucket contains an amount. If the amount is larger than the bucket, return the
+        seconds until the bucket is full."""
         now = self._clock()
         self._level = min(self._size, self._level + (now - self._time) * self.rate)
         self._time = now
         return max(0.0, (min(amount, self._size) - self._level) / self.rate)
 
     def take(self, amount: float) -> None:
-        """Take an amount from the bucket, even beyond its level. A negative amount is a refund."""
+        """Take an amount from the bucket, even if it is larger than the level. A negative amount is a refund."""
         self._level -= amount
 
 
@@ -73,10 +76,11 @@ class Client:
     """Quotas of one client.
 
     Args:
-        name: tenant of the API key, or the address.
-        quotas: limits by name. A quota that is missing is unlimited.
-        streams: number of live streams by client.
-        count_refusal: function that is called with the name of the quota for each rejection.
+        name: Tenant of the API key, or network address of the client.
+        quotas: Limits by the name of the quota. A quota that is missing has no limit.
+        streams: Number of live streams by client. All clients share this counter.
+        count_refusal: Function that is called with the name of the quota for each rejection.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(
@@ -95,10 +99,10 @@ class Client:
         self._active = 0
 
     def afford(self, rate: Rate, amount: int) -> None:
-        """Raise an error if an amount exceeds the quota.
+        """Check that a quota contains an amount, without using it.
 
         Raises:
-            Overloaded: If the quota is exhausted. The error contains the time to wait.
+            Overloaded: If the quota is exhausted. The error contains the seconds to wait.
         """
         if (bucket := self._buckets.get(rate)) is None:
             return
@@ -112,8 +116,8 @@ class Client:
             bucket.take(amount)
 
     def pacer(self) -> Callable[[int], float] | None:
-        """Return a function that counts observations and returns the seconds to wait. Return None if there is no such
-        quota."""
+        """Return a function that counts a number of observations and returns the seconds to wait before reading more.
+        Return None if the client has no quota for observations."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
@@ -125,13 +129,13 @@ class Client:
 
     @contextmanager
     def request(self, *, counts: bool) -> Iterator[None]:
-        """Count a request while it is active.
+        """Context manager that counts a request while it is active.
 
         Args:
-            counts: whether the request counts as concurrent. A WebSocket does not.
+            counts: Whether the request counts for the quota `concurrent`. WebSockets do not count.
 
         Raises:
-            Overloaded: If the quota is exhausted.
+            Overloaded: If the quota `concurrent` or `requests` is exhausted.
         """
         limit = self._quotas.get("concurrent", math.inf)
         if counts and self._active >= limit:
@@ -150,10 +154,10 @@ class Client:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """Count a live stream while it is open.
+        """Context manager that counts a live stream while it is open.
 
         Raises:
-            Overloaded: If the quota is exhausted.
+            Overloaded: If the quota `streams` is exhausted.
         """
         limit = self._quotas.get("streams", math.inf)
         if self._streams[self._name] >= limit:
@@ -174,7 +178,7 @@ class Client:
 
 
 class Clients:
-    """All clients: one per API key or, if there are no keys, one per address with live streams."""
+    """Clients of the server: one for each API key, or one for each network address if there are no keys."""
 
     def __init__(
         self,
@@ -191,14 +195,15 @@ class Clients:
         self._keyed = {tenant: self._make(tenant, _quotas(settings, own)) for tenant, own in keys.quotas.items()}
 
     def client_for(self, scope: Scope) -> Client:
-        """Return the client of a request. If the path requires no key, the client has no quotas."""
+        """Return the client of a request. If the server has keys and the path requires none, the client has no
+        quotas."""
         if self._keyed:
             return self._keyed.get(scope.get("state", {}).get("tenant", "")) or self._make("", {})
         return self._make(_network(scope), self._address_quotas)  # type: ignore[arg-type]
 
 
 class QuotaGuard(Middleware):
-    """Middleware that enforces quotas. It runs after the check of API keys."""
+    """Middleware that enforces the quotas for requests. It runs after the check of API keys."""
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:
         super().__init__(app)
@@ -229,11 +234,11 @@ def client_of(connection: HTTPConnection) -> Client:
 
 @contextmanager
 def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[GenerateJob]]:
-    """Context manager that reserves tokens for jobs, and yields a list to which the caller adds these jobs. Tokens that
-    the jobs do not use are refunded at the end of the request.
+    """Context manager that reserves tokens for the jobs of a request, and yields a list to which the caller adds the
+    jobs. Tokens that the jobs do not use are refunded at the end of the request.
 
     Raises:
-        Overloaded: If the tokens exceed the quota.
+        Overloaded: If the quota `tokens` is exhausted.
     """
     client = client_of(connection)
     client.afford("tokens", amount)
@@ -246,7 +251,7 @@ def reserve_tokens(connection: HTTPConnection, amount: int) -> Iterator[list[Gen
 
 
 def _quotas(settings: Settings, own: Mapping[QuotaName, float | None]) -> dict[QuotaName, float]:
-    """Return the quotas of a key. The settings are used for quotas that the key does not define."""
+    """Return the quotas of a key. Quotas that the key does not define are those of the settings."""
     general: dict[QuotaName, float | None] = {
         name: getattr(settings.limits, f"quota_{name}") for name in get_args(QuotaName)
     }
@@ -258,7 +263,7 @@ def _network(scope: Scope) -> str:
     host = scope["client"][0] if scope.get("client") else ""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a UNIX socket, or not an address; all of these are one client
+    except ValueError:  # a UNIX socket, or an invalid address; all such connections are one client
         return ""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is None:

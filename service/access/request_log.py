@@ -1,5 +1,4 @@
-"""The log line of a request or WebSocket connection. It contains numbers and names, but never the content of
-requests."""
+"""Write one log line for each request or WebSocket. It contains numbers and names, but not the content of requests."""
 
 from __future__ import annotations
 
@@ -19,12 +18,13 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """Data about one request for the log. The boundary sets the first fields, and the routes set the fields from
-    `model` on.
+    """Properties of a request or WebSocket for the log. `Boundary` sets the first fields, and the routes set the fields
+    from `model` on.
 
     Attributes:
-        client: address and port of the client.
-        reason: error code of a request that no route handled.
+        client: Address and port of the client.
+        reason: Error code of a request that no route handled.
+        started: Value of `time.perf_counter` at the start of the request.
     """
 
     id: str
@@ -69,10 +69,10 @@ class Record:
 
 
 def log_request(record: Record, path: str | None = None) -> None:
-    """Write the access log line of a finished request.
+    """Write the log line of a finished request.
 
     Args:
-        path: path of the request, set only for requests without a route.
+        path: Path of the request. It is only set for requests without a route.
     """
     if not access_logger.isEnabledFor(logging.INFO):
         return
@@ -107,6 +107,7 @@ def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """Return the record of a request or WebSocket. If the application has no boundary, return an unused record."""
+    """Return the record of a request or WebSocket. If the application has no `Boundary`, return a new record that is
+    not logged."""
     record = connection.scope.get("state", {}).get("record")
     return record if isinstance(record, Record) else Record(id="", method=connection.scope.get("method", "other"))

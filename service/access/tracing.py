@@ -1,8 +1,8 @@
-"""OpenTelemetry tracing. Each request creates one server span, which is a child of the span in its W3C `traceparent`
-header.
+"""Trace requests with OpenTelemetry. Each request creates one server span, which is a child of the span in its W3C
+`traceparent` header.
 
-Attributes follow the semantic conventions for HTTP and generative AI. They are numbers and names, not contents. The
-OTEL_* variables configure exporter and sampling. Without `RFA_TRACING`, OpenTelemetry is not imported.
+Attributes follow the semantic conventions for HTTP and generative AI. They do not include the content of requests. The
+OTEL_* environment variables configure the exporter and sampling. Without `RFA_TRACING`, OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PROPAGATED: Final = (b"traceparent", b"tracestate")
 
 
 def open_tracing(settings: Settings) -> Tracing | None:
-    """Return a `Tracing` object if the settings enable it.
+    """Return a `Tracing` object. Return None if the settings do not enable tracing.
 
     Raises:
-        ConfigurationError: If the OpenTelemetry packages are not installed.
+        ConfigurationError: If tracing is enabled and the OpenTelemetry packages are not installed.
     """
     if not settings.server.tracing:
         return None
@@ -40,13 +40,17 @@ def open_tracing(settings: Settings) -> Tracing | None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError:
         raise ConfigurationError(
-            "tracing needs optional packages; install them with pip install 'rfa-server[tracing]'"
+            "RFA_TRACING requires optional packages; install them with pip install 'rfa-server[tracing]'"
         ) from None
     return Tracing(OTLPSpanExporter)
 
 
 class Tracing:
-    """Spans of one application, between `start` and `stop`. No global tracer provider is set."""
+    """Records spans for one application, between `start` and `stop`. The global tracer provider is not used.
+
+    Args:
+        make_exporter: Function that creates the exporter of the spans.
+    """
 
     def __init__(self, make_exporter: Callable[[], SpanExporter]) -> None:
         from opentelemetry.trace import SpanKind, StatusCode
@@ -83,7 +87,7 @@ class Tracing:
             flushing.join(FLUSH_SECONDS)
 
     def begin(self, scope: Scope, record: Record) -> Span | None:
-        """Start the span of a request."""
+        """Start the span of a request. Return None if spans are not being recorded."""
         if self._tracer is None:
             return None
         parents, states = (
@@ -98,7 +102,7 @@ class Tracing:
         return span
 
     def end(self, span: Span, scope: Scope, record: Record) -> None:
-        """End the span of a request, and set its attributes."""
+        """Set the attributes of the span of a request, and end it."""
         if span.is_recording():
             if record.route != "other":
                 span.update_name(f"{record.method} {record.route}")
@@ -114,7 +118,8 @@ class Tracing:
 
 
 def _failure(record: Record) -> str | None:
-    """Return the error of a request if the server caused it. Rejections are errors of the client."""
+    """Return the status or close code of a request that failed because of an error of the server. Return None
+    otherwise: rejected requests are errors of the client."""
     if record.close_code == WEBSOCKET_INTERNAL_ERROR:
         return str(WEBSOCKET_INTERNAL_ERROR)
     return str(record.status) if record.status is not None and record.status >= 500 else None
