@@ -57,8 +57,8 @@ def create_app(settings: Settings | None = None, load: Callable[[Settings], Mode
     """Create the ASGI application.
 
     Args:
-        settings: The default is `Settings()`, which reads the `RFA_*` environment variables.
-        load: Function that opens the models at startup. Tests pass small models.
+        settings: Settings of the server. By default, they are read from the `RFA_*` environment variables.
+        load: Function that loads the models at startup.
     """
     settings = settings or Settings()
     tracing = open_tracing(settings)
@@ -134,7 +134,7 @@ def _add_state(app: FastAPI, settings: Settings) -> None:
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tracing: Tracing | None) -> None:
-    """Add the middleware from the innermost to the outermost."""
+    """Add the middleware. The first one is the innermost, and the last one the outermost."""
     has_keys = len(app.state.keys) > 0
     if has_keys:
         app.add_middleware(QuotaGuard, clients=app.state.clients)
@@ -158,7 +158,7 @@ async def _handle_named_error(request: Request, error: Exception) -> Response:
 
 
 async def _handle_http_exception(request: Request, error: Exception) -> Response:
-    """Convert the errors 404 and 405 of the router."""
+    """Convert an HTTPException of the router or of FastAPI to an error response."""
     status = getattr(error, "status_code", 500)
     if status == 404:
         return error_response(NotFound(NO_SUCH_PATH))

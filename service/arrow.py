@@ -1,9 +1,9 @@
-"""Arrow streams as an alternative to JSON, for columns of numbers in requests and replies
-(`application/vnd.apache.arrow.stream`).
+"""Read requests from Arrow streams, and write replies as Arrow streams. The media type is
+`application/vnd.apache.arrow.stream`.
 
-The query string contains the other fields of the JSON body, and the same model validates them. Messages are checked
-before they are decoded. Compressed messages are rejected, because they could unpack to any size. pyarrow checks the
-rest.
+An Arrow stream contains columns of numbers. The query string contains the other fields of the JSON body, and is
+validated in the same way. Compressed messages are rejected before they are decoded, because they could unpack to any
+size. pyarrow checks everything else.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ARROW_BODY: Final = {
         "type": "string",
         "format": "binary",
         "description": (
-            "Uncompressed record batches with one column of numbers per component, in the order of the components. A "
-            "time column is optional; it contains timestamps or is named times, time, timestamp or t. The query "
-            "parameters are the other fields of the JSON body, as in `?model=metrics&levels=0.5,0.9`. With `by`, the "
-            "rows belong to many series and must be in order within each series. A text column `state` continues a "
-            "series from that state."
+            "Uncompressed record batches with one column of numbers per component, in the order of the components. "
+            "There may be a time column, which contains timestamps or is named times, time, timestamp or t. The other "
+            "fields of the JSON body are sent as query parameters, as in `?model=metrics&levels=0.5,0.9`. With `by`, "
+            "the rows belong to several series, and the rows of each series must be in order. In this case, there may "
+            "be a text column `state` with a state from which each series continues."
         ),
     }
 }
-# Names of the time column. Timestamps become seconds since 1970.
+# Names of a time column with numbers. A column of timestamps can have any name; it becomes seconds since 1970.
 TIME_COLUMNS: Final = ("times", "time", "timestamp", "t")
 LISTS: Final = frozenset({"levels", "horizon", "fields"})
 TEXTS: Final = frozenset({"model", "state"})  # never parsed as JSON
@@ -56,12 +56,12 @@ BY_PARAMETER: Final = {
     "schema": {"type": "string"},
     "example": "sensor",
     "description": (
-        "names of the key columns that identify the series of an Arrow stream, separated by commas. Keys are texts, "
-        "integers, booleans or dates"
+        "names of the key columns of an Arrow stream, separated by commas. Rows with the same keys belong to the same "
+        "series. Keys are texts, integers, booleans or dates"
     ),
 }
 NUMBER_BYTES: Final = 8
-# Memory in bytes per row while rows are grouped, for key codes and order.
+# Memory in bytes per row for key codes and row numbers, while rows are grouped.
 GROUPING_BYTES: Final = 48
 # Memory in bytes per series, and per column of a series, which is a view.
 SERIES_BYTES, VIEW_BYTES = 512, 192
@@ -80,7 +80,7 @@ def request_is_arrow(request: Request) -> bool:
 
 
 class ArrowRoute(StrictJSONRoute):
-    """Route that accepts JSON, or an Arrow stream with a query string."""
+    """Route that accepts a JSON body, or an Arrow stream as the body and a query string."""
 
     def limits(self, settings: LimitSettings) -> BodyLimits:
         return BodyLimits(settings.max_series_bytes, series_limits(settings))
@@ -104,7 +104,7 @@ class ArrowRoute(StrictJSONRoute):
 
 
 async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
-    """Return the body as a document of fields. After that, `keys_of` returns the keys of a body in long format."""
+    """Decode the body to a document of fields. For a body in long format, store the keys for `keys_of`."""
     lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
         body = await reader.read_bytes(settings.max_body_bytes)
@@ -119,7 +119,7 @@ async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
 
 
 def keys_of(request: Request) -> Keys | None:
-    """Return the keys of a body in long format, or None for a single series."""
+    """Return the keys of the series in a body in long format. Return None if the body contains a single series."""
     keys: Keys | None = request.scope["state"].get("keys")
     return keys
 
@@ -143,8 +143,8 @@ def _keys_asked(request: Request) -> list[str]:
 
 
 def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the query parameters as fields of the document. Numbers and words are written as in JSON, and lists with
-    commas."""
+    """Return the query parameters as fields of the document. Values are written as in JSON, or as words without quotes.
+    The items of lists are separated by commas."""
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
@@ -165,14 +165,14 @@ def _value(text: str) -> Any:
 
 
 def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str, Any]:
-    """Return the columns of an Arrow stream as `values` and, if there is a time column, `times`. Both are float64, and
-    NaN marks a missing value.
+    """Decode an Arrow stream with one series to a document with the fields `values` and, if there is a time column,
+    `times`. The arrays are float64, and NaN marks a missing value.
 
     Args:
-        lease: memory lease, which grows by the memory of the arrays.
+        lease: Memory lease, which grows by the memory of the arrays.
 
     Raises:
-        InvalidRequest: If the body is not an Arrow stream of numbers, or has too many.
+        InvalidRequest: If the body is not an Arrow stream of numbers, or contains too many numbers.
         PayloadTooLarge, Overloaded: If there is not enough memory for the arrays.
     """
     table = _read_table(body)
@@ -186,22 +186,23 @@ def decode_arrow(body: bytes, settings: LimitSettings, lease: Lease) -> dict[str
 
 
 def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease: Lease) -> tuple[dict[str, Any], Keys]:
-    """Return the series of a table in long format, and their keys. The series are named "0", "1", …, and each has the
-    form returned by `decode_arrow`.
+    """Decode an Arrow stream in long format to a document with the field `series`, and return the keys of the series.
 
-    The first non-null value of a text column `state` continues a series.
+    The series are named "0", "1", …, and each is a document as returned by `decode_arrow`. If there is a text column
+    `state`, each series continues from its first non-null value.
 
     Args:
-        lease: memory lease, which grows by the memory of the series.
+        by: Names of the key columns.
+        lease: Memory lease, which grows by the memory of the series.
 
     Raises:
-        InvalidRequest: If the body is not an Arrow stream of numbers and keys, or has too many.
+        InvalidRequest: If the body is not an Arrow stream of numbers and keys, or contains too many rows or series.
         PayloadTooLarge, Overloaded: If there is not enough memory for the series.
     """
     table = _read_table(body)
     names = [name for name in table.column_names if name not in by]
     if len(by) > MOST_KEYS or len(names) + len(by) != table.num_columns or RESERVED & set(by):
-        message = f"by must name 1 to {MOST_KEYS} columns of the body, and none of {', '.join(sorted(RESERVED))}"
+        message = f"by must name 1 to {MOST_KEYS} columns of the body, but not {', '.join(sorted(RESERVED))}"
         raise InvalidRequest(message, param=BY, code="no_key")
     if not 0 < table.num_rows <= settings.max_arrow_observations:
         limit = settings.max_arrow_observations
@@ -235,14 +236,15 @@ def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
 
 
 def _read_table(body: bytes) -> Any:
-    """Return the body as a table with distinct column names. The table shares the memory of the body if possible."""
+    """Read an Arrow stream as a table with distinct column names. If possible, the table shares the memory of the
+    body."""
     try:
         _check_messages(body)
         table = pa.ipc.open_stream(body).read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, struct.error, ValueError) as error:
         reason = str(error).split("\n")[0][:120]
-        raise InvalidRequest(f"The body must be an Arrow stream of numbers: {reason}", code="invalid_arrow") from None
+        raise InvalidRequest(f"The body is not a valid Arrow stream: {reason}", code="invalid_arrow") from None
     if len(set(table.column_names)) < table.num_columns:
         raise InvalidRequest(
             "The body contains two columns with the same name; rename one of them.", param="values", code="duplicate"
@@ -266,15 +268,14 @@ def _check_messages(body: bytes) -> None:
         raise ValueError("the first message is not a schema")
     for message in messages:
         if message.type not in ("record batch", "dictionary"):
-            raise ValueError(f"it contains a message of type {message.type} instead of a record batch")
+            raise ValueError(f"a message has the type {message.type} instead of record batch")
         if _is_compressed(message.metadata.to_pybytes(), is_dictionary=message.type == "dictionary"):
             raise ValueError("the record batches must not be compressed")
 
 
 def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
-    """Return whether the record batch of a message is compressed, directly or inside a dictionary. See Arrow's
-    Message.fbs.
-    """
+    """Return whether the record batch of a message is compressed, according to Arrow's Message.fbs. A message with a
+    dictionary contains its record batch one level deeper."""
     (message,) = struct.unpack_from("<I", metadata)
     batch = _table(metadata, message, _MESSAGE_HEADER)
     if is_dictionary:
@@ -283,7 +284,7 @@ def _is_compressed(metadata: bytes, *, is_dictionary: bool) -> bool:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Return the offset of the table to which a field of a flatbuffers table refers."""
+    """Return the offset of the table that a field of a flatbuffers table refers to."""
     place = _field(data, table, number)
     if place is None:
         raise ValueError("a message is incomplete")
@@ -293,7 +294,7 @@ def _table(data: bytes, table: int, number: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Return the offset of a field of a flatbuffers table, or None if it is not set."""
+    """Return the offset of a field of a flatbuffers table. Return None if the field is not set."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", data, vtable)
@@ -317,7 +318,7 @@ def _numbers(name: str, column: Any) -> np.ndarray:
 
 
 def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
-    """Return columns as one Arrow stream. NaN becomes null. `summary` is stored in the metadata `rfa` of the schema."""
+    """Encode columns as an Arrow stream. NaN becomes null. `summary` is stored in the metadata `rfa` of the schema."""
     arrays = [_column(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={b"rfa": summary})
@@ -328,14 +329,14 @@ def encode_arrow(columns: Mapping[str, np.ndarray], summary: bytes) -> bytes:
 
 
 class SeriesWriter:
-    """Writer of an Arrow stream with many series, one record batch per series.
+    """Writes an Arrow stream with several series. Each series is one record batch.
 
-    A batch begins with the key columns. Its metadata `rfa` is JSON that describes the whole series. A failed series is
-    one row with its keys and error.
+    The first columns are the keys. The metadata `rfa` of a batch is JSON with the results for the whole series. The
+    batch of a failed series is one row with its keys and error.
 
     Args:
-        columns: the columns of a series, without rows.
-        has_states: whether to add a column for states, which are stored in the last row of each series.
+        columns: Empty columns of a reply, which define the names and types.
+        has_states: Whether to add a column for states. A state is stored in the last row of its series.
     """
 
     def __init__(self, keys: Keys, columns: Mapping[str, np.ndarray], *, has_states: bool) -> None:
@@ -352,18 +353,18 @@ class SeriesWriter:
         return self._written()
 
     def add(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:
-        """Return the bytes of the batch of a series. Missing columns are null."""
+        """Return the bytes of the batch of a series. Columns of the stream that are not in `columns` are null."""
         rows = len(next(iter(columns.values())))
         if state is not None and not rows:
             return self._batch(series, 1, {}, {"state": state}, summary)
         return self._batch(series, rows, columns, {"state": state}, summary)
 
     def add_failed(self, series: int, error: bytes) -> bytes:
-        """Return the bytes of the batch of a series that failed. It contains an error instead of numbers."""
+        """Return the bytes of the batch of a failed series. It contains an error instead of numbers."""
         return self._batch(series, 1, {}, {"error": error.decode()}, error)
 
     def end(self, summary: bytes) -> bytes:
-        """Return the bytes of an empty batch and of the end of the stream."""
+        """Return the bytes of an empty batch with the metadata `summary`, and of the end of the stream."""
         nothing = pa.record_batch([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
         self._writer.write_batch(nothing, custom_metadata={b"rfa": summary})
         self._writer.close()
@@ -392,5 +393,5 @@ class SeriesWriter:
 
 
 def _column(column: np.ndarray) -> Any:
-    # NaN becomes null. Searching for it here is faster than in pyarrow.
+    # pyarrow converts NaN to null. NumPy finds out faster whether there is any NaN.
     return pa.array(np.ascontiguousarray(column), from_pandas=bool(np.isnan(column).any()))

@@ -1,4 +1,4 @@
-"""Files of the web page. They are read once, and stored plain and compressed."""
+"""Provide the files of the web page. They are read once, and kept in memory plain and compressed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ MEDIA_TYPES: Final = {
 
 @dataclass(frozen=True)
 class Asset:
-    """A file with its plain and its gzip-compressed bytes and its ETag."""
+    """A file of the web page.
+
+    Attributes:
+        plain: Bytes of the file.
+        packed: Bytes compressed with gzip.
+        tag: ETag of the file.
+    """
 
     media_type: str
     plain: bytes
@@ -32,9 +38,8 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return the assets by their path below `pages`, such as `series.js`. Licences and other file types are left
-    out.
-    """
+    """Return the assets by their path in `pages`, such as `series.js`. Files without a media type, such as licences,
+    are left out."""
     root = files("rfa.service").joinpath("pages")
     return {
         name: _asset(name, file) for name, file in sorted(_files(root)) if PurePosixPath(name).suffix in MEDIA_TYPES

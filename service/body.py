@@ -1,11 +1,11 @@
 """Read request bodies as strict JSON, with limits on size, time, memory and cost.
 
-- Size and memory: bytes are reserved as they arrive. A body beyond the limit is rejected, whether it declares its
-  length or not.
-- Time: there is a maximum time between two pieces and a minimum rate for the whole body.
-- Cost: values and names are counted in the bytes that arrive (`rfa.service.json_cost`), and an expensive text is
-  rejected before it is decoded.
-- Fairness: other work runs between the pieces of a large body.
+- Size and memory: memory is reserved for the bytes as they arrive. A body beyond the limit is rejected, whether or not
+  the request contains its length.
+- Time: the time between two pieces has a maximum, and the rate of the whole body a minimum.
+- Cost: values and names are counted in the bytes that arrive (`rfa.service.json_cost`). An expensive text is rejected
+  before it is decoded.
+- Fairness: other tasks run between the pieces of a large body.
 
 FastAPI's own reader accepts NaN, 1e999 and lone surrogates, has no limits, and repeats a rejected body in its reply.
 """
@@ -44,8 +44,8 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
     """Decode strict JSON (RFC 8259) with finite numbers, valid Unicode and no repeated names in an object.
 
     Args:
-        subject: name of the text in error messages.
-        members: number of members in the text, if known.
+        subject: Name of the text in error messages.
+        members: Number of members of all objects in the text. If None, they are counted.
 
     Raises:
         InvalidRequest: If the text is invalid. The message contains the position of the error or the repeated name, but
@@ -64,19 +64,19 @@ def decode_json(text: bytes | str, subject: str, members: int | None = None) -> 
 
 
 class BodyLimits(NamedTuple):
-    """Limits of a route on the size of a body and on the content of JSON."""
+    """Limits of a route: the size of a body in bytes, and limits on the content of JSON."""
 
     size: int
     json: JsonLimits
 
     @classmethod
     def of(cls, settings: LimitSettings) -> BodyLimits:
-        """Return the limits for most routes."""
+        """Return the limits of routes that do not define other limits."""
         return cls(settings.max_body_bytes, body_limits(settings))
 
 
 def hold(lease: Lease, size: int) -> None:
-    """Reserve the memory for decoding a body.
+    """Reserve `size` more bytes of memory for a body and its decoding.
 
     Raises:
         PayloadTooLarge: If the body needs more memory than a request may use.
@@ -92,10 +92,11 @@ def hold(lease: Lease, size: int) -> None:
 
 
 class BodyReader:
-    """Reader for the body of one request.
+    """Reads the body of one request.
 
     Args:
-        lease: memory lease, which grows by the memory of the body.
+        lease: Memory lease, which grows by the memory of the body.
+        cooperative: Scheduler in which the work on a large body runs.
     """
 
     def __init__(self, request: Request, settings: LimitSettings, lease: Lease, cooperative: CooperativeWork) -> None:
@@ -106,39 +107,49 @@ class BodyReader:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Return a reader with the given settings and the lease of the request."""
+        """Return a reader with the settings of the application and the lease of the request."""
         state = request.app.state
         return cls(request, state.settings.limits, lease_of(request), state.cooperative)
 
     async def read_model(self, model: type[Model], limits: BodyLimits) -> Model:
-        """Return the validated body. The lease then covers the validated model instead of the bytes of the body.
+        """Read and validate the body. Afterwards, the lease covers the validated model instead of the bytes of the
+        body.
+
+        Args:
+            model: Model that validates the body.
+            limits: Limits of the route.
 
         Raises:
             PayloadTooLarge: If the body is too large or needs too much memory.
             RequestTimeout: If the body arrives too slowly.
             InvalidRequest: If the body has too many values, is not JSON, or does not match the model.
             Overloaded: If there is currently not enough free memory.
-            ClientGone: If the client disconnected while a large body was waiting.
+            ClientGone: If the client disconnects before a large body is validated.
         """
         before = self._lease.size
         pieces, counts = await self._read_pieces(limits)
         is_long = counts.size > LARGE_BYTES
         hold(self._lease, counts.decoding_bytes())
         validating = self._validate(pieces, counts.members, model, is_long=is_long)
-        # If the client has disconnected, its body need not be validated.
+        # The validation of a long body is cancelled if the client disconnects.
         body = await (unless_disconnected(self._request, validating) if is_long else validating)
         self._lease.shrink(self._lease.size - before - counts.validated_bytes())
         return body
 
     async def read_bytes(self, largest: int) -> bytes:
-        """Return the body as bytes, at most `largest`. The lease covers it.
+        """Read the body. Afterwards, the lease covers its bytes.
+
+        Args:
+            largest: Maximum size in bytes.
 
         Raises:
-            PayloadTooLarge, RequestTimeout, Overloaded: See `read_model`.
+            PayloadTooLarge: If the body is too large.
+            RequestTimeout: If the body arrives too slowly.
+            Overloaded: If there is currently not enough free memory.
         """
         async with aclosing(self._leased(largest)) as chunks:
             body = b"".join([chunk async for chunk in chunks])
-        self._lease.shrink(len(body))  # releases the separate pieces
+        self._lease.shrink(len(body))  # for the separate pieces, which are no longer needed
         return body
 
     async def _validate(self, pieces: list[bytes], members: int, model: type[Model], *, is_long: bool) -> Model:
@@ -146,7 +157,7 @@ class BodyReader:
         check_lengths(document, self._settings)
         body = await self._cooperative.run(partial(validated, model, document, "The body"), is_long=is_long)
         if is_long:
-            await self._cooperative.pause()  # before the caller processes it
+            await self._cooperative.pause()  # before the caller processes the body
         return body
 
     async def _read_pieces(self, limits: BodyLimits) -> tuple[list[bytes], JsonCounts]:
@@ -163,18 +174,18 @@ class BodyReader:
         return pieces, cost.counts
 
     async def _leased(self, largest: int) -> AsyncGenerator[bytes]:
-        """Yield the parts of the body. The lease grows before each part."""
+        """Yield the parts of the body. The lease grows before a part is yielded."""
         size = 0
         async with aclosing(self._in_time(largest)) as chunks:
             async for chunk in chunks:
                 size += len(chunk)
                 if size > largest:
                     raise _too_large(largest)
-                hold(self._lease, 2 * len(chunk))  # the piece, and its copy in the whole body
+                hold(self._lease, 2 * len(chunk))  # for the piece, and for its copy in the whole body
                 yield chunk
 
     async def _in_time(self, largest: int) -> AsyncGenerator[bytes]:
-        """Yield the parts of the body, and check that they arrive in time."""
+        """Yield the parts of the body. Raise RequestTimeout if they arrive too slowly."""
         _check_declared(self._request, largest)
         gap, rate = self._settings.body_timeout_seconds, self._settings.min_body_rate
         loop = asyncio.get_running_loop()
@@ -214,7 +225,7 @@ def _too_large(largest: int) -> PayloadTooLarge:
 
 
 def require_json(content_type: str | None) -> None:
-    """Reject all content types except `application/json` in UTF-8.
+    """Check that the content type of a body is `application/json`, encoded in UTF-8.
 
     Raises:
         UnsupportedMediaType: If the content type is missing or different.
@@ -227,7 +238,7 @@ def require_json(content_type: str | None) -> None:
 
 
 def require_uncompressed(content_encoding: str | None) -> None:
-    """Reject a compressed body, because decoding it would lead to a misleading error.
+    """Check that a body is not compressed. Otherwise, its bytes would be reported as invalid JSON.
 
     Raises:
         UnsupportedMediaType: If the body is compressed.
@@ -237,7 +248,7 @@ def require_uncompressed(content_encoding: str | None) -> None:
 
 
 def require_bare(content_type: str | None) -> None:
-    """Reject a file inside a form, because the boundaries of the form would be read as rows.
+    """Check that a body is a file, and not a form that contains a file. The boundaries of a form would be read as rows.
 
     Raises:
         UnsupportedMediaType: If the body is a form.
@@ -249,27 +260,27 @@ def require_bare(content_type: str | None) -> None:
 
 
 class ValidatedRequest(Request):
-    """Request whose body is already validated. FastAPI uses the body without parsing it again."""
+    """Request with a validated body, which FastAPI uses without parsing it again."""
 
     def __init__(self, request: Request, body: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
         self._validated = body
 
     async def body(self) -> Any:
-        return self._validated  # FastAPI reads it for content types other than JSON
+        return self._validated  # FastAPI calls `body` instead of `json` for content types other than JSON
 
     async def json(self) -> BaseModel:
         return self._validated
 
 
 class StrictJSONRoute(APIRoute):
-    """Route that reads its body with this module, and reserves memory for its requests."""
+    """Route that reads JSON bodies with `BodyReader`, and reserves memory for its requests."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request. Its lease (`lease_of`) ends after the last byte of the reply.
+        """Handle a request. Its memory lease (`lease_of`) is released after the last byte of the reply.
 
         Raises:
-            NotReady: If the server has not started.
+            NotReady: If the bundles are not loaded yet.
         """
         memory: MemoryBudget | None = scope["app"].state.memory
         if memory is None:
@@ -283,7 +294,7 @@ class StrictJSONRoute(APIRoute):
         return BodyLimits.of(settings)
 
     def plain_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler for requests with a validated body."""
+        """Return FastAPI's handler, for requests whose body is already validated."""
         return super().get_route_handler()
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -16,16 +16,20 @@ import rfa
 
 PR_SET_PDEATHSIG = 1
 GPUS, NO_GPU = "CUDA_VISIBLE_DEVICES", "-1"
-# Variables of numeric libraries and tokenizers. More threads would compete with the other processes.
+# Numeric libraries and tokenizers use one thread. More threads would compete with the other processes.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
 def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> dict[str, str]:
-    """Return a copy of `inherited`, with one thread per numeric library by default, and with a PYTHONPATH that contains
-    this `rfa`.
+    """Return the environment variables of a subprocess.
+
+    PYTHONPATH is set so that the subprocess imports this `rfa`. Numeric libraries use one thread, unless `inherited`
+    sets another number.
 
     Args:
-        gpu: index of the only GPU to make visible, among the GPUs that `inherited` makes visible. None changes nothing.
+        inherited: Variables of the parent to pass on.
+        gpu: Index of the only GPU to make visible, among the GPUs that `inherited` makes visible. If it is None, the
+            same GPUs are visible.
     """
     modules = [str(Path(str(rfa.__file__)).parent.parent), os.environ.get("PYTHONPATH", "")]
     given = {**ONE_THREAD, **inherited, "PYTHONPATH": os.pathsep.join(filter(None, modules))}
@@ -36,19 +40,18 @@ def child_environment(inherited: Mapping[str, str], gpu: int | None = None) -> d
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent exits. This is supported only on Linux."""
+    """Make the operating system kill this process when its parent exits. This has an effect only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> None:
-    """Let the kernel limit the resources of this process before it reads untrusted data. After that, the process cannot
-    write files.
+    """Limit the resources of this process, before it reads untrusted data. Afterwards, the process cannot write files.
 
     Args:
-        seconds: processor time in seconds, from now on.
-        memory_bytes: total memory, without mapped files.
-        open_files: maximum number of open files.
+        seconds: Limit on the processor time after this call, in seconds.
+        memory_bytes: Limit on the total memory without mapped files, in bytes.
+        open_files: Maximum number of open files.
     """
     end_with_parent()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -67,7 +70,8 @@ def limit_resources(*, seconds: float, memory_bytes: int, open_files: int) -> No
 
 
 def data_bytes() -> int:
-    """Return the memory that RLIMIT_DATA counts, or 0 if the system does not report it."""
+    """Return the memory of this process that RLIMIT_DATA limits, in bytes. Return 0 if the system does not report
+    it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmData:"):

@@ -12,5 +12,5 @@ logger = logging.getLogger("rfa.server")
 
 @cache
 def log_compilation() -> None:
-    """Log that kernels are being compiled, at most once in this process."""
+    """Log that kernels are being compiled. Only the first call in a process writes a log line."""
     logger.info(COMPILING)

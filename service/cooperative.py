@@ -1,4 +1,4 @@
-"""Cooperative scheduling of long work on the event loop, such as parsing request bodies and encoding replies."""
+"""Schedule long work on the event loop, such as parsing request bodies and encoding replies, in short parts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-# Interval at which a piece checks whether live streams are waiting, and the maximum number of checks.
+# Interval at which waiting work checks whether a live stream still waits, and the maximum number of checks.
 POLL_SECONDS: Final = 0.001
 MAX_POLLS: Final = 20
 Result = TypeVar("Result")
 
 
 class CooperativeWork:
-    """Scheduler that runs long work in parts, one at a time. Other tasks run between two parts.
+    """Runs the parts of long tasks one at a time. Other tasks of the event loop run between two parts.
 
-    With only `asyncio.sleep(0)`, every long task would run one part in each iteration of the event loop. Sixty large
-    bodies would then delay its sockets by sixty parts.
+    With only `asyncio.sleep(0)`, every long task would run one part in each iteration of the event loop. With sixty
+    large bodies, the sockets would then wait for sixty parts.
 
-    Parts also wait, for a limited time, while a live stream waits for its reply. Only one thread runs Python code at a
-    time, and a step of the engine takes twice as long while a part runs.
+    While a live stream waits for its reply, parts wait for a limited time. Only one thread runs Python code at a time,
+    and a step of the engine takes twice as long while a part runs.
 
     Args:
-        is_awaited: function that returns whether a live stream is waiting for the engine.
+        is_awaited: Function that returns whether a live stream is waiting for the engine.
     """
 
     def __init__(self, is_awaited: Callable[[], bool] = lambda: False) -> None:
@@ -30,7 +30,11 @@ class CooperativeWork:
         self._is_awaited = is_awaited
 
     async def run(self, work: Callable[[], Result], *, is_long: bool) -> Result:
-        """Run one part of the work. A long part waits for the parts before it."""
+        """Run one part of a task, and return its result.
+
+        Args:
+            is_long: Whether the task is long. If so, the part waits for its turn; otherwise, it runs immediately.
+        """
         if not is_long:
             return work()
         async with self._lock:
@@ -41,7 +45,7 @@ class CooperativeWork:
                 await asyncio.sleep(0)
 
     async def pause(self) -> None:
-        """Wait before the next part of the caller, which runs until the next await of the caller."""
+        """Wait until the caller may run its next part, which ends with the next `await` of the caller."""
         async with self._lock:
             await asyncio.sleep(0)
             await self._yield_to_live_streams()

@@ -1,4 +1,4 @@
-"""One timeout for many short waits of a task."""
+"""Limit the time of many short waits of a task with a single timer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 class Deadline:
-    """Replacement for `asyncio.timeout(seconds)` in a task that waits often and briefly.
+    """Context manager that raises TimeoutError if its block takes longer than `seconds`, as `asyncio.timeout` does. It
+    can be entered repeatedly.
 
-    All waits share one timer, which checks the current wait when it fires. With one timer per wait, timers took 5 % of
-    the time of a process that handled thousands of frames per second.
+    All blocks share one timer, which checks the current block when it fires. With one timer per block, timers took 5 %
+    of the time of a process that handled thousands of frames per second.
     """
 
     def __init__(self, seconds: float) -> None:

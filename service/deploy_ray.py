@@ -1,12 +1,12 @@
-"""Replicas behind a Ray Serve proxy. Each is a complete application with its own engine.
+"""Run replicas of the server with Ray Serve. Each replica is a complete application with its own engine.
 
     pip install 'rfa-server[ray]'
     serve run rfa.service.deploy_ray:application replicas=4 cores=1
 
-Every replica reads the `RFA_*` environment of its node (set by `runtime_env` of a Serve config). Replicas do not share
-memory. Every replica can open all state tokens, and named sessions are stored in Redis. Ray's proxy replaces `rfa
-serve`, so settings for sockets and processes (`RFA_HOST`, `RFA_PROCESSES`, timeouts for headers and idle connections)
-have no effect. Put a proxy that enforces such limits in front of it.
+Every replica reads the `RFA_*` environment variables of its node, which `runtime_env` in a Serve config sets. Replicas
+do not share memory. Every replica can open all state tokens, and named sessions are stored in Redis. Ray's proxy
+replaces `rfa serve`, so settings for sockets and processes (`RFA_HOST`, `RFA_PROCESSES`, timeouts for headers and idle
+connections) have no effect. Put a proxy that enforces such limits in front of Ray's proxy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ray.serve import Application  # type: ignore[import-not-found]
 from rfa.service.app import create_app
 from rfa.service.settings import Settings, check_names
 
-# Time after the grace period for remaining replies and the exit of Python.
+# Time after the grace period in which remaining replies are sent and Python exits.
 EXIT_SECONDS = 5
 
 
@@ -35,10 +35,12 @@ class Options(BaseModel):
 
 
 def shared_settings() -> Settings:
-    """Return the settings of this node.
+    """Read the settings of this node, and check that replicas can share states.
 
     Raises:
-        ValueError: If a setting is misspelt, or shared keys or sessions are missing.
+        ConfigurationError: If a setting is misspelt or invalid.
+        ValueError: If there are no bundles, no keys for state tokens or no API keys, or if sessions are stored in
+            memory.
     """
     check_names(os.environ)
     settings = Settings()
@@ -50,20 +52,20 @@ def shared_settings() -> Settings:
         raise ValueError(
             "RFA_SESSIONS=memory cannot be shared between replicas; set it to the URL of a Redis server, or to off"
         )
-    # Ray's proxy owns the address, and this process cannot know whether it is public.
+    # Ray's proxy listens on the address, and this process cannot find out whether it is public.
     if (
         settings.security.api_keys is None
         and settings.security.api_keys_file is None
         and not settings.security.insecure
     ):
         raise ValueError(
-            "no API keys are set; set RFA_API_KEYS_FILE, or RFA_INSECURE=true to serve everyone who can reach the proxy"
+            "no API keys are set; set RFA_API_KEYS_FILE, or RFA_INSECURE=true to serve every client of the proxy"
         )
     return settings
 
 
 def build() -> FastAPI:
-    """Create the application of one replica. It loads the bundles when it starts."""
+    """Create the application of one replica. The application loads the bundles when it starts."""
     return create_app(shared_settings())
 
 
@@ -74,7 +76,7 @@ class Replica:
     app: FastAPI
 
     async def check_health(self) -> None:
-        """Check that the engine makes progress. Ray replaces the replica if this raises an error.
+        """Check that the engine makes progress. If this raises an error, Ray replaces the replica.
 
         Raises:
             NotReady: If the engine has work and makes no progress.

@@ -1,4 +1,4 @@
-"""Cancel the work for clients that have disconnected."""
+"""Cancel work for clients that have disconnected."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class Disconnected(ClientGone, OSError):
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for `work`, and cancel it if the client disconnects. Starlette does not do this for plain handlers.
+    """Wait for `work`, and cancel it if the client disconnects. Starlette does not do this for responses that are not
+    streamed.
 
-    Call it after the body has been read.
+    Call this after the body has been read, because it discards messages from the client.
 
     Raises:
-        ClientGone: If the client disconnects first.
+        ClientGone: If the client disconnects before the work is done.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(disconnected(request.receive))

@@ -1,7 +1,7 @@
-"""Encode JSON in parts, so that a long document is never stored as a whole and does not block a thread.
+"""Encode JSON in parts. A long document is then never stored as a whole, and other work can run between the parts.
 
-The joined pieces equal the bytes of `orjson.dumps`, with each `Blocks` as the list of its items and each NumPy array as
-its `tolist()`.
+The concatenated parts are the bytes that `orjson.dumps` returns if each `Blocks` is replaced by the list of its items,
+and each NumPy array by `tolist()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Long(Blocks):
     """Sequence whose items are converted while it is encoded.
 
     Args:
-        numbers: estimated number of numbers per item.
+        things: Items before the conversion.
+        make: Function that converts an item.
+        numbers: Estimated number of numbers per item.
     """
 
     def __init__(self, things: Sequence[Any], make: Callable[[Any], Any] = lambda thing: thing, numbers: int = 1):
@@ -40,7 +42,7 @@ class Long(Blocks):
 
 
 class _LongArray(Blocks):
-    """A long NumPy array, which is encoded in blocks."""
+    """Long NumPy array that is encoded in blocks."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -57,8 +59,12 @@ def dumps(document: Any) -> bytes:
 
 
 def pieces(document: Any) -> Iterator[bytes]:
-    """Encode a document, and yield its parts. `Blocks` and long arrays are encoded block by block, and everything else
-    at once."""
+    """Encode a document, and yield the parts. `Blocks` and long arrays are encoded block by block, and everything else
+    at once.
+
+    Raises:
+        TypeError: If a value has a type that JSON does not support.
+    """
     found: list[Blocks] = []
     skeleton = orjson.dumps(document, default=_marking(found))
     if not found:
@@ -86,7 +92,7 @@ def items(block: Sequence[Any]) -> Iterator[bytes]:
 
 
 def _marking(found: list[Blocks]) -> Callable[[Any], Any]:
-    """Return a `default` function for orjson that collects long arrays, to encode them later."""
+    """Return a `default` function for orjson. It replaces long arrays by a placeholder, and appends them to `found`."""
 
     def replace(value: Any) -> Any:
         if isinstance(value, np.generic):

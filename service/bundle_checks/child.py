@@ -1,8 +1,8 @@
 """Subprocess that checks bundles: `python -m rfa.service.bundle_checks.child REQUEST`.
 
-It imports everything before it sets its limits, and reads the bundles after that. It prints JSON lines: one when it is
-ready, and one for each bundle. It runs the graphs. The server processes check the compiled code against the golden
-outputs.
+It imports all modules, then limits its resources, and then reads the bundles. It prints JSON lines: one when it is
+ready, and one for each bundle. It runs only the graphs of a bundle. The server processes check that compiled code
+reproduces the golden outputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     answers = _private_output()
     keys = parse_public_keys("\n".join(request["trusted_keys"])) if request["trusted_keys"] else ()
     os.chdir(request["directory"])
-    # Processor time for all bundles. The parent limits the elapsed time for each bundle.
+    # This limits the processor time of all bundles together. The parent limits the elapsed time of each bundle.
     seconds = request["seconds"] * len(request["bundles"])
     limit_resources(seconds=seconds, memory_bytes=request["memory_bytes"], open_files=OPEN_FILES)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -46,7 +46,7 @@ def _check(path: Path, keys: tuple[PublicKey, ...], memory_bytes: int) -> dict[s
         bundle = open_bundle(path, keys)
         count = _reproduce_golden(bundle)
     except MemoryError:
-        return {"refused": f"it needs more than {memory_bytes >> 20} MiB"}
+        return {"refused": f"the bundle needs more than {memory_bytes >> 20} MiB of memory"}
     except Exception as error:
         reason = str(error) if isinstance(error, BundleError) else f"{type(error).__name__}: {error}"
         return {"refused": reason[:MAX_REASON]}
@@ -68,7 +68,7 @@ def _reproduce_golden(bundle: Bundle) -> int:
 
 
 def _private_output() -> Any:
-    """Reserve standard output for the results of the checks. Output of libraries is discarded."""
+    """Return standard output as a file for the results of the checks. Output of libraries is discarded."""
     answers = os.fdopen(os.dup(1), "w")
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

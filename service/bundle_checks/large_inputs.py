@@ -1,7 +1,8 @@
-"""Run golden cases with the largest batches, and graphs with the longest inputs.
+"""Run the golden cases of a bundle in large batches, and its graphs with the longest inputs.
 
-Golden cases have one row and a few tokens. With larger inputs, a graph may exhaust memory, never end, or mix rows.
-Array sizes depend only on input sizes (`rfa.runtime.bundle.graph_check`), so the largest inputs show the cost.
+Golden cases have one row and a few tokens. With larger inputs, a graph may exhaust the memory, run forever, or mix the
+rows of a batch. Array sizes depend only on input sizes (`rfa.runtime.bundle.graph_check`), so the largest inputs show
+the maximum cost.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ ROWS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "filter": {"step": ROW_COUNTS, "prefill": (16, 64), "forecast": (16, 64)},
     "lm": {"step": (2, 24)},
 }
-# Largest dimensions by name.
+# Largest size of each named dimension.
 LONGEST: Mapping[str, Mapping[str, int]] = {
     "filter": {"cache": 1024, "horizon": 256},
     "lm": {"length": 64, "capacity": 4096},
 }
-# Matrix products of other sizes sum in another order.
+# Relative tolerance: matrix products of another size add their terms in another order.
 TOLERANCE = 1e-3
 TOKENS = "length"  # input with the number of prompt tokens
 
 
 def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
-    """Run the golden cases once in batches, in which each row must reproduce the golden outputs, and once with the
-    longest inputs.
+    """Check that each row of a batch reproduces the golden outputs, and that the graphs run with the longest inputs.
+
+    Args:
+        sessions: Sessions of the graphs of the bundle, by name.
 
     Raises:
         BundleError: If a row differs, or the runtime fails.
@@ -55,7 +58,7 @@ def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
 
 
 class _BatchedSession:
-    """Session that repeats one row `count` times, and returns one row of each output."""
+    """Session that runs a batch of `count` copies of one row, and returns one row of each output."""
 
     def __init__(self, session: Any, count: int) -> None:
         self._session = session
@@ -69,7 +72,7 @@ class _BatchedSession:
         return self._session.get_outputs()
 
     def run(self, output_names: list[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return, for each output, the row that differs most from the first row."""
+        """Run the graph. For each output, return the row of the batch that differs most from the first row."""
         batch = {name: self._repeat(name, array) for name, array in inputs.items()}
         outputs = self._session.run(output_names, batch)
         return [self._most_different(name, array) for name, array in zip(output_names, outputs, strict=True)]
@@ -90,7 +93,7 @@ class _BatchedSession:
 
 
 def _run_longest(graph: GraphSpec, session: Any, longest: Mapping[str, int]) -> None:
-    # 1 is a valid token, position, time step and noise.
+    # All inputs are 1, which is a valid token, position, time step and noise.
     inputs = {}
     for spec in graph.inputs:
         shape = tuple(1 if dim == "batch" else longest[dim] if isinstance(dim, str) else dim for dim in spec.shape)

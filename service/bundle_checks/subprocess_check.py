@@ -1,8 +1,8 @@
 """Check bundles in a subprocess before a server process opens them.
 
-The kernel limits the processor time, memory and open files of the subprocess, which cannot write files. The parent
-limits its elapsed time. A bundle that hangs, exhausts memory or crashes the runtime therefore affects only the
-subprocess (`child.py`).
+The operating system limits the processor time, memory and open files of the subprocess, and does not let it write
+files. The parent limits its elapsed time. If a bundle hangs, exhausts the memory or crashes the runtime, only the
+subprocess (`child.py`) is affected.
 
 The supervisor imports this module, so it must not import NumPy or the runtime.
 """
@@ -27,9 +27,9 @@ from rfa.service.child_environment import child_environment
 # -P keeps modules in the working directory from being imported.
 PROGRAM = (sys.executable, "-P", "-m", "rfa.service.bundle_checks.child")
 START_SECONDS = 60.0  # for imports, before the first bundle is read
-SECONDS = 60.0  # per bundle; the four default bundles take 2 s together
-# Memory of the interpreter and its libraries, and per byte of a bundle for the file, its arrays and copies in the
-# runtimes.
+SECONDS = 60.0  # per bundle; the four default bundles take 2 s in total
+# Memory of the interpreter and its libraries, and number of copies of each byte of a bundle: the file, its arrays, and
+# copies in the runtimes.
 BASE_BYTES = 1 << 30
 COPIES = 16
 MAX_LINE_BYTES = 4096
@@ -46,8 +46,9 @@ class CheckedBundle:
     """A bundle that passed the check.
 
     Attributes:
-        digest: SHA-256 of the manifest, which covers every byte of the bundle.
-        golden_values: number of recorded values that its graphs reproduced.
+        digest: SHA-256 of the manifest. It depends on every byte of the bundle, because the manifest contains the hash
+            of each file.
+        golden_values: Number of golden outputs that its graphs reproduced.
     """
 
     name: str
@@ -68,11 +69,12 @@ async def check_bundles(
     Cancelling this coroutine ends the subprocess.
 
     Args:
-        paths: bundle directories.
-        seconds: limit for each bundle on elapsed time and on processor time, in seconds.
-        memory_bytes: memory limit of the subprocess. The default is 1 GiB plus 16 bytes per byte of the bundles, and at
+        paths: Bundle directories.
+        seconds: Limit on the elapsed time and on the processor time of each bundle, in seconds.
+        memory_bytes: Memory limit of the subprocess. The default is 1 GiB plus 16 bytes per byte of the bundles, and at
             most three quarters of the machine's memory.
-        trusted_keys: Minisign public keys, one of which must have signed each bundle. None accepts any bundle.
+        trusted_keys: Minisign public keys. Each bundle must be signed with one of them. If there are none, signatures
+            are not checked.
 
     Returns:
         The checked bundles in the order of `paths`.
@@ -135,12 +137,12 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
             "golden_values": int(count),
         }:
             return CheckedBundle(name, kind, digest, count)
-    raise BundleError(f"{path.name}: the subprocess that checked it did not answer")
+    raise BundleError(f"{path.name}: the subprocess that checked it sent an unexpected result")
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:
-    """Return the next line of the subprocess. Return None if there is no line, or if it is malformed, for example
-    because of a hostile bundle."""
+    """Return the next result of the subprocess. Return None if there is none, or if it is malformed, for example
+    because of a malicious bundle."""
     assert process.stdout is not None
     async with asyncio.timeout(seconds):
         try:
@@ -154,24 +156,25 @@ async def _describe_exit(process: asyncio.subprocess.Process) -> str:
     try:
         code = await asyncio.wait_for(process.wait(), 1.0)
     except TimeoutError:
-        return "did not answer"
+        return "sent no result"
     if code == -signal.SIGXCPU:
         return "exceeded its limit of processor time"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 def _plain(reason: str) -> str:
-    """Return the reason of a rejection as one short line."""
+    """Return the reason for a rejection as one short line of printable characters."""
     return "".join(character if character.isprintable() else "?" for character in reason[:MAX_REASON])
 
 
 def _memory_for(paths: Sequence[Path]) -> int:
-    # A sparse file may claim any size.
+    # The limit is necessary because the size of a sparse file can be arbitrarily large.
     return min(BASE_BYTES + COPIES * sum(map(_size, paths)), machine.memory_bytes() * 3 // 4)
 
 
 def _size(directory: Path) -> int:
-    """Return the total size of the files in bytes, or 0 if the directory is missing, which the subprocess reports."""
+    """Return the total size of the files in bytes. If the directory cannot be read, return 0; the subprocess reports
+    the error."""
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)

@@ -1,4 +1,4 @@
-"""Public keys with which bundles must be signed: `RFA_TRUSTED_KEYS` and `RFA_TRUSTED_KEYS_FILE`."""
+"""Read the public keys with which bundles must be signed, from `RFA_TRUSTED_KEYS` and `RFA_TRUSTED_KEYS_FILE`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
-    """Return the keys of both settings. If neither is set, the result is empty and every bundle is trusted.
+    """Return the keys in both settings. If neither is set, there are no keys and signatures are not checked.
 
     Raises:
         ConfigurationError: If a setting is malformed or contains no key.
@@ -23,7 +23,9 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
         try:
             texts["RFA_TRUSTED_KEYS_FILE"] = settings.trusted_keys_file.read_text()
         except (OSError, ValueError):
-            raise ConfigurationError("RFA_TRUSTED_KEYS_FILE: the file cannot be read as text") from None
+            raise ConfigurationError(
+                "RFA_TRUSTED_KEYS_FILE: the file cannot be read as text; check its path and permissions"
+            ) from None
     if not texts:
         return ()
     from rfa.runtime.bundle.signing import KeyFormatError, parse_public_keys
@@ -38,7 +40,7 @@ def trusted_keys(settings: SecuritySettings) -> tuple[PublicKey, ...]:
 
 
 def with_trusted_keys(settings: Settings) -> Settings:
-    """Return settings that contain the keys of the file, so that all processes use the same keys even if the file
-    changes."""
+    """Return a copy of the settings that contains the keys instead of the path of the file. All processes then use the
+    same keys, even if the file changes."""
     keys = ",".join(map(str, trusted_keys(settings.security)))
     return settings.replace(trusted_keys=keys or None, trusted_keys_file=None)
