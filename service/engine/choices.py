@@ -1,5 +1,5 @@
-"""How a request selects its model: by name, by the system that it contains, or with columns whose future values are
-known."""
+"""Ways in which a request selects its model: by name, or by the system that it contains. In both cases, the series may
+have columns whose future values are known."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from rfa.service.engine.system_cache import ServedSystem
 from rfa.service.schemas.server_replies import Kind
 
-# The name of a model, None for the default model, or the system of a request.
+# The name of a model, None for the default model, or the system that a request contains.
 ResolvedChoice = str | None | ServedSystem
 
 
 class WithCovariates(NamedTuple):
-    """A model, and the number of columns whose future values are known."""
+    """A model for series with columns whose future values are known, and the number of these columns."""
 
     choice: ResolvedChoice
     covariates: int
@@ -25,7 +25,12 @@ ModelChoice = ResolvedChoice | WithCovariates
 
 @dataclass(frozen=True)
 class StateKind:
-    """The model to which a state belongs, and the maximum size of its states."""
+    """The model to which a state belongs.
+
+    Attributes:
+        digest: Digest of the model.
+        max_bytes: Maximum size of a packed state of the model.
+    """
 
     digest: str
     kind: Kind

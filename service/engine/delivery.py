@@ -1,4 +1,4 @@
-"""Delivery of the events of jobs from worker threads to the event loops of their readers."""
+"""Deliver the events of jobs from worker threads to the event loops of their readers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ Delivery = tuple[Job, list[Any]]
 
 
 def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
-    """Send events to their event loops. Each loop is woken once. The caller must hold the lock of the scheduler.
+    """Send the new events of jobs to the event loops of their readers. Each loop is woken once. The caller must hold
+    the lock of the scheduler.
 
     Args:
-        own: the event loop of the caller.
+        own: Event loop of the caller, if it runs on one.
 
     Returns:
-        The events for `own`, which the caller delivers.
+        The events for `own`. The caller must pass them to `deliver_all`.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
     for job in jobs:
@@ -34,11 +35,11 @@ def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = Non
         try:
             loop.call_soon_threadsafe(deliver_all, deliveries)
         except RuntimeError:
-            logger.debug("the event loop that serves %d requests has closed", len(deliveries))
+            logger.debug("events for %d requests were discarded, because their event loop has closed", len(deliveries))
     return own_deliveries
 
 
 def deliver_all(deliveries: list[Delivery]) -> None:
-    """Deliver events to their jobs, on the event loop of the jobs."""
+    """Deliver events to their jobs. Call this on the event loop of the jobs."""
     for job, events in deliveries:
         job.deliver(events)

@@ -1,6 +1,6 @@
-"""Devices of models: the CPU, or a GPU for language models and for long series of the series network.
+"""Select the device of each model: the CPU, or a GPU for language models and for long series of the series network.
 
-Other filters stay on the CPU, because their steps are small matrix operations that depend on each other.
+Other filters run on the CPU, because their steps are small matrix operations that depend on each other.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rfa.engine")
 LoadLanguage = Callable[[Bundle], Language]
-# Why other filters stay on the CPU.
+# Reason in /info why other filters run on the CPU.
 FEW_NUMBERS = "the model computes each row with a few thousand sequential operations, which are slow on a GPU"
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
-    """Return the loader of language bundles for these settings.
+    """Return the function that loads language bundles with these settings.
 
-    The loader raises UnsupportedError if the device does not have enough memory, or if the runtime does not support a
+    The function raises UnsupportedError if the device does not have enough memory, or if the runtime does not support a
     bundle.
 
     Raises:
-        ConfigurationError: If the device is missing.
+        ConfigurationError: If the device is missing, or the settings of the device and the runtime contradict.
     """
     streams = settings.limits.max_running * MAX_SAMPLES
     if not settings.models.is_on_gpu:
-        pool_slots = streams + bool(settings.models.drift_every)  # one more for the drift measurement
+        pool_slots = streams + bool(settings.models.drift_every)  # one slot for the comparison of the modes
         return lambda bundle: load_on_cpu(
             bundle, settings.models.text_runtime, pool_slots, settings.models.max_batch_rows
         )
@@ -69,7 +69,8 @@ def language_loader(settings: Settings) -> LoadLanguage:
 
 
 def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | None, LongSeries | None]:
-    """Return the device for long series of a filter, and its description. If no GPU is used, the device is None.
+    """Return the device for the long series of a filter, and its description for /info. Without a GPU, both are None.
+    If this filter does not use the GPU, only the device is None.
 
     Raises:
         UnsupportedError: If the GPU does not have enough memory.
@@ -84,12 +85,16 @@ def long_series_of(settings: Settings, bundle: Bundle) -> tuple[SeriesDevice | N
         if reason is None:
             device = TorchSeries(bundle, "cuda")
             return device, LongSeries("cuda", device.least_tokens, None)
-    logger.info("bundle %r uses the CPU even for long series: %s", bundle.name, reason)
+    logger.info("bundle %r filters long series on the CPU: %s", bundle.name, reason)
     return None, LongSeries("cpu", None, reason)
 
 
 def check_gpu(settings: Settings) -> None:
-    """Raise ConfigurationError if torch cannot use the GPU of this process."""
+    """Check that torch can use the GPU of this process.
+
+    Raises:
+        ConfigurationError: If torch cannot use the GPU.
+    """
     reason = gpu_refusal()
     if reason is not None:
         processes = f" with RFA_PROCESSES={settings.models.processes}" if settings.models.processes > 1 else ""

@@ -1,4 +1,4 @@
-"""The models of one process, and the threads that run them. The routes call this module."""
+"""Engine of a server process: it runs the models on threads. The routes call this module."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 class Engine:
-    """Engine that checks requests against the model and the limits of the server, and queues them as jobs.
+    """Checks requests against the model and the limits of the server, and queues them as jobs.
 
-    Methods that queue a job take a `lease`. It grows by the memory that the request holds until its reply is sent.
-    These methods raise InvalidRequest, NotFound, Overloaded and NotReady.
+    Methods that queue a job have an argument `lease`, which grows by the memory that the request needs until its reply
+    is sent. These methods raise InvalidRequest, NotFound, Overloaded and NotReady.
     """
 
     def __init__(self, models: Models, settings: Settings, metrics: Metrics) -> None:
@@ -67,7 +67,7 @@ class Engine:
         )
         metrics.watch(
             "num_requests_running",
-            "Number of requests that hold the state of a model.",
+            "Number of requests that are being processed and use the state of a model.",
             lambda: self._scheduler.running,
         )
         metrics.watch("num_requests_waiting", "Number of requests in the queue.", lambda: self._scheduler.waiting)
@@ -75,14 +75,16 @@ class Engine:
             "num_streams", "Number of live filter streams, including idle ones.", lambda: self._scheduler.streams
         )
         metrics.watch(
-            "engine_stalled_seconds", "Seconds since the engine last made progress.", self._scheduler.stalled_for
+            "engine_stalled_seconds",
+            "Seconds since the engine last made progress, or 0 if it has no work.",
+            self._scheduler.stalled_for,
         )
         self._many = ManyStage(settings.models.series_threads - 1, metrics)
         self._staged: tuple[Served, Callable[[], bool]] | None = None
         self._systems = SystemCache(partial(FilterStages.build, settings=settings, metrics=metrics))
         metrics.watch(
             "systems",
-            "Number of linear systems sent with requests that are in use or cached.",
+            "Number of linear systems from requests that are in use or cached.",
             lambda: self._systems.count,
         )
         self._serve(self.build(models))
@@ -94,24 +96,24 @@ class Engine:
 
     @property
     def pool_slots_in_use(self) -> int:
-        """Number of pool slots used by the models that process new requests, and by systems."""
+        """Number of pool slots in use by the models that process new requests, and by systems of requests."""
         return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.pool_slots_in_use
 
     def build(self, models: Models) -> Served:
-        """Build the stages for these models, without using them yet. This method is thread-safe."""
+        """Build the stages for some models. New requests do not use them yet. This method is thread-safe."""
         return Served.build(models, self._settings, self._metrics, self._drift)
 
     def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
-        """Keep other models ready. `switch_when_due` starts to use them when `is_due` returns True. Call this on the
+        """Store models to use later. `switch_when_due` starts to use them when `is_due` returns True. Call this on the
         event loop."""
         self._staged = served, is_due
 
     def abandon(self) -> None:
-        """Discard the staged models."""
+        """Discard the models that were passed to `stage`."""
         self._staged = None
 
     def switch_when_due(self) -> None:
-        """Start to use the other models if they are due. Call this before a new request.
+        """Use the models that were passed to `stage` for new requests, if they are due. Call this before a new request.
 
         Running requests and streams continue with their own models.
         """
@@ -135,11 +137,11 @@ class Engine:
         return self._scheduler.has_live_work
 
     def stalled_for(self) -> float:
-        """Return the seconds since the last progress, or 0 if there is no work to do."""
+        """Return the seconds since the last progress. Return 0 if there is no work to do."""
         return self._scheduler.stalled_for()
 
     def check_ready(self) -> None:
-        """Raise NotReady if there is work to do and no progress."""
+        """Raise NotReady if there is work to do, but no progress."""
         stalled = self._scheduler.stalled_for()
         if stalled > self._settings.server.stall_seconds:
             raise NotReady(f"The engine has work to do but has made no progress for {stalled:.0f} s.")
@@ -171,10 +173,10 @@ class Engine:
         return self._submit(GenerateJob(stage, model, options, reader, lease, capacity))
 
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
-        """Return the estimated number of numbers per token in a reply.
+        """Estimate how many numbers a reply contains for each token.
 
         Args:
-            top: number of alternatives for each token.
+            top: Number of alternatives for each token.
 
         Raises:
             NotFound: If there is no such model.
@@ -183,10 +185,13 @@ class Engine:
         return NUMBERS_PER_TOKEN + 2 * top + latent
 
     def check_has_state(self, model_name: str | None, param: str) -> None:
-        """Reject a state if the language model does not support states.
+        """Check that a language model supports states.
+
+        Args:
+            param: Name of the field that requires a state, for errors.
 
         Raises:
-            InvalidRequest, NotFound
+            InvalidRequest, NotFound: If the model does not support states, or there is no such model.
         """
         model = self.language(model_name)
         if "recurrent" not in model.modes:
@@ -197,7 +202,7 @@ class Engine:
             )
 
     def language_state(self, model_name: str | None) -> StateKind:
-        """Return the model to which states of a language model belong, and their maximum size.
+        """Return the kind of the states of a language model.
 
         Raises:
             NotFound: If there is no such model.
@@ -210,25 +215,27 @@ class Engine:
         )
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
-        """Return the unpacked state of a language model.
+        """Unpack a state of a language model.
 
         Raises:
-            InvalidRequest: If the state does not belong to the model (`state_invalid`).
+            InvalidInput: If the state does not belong to the model (`state_invalid`).
         """
         return LanguageState.unpack(payload, len(self.language(model_name).vocabulary))
 
     async def resolve_filter(self, model_name: str | None, system: SystemRequest | None) -> ResolvedChoice:
-        """Return the filter that a request names. The name of a removed model selects its successor.
+        """Return the choice of the filter for a request: its system, or the name of a model. The name of a removed
+        model is replaced by that of its successor.
 
         Raises:
-            InvalidRequest, Overloaded: See `SystemCache.get`.
+            InvalidRequest: If the system is invalid.
+            Overloaded: If too many systems are in use.
         """
         if system is not None:
             return await self._systems.get(system.document())
         return auto.RETIRED.get(str(model_name), model_name) if self._is_retired(model_name) else model_name
 
     def retirement_warnings(self, model_name: str | None) -> list[FilterWarning]:
-        """Return a warning if the request names a model that was removed."""
+        """Return a warning if the name is that of a removed model. Otherwise, return an empty list."""
         if not self._is_retired(model_name):
             return []
         return [FilterWarning("retired_model", None, None, auto.retirement_note(str(model_name)))]
@@ -237,7 +244,7 @@ class Engine:
         return model_name in auto.RETIRED and model_name not in self.models.filters
 
     def filter_state(self, model_name: ModelChoice, size: int | None = None) -> StateKind:
-        """Return the model to which states for observations of `size` components belong, and their maximum size.
+        """Return the kind of the states of a filter for observations with `size` components.
 
         Raises:
             NotFound: If there is no such model.
@@ -247,10 +254,10 @@ class Engine:
         return StateKind(digest, "filter", model.state_bytes + packed_bytes(model))
 
     def read_filter_state(self, model_name: ModelChoice, payload: bytes, size: int | None = None) -> Any:
-        """Return the unpacked state of a filter, which contains `count`, `time` and `seed`.
+        """Unpack a state of a filter. The result has the attributes `count`, `time` and `seed`.
 
         Raises:
-            InvalidRequest: If the state does not belong to the model (`state_invalid`).
+            InvalidInput: If the state does not belong to the model (`state_invalid`).
         """
         model = self.filter_model(model_name, size)
         return model.unpack(split_state(payload, model)[0])
@@ -258,7 +265,7 @@ class Engine:
     def filter(
         self, model_name: ModelChoice, options: FilterOptions, lease: Lease | None = None
     ) -> FilterJob | SequenceJob:
-        """Queue a request to filter a series."""
+        """Queue a request that filters a series."""
         model, options, _ = self._prepare(model_name, options)
         request_size.grow(
             lease, "observations", request_size.filter_request_bytes(model, options, self._limits.stream_buffer)
@@ -266,17 +273,18 @@ class Engine:
         return self._submit(self._filter_job(model_name, model, options))
 
     def filter_part(self, model_name: ModelChoice, options: FilterOptions, index: int) -> Part:
-        """Return the part of `filter_many` for one series, which is the series number `index` of the request.
+        """Return one series for `filter_many`. It is the series with the position `index` in the request.
 
         Raises:
-            InvalidRequest, NotFound
+            InvalidRequest, NotFound: If an option is invalid, the reply is too large, or there is no such model.
         """
         model, options, numbers = self._prepare(model_name, options)
         job = self._filter_job(model_name, model, options)
         return Part(index, model.name, job, numbers, *request_size.part_bytes(model, options))
 
     def _prepare(self, choice: ModelChoice, options: FilterOptions) -> tuple[FilterRuntime, FilterOptions, int]:
-        """Check a request. Return the model, the complete options, and the number of numbers in the reply."""
+        """Check a request. Return the model, the options with default levels, and the number of numbers in the
+        reply."""
         model = self.filter_model(choice, options.observations.shape[1])
         options = replace(options, levels=options.levels or model.levels)
         numbers = request_size.reply_numbers(request_size.step_shape(model, options), options)
@@ -288,7 +296,7 @@ class Engine:
         numbers, limit = sum(part.numbers for part in parts), self._limits.max_series_numbers
         if numbers > limit:
             message = (
-                f"series requests a reply of about {numbers} numbers, but this server sends at most {limit}; send "
+                f"series: the reply would contain about {numbers} numbers, but this server sends at most {limit}; send "
                 "fewer series or select fewer fields."
             )
             raise InvalidRequest(message, param="series", code="reply_too_large")
@@ -300,11 +308,11 @@ class Engine:
     def filter_stream(
         self, model_name: ModelChoice, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
     ) -> StreamJob:
-        """Open a live stream. The lease covers one observation; each further observation in progress adds
-        `answer_bytes`.
+        """Open a live stream. The lease grows by the memory of a stream with one observation in progress; each further
+        one needs `answer_bytes`.
 
         Args:
-            size: number of components of an observation, for models that accept any number.
+            size: Number of components of an observation, for models that accept any number.
         """
         model = self.filter_model(model_name, size)
         options = replace(options, levels=options.levels or model.levels)
@@ -325,10 +333,10 @@ class Engine:
         return self._submit(MergeJob(self._stages(model_name, model).merging, options))
 
     def filter_model(self, model_name: ModelChoice, size: int | None = None) -> FilterRuntime:
-        """Return the filter for observations of `size` components.
+        """Return a filter for observations with `size` components.
 
         Raises:
-            InvalidRequest, NotFound
+            InvalidRequest, NotFound: If the model does not support this size, or there is no such model.
         """
         if isinstance(model_name, WithCovariates):
             return self.filter_model(model_name.choice, size).with_covariates(model_name.covariates)
@@ -338,14 +346,14 @@ class Engine:
         return model if size is None else model.sized(size)
 
     def merge_model(self, model_name: ModelChoice) -> ModelChoice:
-        """Return the filter for a merge. The default is the filter of the first bundle."""
+        """Return the choice of the filter for a merge. The default is the first filter that is not built in."""
         bundles = (name for name, model in self.models.filters.items() if not model.suits_any)
         return next(bundles, None) if model_name is None else model_name
 
     def drain(self, seconds: float) -> None:
         """Reject new work, end live streams, and interrupt requests that take longer than `seconds`. This call blocks.
 
-        Interrupted jobs return a state to continue from.
+        Interrupted jobs return a state from which they can be continued.
         """
         self._scheduler.drain(seconds)
 

@@ -205,7 +205,7 @@ async def test_a_request_leases_what_its_series_take_at_the_same_time() -> None:
             assert lease.size >= sum(part.waiting_bytes + part.ended_bytes for part in parts)
             await ended(many)
         assert budget.leased_bytes == 0
-        with pytest.raises(InvalidRequest, match="series requests a reply"):
+        with pytest.raises(InvalidRequest, match="series: the reply would contain"):
             engine.filter_many([engine.filter_part(None, options(100), place) for place in range(20)], None)
         small = MemoryBudget(100_000)
         with small.take(0) as lease, pytest.raises(InvalidRequest, match="bytes of memory"):

@@ -419,7 +419,7 @@ def test_a_server_with_a_gpu_says_where_long_series_go(
     for name in ("small-series", "oscillator"):
         where = long_pieces[name]
         assert where is not None and (where.device, where.tokens) == ("cpu", None)
-        assert f"bundle {name!r} uses the CPU even for long series: {where.reason}" in caplog.text
+        assert f"bundle {name!r} filters long series on the CPU: {where.reason}" in caplog.text
 
     monkeypatch.setattr(torch_filter, "least_tokens", lambda _: LEAST)
     monkeypatch.setattr(torch_filter, "TorchSeries", Recorded)

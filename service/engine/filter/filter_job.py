@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Filtered:
-    """Result of a sequence that was completed or interrupted. Its steps were emitted before."""
+    """Result of a completed or interrupted filter request. The job has already emitted the steps."""
 
     smoothed: list[Any] | None
     log_likelihood: float
@@ -37,7 +37,8 @@ class Filtered:
 
 
 class FilterJob(RecurrentJob):
-    """Job of a recurrent filter request. Without streaming, one event contains the columns of many observations."""
+    """Job of a request that filters a series recurrently. If the reply is not streamed, one event contains the columns
+    of many observations."""
 
     def __init__(self, stage: FilterStage, options: FilterOptions) -> None:
         super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
@@ -115,8 +116,8 @@ class FilterJob(RecurrentJob):
         self.emit(step)
 
     def next_piece(self, most: int) -> Piece:
-        """Return the next observations, whose total cost is at most that of `most` plain ones. `accept_piece` advances
-        the job."""
+        """Return the next observations. They cost at most as much as `most` observations with default options.
+        `accept_piece` advances the job."""
         options, model = self.options, self.filtering.model
         most = min(most, model.piece_rows_of(options))
         series = Piece(
@@ -144,7 +145,7 @@ class FilterJob(RecurrentJob):
                 self.emit(self.no_steps())
             self._finish_with("deadline")
         elif self.interrupted and self.is_streamed and self.position:
-            self._finish_with("cancelled")  # its steps were sent, and the state continues after them
+            self._finish_with("cancelled")  # a later request can continue after the steps that were sent
         elif self.interrupted:
             self.fail(NotReady("The server is shutting down."))
 
@@ -171,5 +172,5 @@ class FilterJob(RecurrentJob):
 
 
 def forecast_rows(model: FilterRuntime, state: Any, options: FilterOptions) -> Ahead:
-    """Return the forecast of the future rows."""
+    """Return the forecast of the future rows in the options, made from `state`."""
     return model.ahead(state, options.levels, options.ahead, options.readout, options.covariates_ahead)

@@ -1,9 +1,9 @@
-"""Requests with several series. They form one job for the scheduler, with one part per series.
+"""Filter the series of a request with several series. The scheduler sees one job.
 
-A part is the same job as for a request with this series alone, but it is not added to the scheduler. Whatever the
-number of its series, the request has one place in the queue and one time slice at a time. In a time slice, several
-threads filter parts. They use several cores, because the kernels release the interpreter lock. A part uses a pool slot
-while a thread filters it, and its reply is sent as a whole when it is complete.
+Each series has the job of a request with this series alone, but it is not added to the scheduler. Therefore, the
+request has one place in the queue and one time slice at a time, whatever the number of its series. In a time slice,
+several threads filter series. They use several cores, because the kernels release the interpreter lock. A series uses a
+pool slot while a thread filters it, and its reply is sent as a whole when it is complete.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from rfa.service.errors import NotReady, ServiceError
 from rfa.service.metrics import Metrics
 from rfa.service.schemas.filter_replies import FilterTimings
 
-# In the reader's buffer, a finished series counts as one event per this many bytes.
+# In the buffer of the reader, a completed series counts as one event, plus one for each EVENT_BYTES bytes.
 EVENT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Part:
-    """One series of a request.
+    """One series of a request with several series.
 
     Attributes:
-        index: position in the request, counted from 0.
-        model: name of its filter.
-        numbers: estimated number of numbers in its reply.
-        waiting_bytes: memory until the series is complete.
-        ended_bytes: memory from then until its result is encoded.
+        index: Position in the request, counted from 0.
+        model: Name of the filter.
+        job: Job that filters the series.
+        numbers: Estimated number of numbers in the reply.
+        waiting_bytes: Memory in bytes until the series is complete.
+        ended_bytes: Memory in bytes from its completion until the reply is encoded.
     """
 
     index: int
@@ -55,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SeriesEnd:
-    """A series that is complete. If it failed, it has no outputs."""
+    """Event for a completed series. If the series failed, `outputs` is empty and `end` is the error."""
 
     part: Part
     outputs: Sequence[Any]
@@ -63,7 +64,8 @@ class SeriesEnd:
 
 
 class SeriesWorker:
-    """The series that one thread filters, and its time slice, which ends at a given processor time of the thread."""
+    """The series that one thread filters, and the time slice of the thread. The time slice ends at the processor time
+    `until` of the thread."""
 
     def __init__(self, job: ManyJob) -> None:
         self.part: Part | None = None
@@ -81,8 +83,8 @@ class ManyJob(Job):
     """Job of a request with several series. Its events are `SeriesEnd`, in the order in which the series are completed.
 
     Args:
-        parts: the series, at least one.
-        threads: maximum number of threads that filter it.
+        parts: Series of the request, at least one.
+        threads: Maximum number of threads that filter the series.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class ManyJob(Job):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether some series has not started yet."""
+        """Whether there are series that no thread has started to filter."""
         return bool(self._waiting)
 
     def run_worker(self, worker: SeriesWorker) -> None:
@@ -156,7 +158,7 @@ class ManyStage:
     """Stage that advances a request with several series by one time slice, on several threads.
 
     Args:
-        threads: number of threads in addition to the calling worker.
+        threads: Number of threads in addition to the calling one.
     """
 
     max_rows = 1

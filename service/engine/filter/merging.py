@@ -1,4 +1,4 @@
-"""Merging of states. Each merge takes one quantum."""
+"""Merge states. Each merge takes one quantum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from rfa.service.schemas.filter_replies import FilterTimings
 
 @dataclass(frozen=True)
 class MergedState:
-    """Result of merging states."""
+    """Result of merging states.
+
+    Attributes:
+        step: Step with the estimate of the merged state.
+        weights: Weight of each state with "covariance_intersection". None with "precision".
+    """
 
     step: FilterStep
     weights: list[float] | None

@@ -15,7 +15,7 @@ from rfa.runtime.uncertainty.interface import Row, Stepped, reply_rows
 from rfa.service.engine.job import Job
 from rfa.service.errors import RowErrorReply, as_service_error
 
-# Number of rejected rows in a row that ends a stream.
+# A stream ends after this number of consecutive rejected rows.
 MOST_REFUSED = 100
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class PackedState:
 
 
 class RecurrentJob(Job):
-    """Job that passes observations to a recurrent filter.
+    """Base class of jobs that pass observations to a recurrent filter.
 
-    It has a pool slot from its first observation until it leaves the scheduler.
+    A job has a pool slot from its first observation until it leaves the scheduler.
     """
 
     def __init__(self, stage: FilterStage, options: Any, *, deadline_seconds: float | None = None) -> None:
@@ -57,7 +57,7 @@ class RecurrentJob(Job):
 
     @property
     def rows(self) -> int:
-        """Cost of the next observation. An expensive observation is given its own quantum."""
+        """Cost of the next observation. An expensive observation is processed in its own quantum."""
         if self.is_behind:
             t: float | None = self._late_window.next_row.t
         else:
@@ -90,8 +90,8 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def check_next(self) -> bool:
-        """Return whether the next observation is valid. In a stream, errors are sent for rejected observations before
-        it."""
+        """Return whether there is a valid observation to filter next. In a stream, invalid observations before it are
+        skipped, and errors are sent for them."""
         return self.has_next
 
     @property
@@ -100,19 +100,20 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def next_row(self) -> Row:
-        """Return the next observation, or one that must be filtered again after a late one. `accept` advances
-        the job."""
+        """Return the observation to filter next. After a late observation, this may be one that must be filtered again.
+        `accept` advances the job."""
         if self.window is None:
             return self.observation_row()
         row = self.window.next_row
         return row._replace(slot=self.ensure_pool_slot(), readout=self.readout, seed=self.seed)
 
     def observation_row(self) -> Row:
-        """Return the next observation."""
+        """Return the next observation of the request or stream."""
         raise NotImplementedError
 
     def accept(self, stepped: Stepped) -> None:
-        """Record the result of `next_row`, and send it if it is the result of the next observation."""
+        """Record the result for the observation that `next_row` returned. Send it, unless the observation was filtered
+        again after a late one."""
         if self.window is None or self.window.is_counted:
             self.log_likelihood += stepped.log_likelihood
             self._sums += stepped.tally
@@ -125,8 +126,8 @@ class RecurrentJob(Job):
             self._answer_late()
 
     def reject(self, error: InvalidInput) -> None:
-        """Skip the observation that `next_row` returned, whose results are not finite. Only a stream can continue after
-        this."""
+        """Skip the observation that `next_row` returned, because its results are not finite. Only a stream can continue
+        afterwards; other jobs fail."""
         if not self.is_streamed:
             self.fail(error)
         elif self.window is None:
@@ -140,14 +141,15 @@ class RecurrentJob(Job):
         raise NotImplementedError
 
     def refuse(self, error: InvalidInput) -> None:
-        """Send an error for the next observation of a stream. Too many consecutive errors end the stream."""
+        """Send an error for the next observation of a stream, and skip it. Too many consecutive errors end the
+        stream."""
         raise NotImplementedError
 
     # Late rows.
 
     @property
     def is_behind(self) -> bool:
-        """Whether observations are being filtered again after a late one. Until this is complete, the state is an
+        """Whether observations must still be filtered again after a late one. Until then, the current state is an
         earlier one."""
         return self.window is not None and self.window.is_behind
 
@@ -157,7 +159,7 @@ class RecurrentJob(Job):
         return self.window
 
     def add_to_window(self, row: Row, param: str) -> None:
-        """Add an observation to the window.
+        """Add an observation to the window for late rows. If it is late, the state is set back to an earlier one.
 
         Raises:
             InvalidInput: See `LateWindow.add`.
@@ -199,14 +201,14 @@ class RecurrentJob(Job):
             self.answer(answer)
 
     def answer_refused(self, error: InvalidInput, t: float | None) -> bool:
-        """Send the error of the next observation. Return whether there were too many consecutive errors."""
+        """Send an error for the next observation. Return whether there were too many consecutive errors."""
         self.emit(RowErrorReply(as_service_error(error).payload().error, self.row_index, t))
         self.refused += 1
         self._refused_in_a_row += 1
         return self._refused_in_a_row >= MOST_REFUSED
 
     def checks(self) -> ForecastChecks:
-        """Return the checks of the forecasts so far."""
+        """Return the checks of the forecasts up to the current observation."""
         model, horizon = self.filtering.model, self.readout.horizon
         return summarise(self._sums, model.levels, model.observation_size, horizon, is_fresh=self._is_fresh)
 
@@ -223,8 +225,7 @@ class RecurrentJob(Job):
         return self.pool_slot
 
     def pack(self) -> PackedState:
-        """Return the current state, packed, together with the window for late rows. Call this on the worker thread of
-        the job."""
+        """Pack the current state and the window for late rows. Call this on the worker thread of the job."""
         state, model = self.current_state(), self.filtering.model
         window = b"" if self.window is None else self.window.pack(model)
         return PackedState(model.pack(state) + window, state.count)
@@ -236,7 +237,7 @@ class RecurrentJob(Job):
         return self.filtering.model.get(self.filtering.pool, self.pool_slot, self.seed)
 
     def typical_lag(self) -> float:
-        """Return the typical time step of the stream. It is 0 if there is none, or if no horizon needs it."""
+        """Return the typical time step of the stream. Return 0 if it is not known, or if there are no horizons."""
         return float(self.current_state().step) if self.readout.horizon else 0.0
 
     def _first_state(self) -> Any:
@@ -245,7 +246,7 @@ class RecurrentJob(Job):
         return replace(self._resumed, seed=self.seed)
 
     def _tensor(self, name: str) -> Any:
-        """Return a tensor of the state, or None before the first observation."""
+        """Return a tensor of the current state. Return None before the first observation."""
         if self.pool_slot is not None:
             return self.filtering.pool.arrays[name][self.pool_slot.row]
         state = self._resumed

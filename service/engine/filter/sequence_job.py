@@ -1,4 +1,4 @@
-"""Filter requests that process their whole sequence at once."""
+"""Job of a filter request that needs its whole sequence at once, for smoothing or in attention mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SequenceJob(Job):
-    """Job of a filter request that processes its whole sequence at once."""
+    """Job of a filter request that needs its whole sequence at once, for smoothing or in attention mode."""
 
     def __init__(self, stage: SequenceStage, options: FilterOptions) -> None:
         super().__init__(stage, deadline_seconds=options.deadline_seconds)

@@ -1,12 +1,12 @@
-"""Stages for filter requests.
+"""Stages that advance filter requests and live streams.
 
-A quantum takes one observation of each job, so that requests and live streams share steps. Streamed steps are delivered
-at once. Then a compiled filter processes many observations of each of the other series, until the quantum's time is
-over or the buffer of the reader is full. Attention and smoothing need a whole sequence and do not share quanta. A
-quantum ends early if a live stream waits for it.
+In a quantum, the first observation of each job is filtered in one step, and streamed results are delivered. Then a
+compiled filter processes many observations of each series that is not streamed, until the time of the quantum is over
+or the buffer of the reader is full. Attention and smoothing need a whole sequence, so these jobs do not share a
+quantum. A quantum ends early if a live stream waits for it.
 
-Except with smoothing, each step becomes an event as soon as it is final. The scheduler's buffer limits the number of
-unread events.
+Except with smoothing, each step becomes an event as soon as it is final. The scheduler limits the number of unread
+events.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from rfa.service.errors import NotReady
 from rfa.service.metrics import Metrics
 from rfa.service.schemas.filter_replies import FilterFinishReason, FilterTimings
 
-# Processor time of the thread. With elapsed time, a quantum would end after one step whenever other threads run in
-# between.
+# Length of a quantum, as processor time of the thread. With elapsed time, a quantum would end after one step whenever
+# other threads run in between.
 QUANTUM_SECONDS = 0.005
 ROWS_PER_STEP = 64
-# Observations of a series in one call. With fewer, the call would cost more than the work.
+# Minimum number of observations of a series in one call. With fewer, the overhead of the call would dominate.
 MIN_PIECE = 16
 NO_SCORES = np.empty(0)
 # Levels at which anomaly scores are counted.
@@ -63,21 +63,20 @@ ANOMALY_LEVELS = (0.99, 0.999)
 
 @dataclass
 class _QuantumCounts:
-    """Number of observations in a quantum, their tally, and their anomaly scores."""
+    """Number of observations in a quantum, the tally of their forecasts, and their anomaly scores."""
 
     tally: np.ndarray
     observations: int = 0
     scores: list[np.ndarray] = field(default_factory=list)
 
     def add(self, tally: np.ndarray) -> None:
-        """Add a tally. Its columns after the first `len(self.tally)`, which count by requested horizon, are left
-        out."""
+        """Add a tally. Its last columns, which count forecasts by requested horizon, are left out."""
         self.tally += tally[: len(self.tally)]
 
 
 class FilterStage:
-    """Stage that advances the recurrent jobs of one filter: streamed jobs by one observation, others for the whole
-    quantum."""
+    """Stage that advances the recurrent jobs of one filter. In a quantum, streamed jobs advance by one observation, and
+    other jobs by as many as possible."""
 
     max_rows = ROWS_PER_STEP
 
@@ -117,7 +116,7 @@ class FilterStage:
                 job.finish_if_done()
 
     def _are_expensive(self, jobs: Sequence[RecurrentJob]) -> bool:
-        """Return whether the next observations of all jobs cost more than one quantum."""
+        """Return whether the next observations of all jobs together cost more than one quantum."""
         return len(jobs) > 1 and sum(job.rows for job in jobs) > self.max_rows
 
     def _replies_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
@@ -160,7 +159,7 @@ class FilterStage:
                 done.scores.append(np.array([stepped.step.anomaly]))
 
     def _filter_piece(self, job: FilterJob, most: int, done: _QuantumCounts) -> None:
-        """Filter the next observations of a series, up to one whose results are not finite."""
+        """Filter the next observations of a series. If the results of an observation are not finite, the job fails."""
         piece = job.next_piece(most)
         steps = self.model.follow(self.pool, piece)
         job.accept_piece(steps)
@@ -200,7 +199,7 @@ def _must_end(jobs: Sequence[RecurrentJob]) -> bool:
 
 
 class SequenceStage:
-    """Stage that advances attention and smoothing jobs, by one part of one sequence per quantum."""
+    """Stage that advances jobs with attention or smoothing. A quantum processes one part of one sequence."""
 
     max_rows = 1
 
@@ -264,7 +263,7 @@ class SequenceStage:
 
 
 class _ForecastCounters:
-    """Counters that add tallies to the metrics of a model."""
+    """Counters of a model that are increased by tallies of forecasts."""
 
     def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
         name = model.label
@@ -286,14 +285,15 @@ class _ForecastCounters:
         self._counters = [columns[i] for i in range(len(columns))]
 
     def add(self, sums: np.ndarray) -> None:
-        """Count the forecasts of a tally, except for the columns that count by requested horizon."""
+        """Add a tally to the counters. Its last columns, which count forecasts by requested horizon, are left out."""
         for counter, value in zip(self._counters, sums[: len(self._counters)].tolist(), strict=True):
             if value:
                 counter.inc(value)
 
 
 def observe_end(job: Job, metrics: Metrics, name: str) -> FilterTimings:
-    """Count a completed request, and return its timings. A series of a request with several series is not counted."""
+    """Count a completed request, and return its timings. In a request with several series, the series are not
+    counted."""
     now = time.monotonic()
     started = job.started or now
     if job.time_slice is None:

@@ -1,4 +1,4 @@
-"""A live stream of observations."""
+"""Job of a live stream of observations."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ from rfa.service.schemas.filter_replies import EndReason
 
 @dataclass(frozen=True)
 class FilterStreamOptions:
-    """Options for the outputs of a live stream.
+    """Options of a live stream.
 
     Attributes:
-        alarm: rule for alarms.
-        passes: number K of reweighting passes. None selects the model's default.
-        range, weights: see `ReadoutOptions`.
-        state: unpacked state to continue from. None starts a new stream.
-        state_every: number n of steps after which the state is returned again. 0 disables this.
-        late: window for late rows. None rejects late rows.
-        wants_state: whether to return the state at the end.
-        utc_offsets: UTC offsets of local time, see `ReadoutOptions`.
+        levels: Levels of the intervals.
+        horizon: Horizons of the forecasts after each observation.
+        samples: Number of samples of the forecast.
+        alarm: Rule for alarms.
+        passes: Number K of reweighting passes. If None, the default of the model is used.
+        range: Limits of the estimates and forecasts.
+        weights: Whether to return the weights of the models in a mixture.
+        state: Unpacked state to continue from. If None, a new stream starts.
+        state_every: Number of steps after which the state is returned repeatedly. If 0, it is not returned.
+        wants_state: Whether to return the state at the end.
+        utc_offsets: UTC offsets of local time.
+        late: Window for late rows. If None, late rows are rejected.
     """
 
     levels: tuple[float, ...]
@@ -56,7 +60,7 @@ class FilterStreamOptions:
 
 
 class Observed(NamedTuple):
-    """A validated observation. If `t` is None, its time is the number of observations before it."""
+    """A validated observation. If `t` is None, the time is the number of earlier observations."""
 
     t: float | None
     y: list[float | None] | None
@@ -65,8 +69,8 @@ class Observed(NamedTuple):
 
 
 class StreamStep(NamedTuple):
-    """Reply to one observation: a step, or the reason why the observation was rejected. States are sent together with
-    warnings."""
+    """Reply to one observation: the step, or an error if the observation was rejected. If there is a state, there are
+    also warnings."""
 
     step: Any
     state: PackedState | None
@@ -75,7 +79,7 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Last event of a stream that ends without an error. Steps in the initial state are not included."""
+    """Last event of a stream that ends without an error. It does not count the steps before the initial state."""
 
     steps: int
     log_likelihood: float
@@ -92,8 +96,8 @@ class StreamJob(RecurrentJob):
     The event loop calls `push`, `close`, `leave` and `replies`.
 
     Args:
-        limit: number of unanswered observations at which `is_full` becomes True.
-        answer_bytes: memory of an observation until its reply is sent.
+        limit: Number of unanswered observations at which `is_full` becomes True.
+        answer_bytes: Memory in bytes of an observation until its reply is sent.
     """
 
     is_stream = True
@@ -124,13 +128,13 @@ class StreamJob(RecurrentJob):
         return len(self._pending) + self._backlog
 
     def push(self, observed: Observed | RefusedRow) -> None:
-        """Add an observation to the queue, or a rejected one for which an error is sent in its turn."""
+        """Add an observation to the queue. For a rejected row, an error is sent in its place."""
         self._pending.append(observed)
         if len(self._pending) == 1:
             self._wake()
 
     def close(self, refusal: ServiceError | None = None, reason: EndReason = "close") -> None:
-        """End the stream after the observations in the queue. If an error is given, it is sent at the end."""
+        """End the stream after the observations in the queue. If `refusal` is set, it is sent as the last event."""
         self._refusal = refusal
         self._closing = reason
         self._wake()
@@ -141,11 +145,12 @@ class StreamJob(RecurrentJob):
         self.deliver([ClientGone()])
 
     async def replies(self, most: int = 16) -> list[StreamStep] | StreamEnd:
-        """Return the next replies, at least one and at most `most`, or the end of the stream.
+        """Wait for replies, and return between one and `most` of them. After the last one, return the end of the
+        stream.
 
         Raises:
-            ServiceError: Instead of the end, if the job failed or a frame was too large.
-            ClientGone: If the client disconnected.
+            ServiceError: If the job failed, or an error was passed to `close`.
+            ClientGone: If the client has disconnected.
         """
         while not self._inbox:
             self._arrival.clear()
@@ -161,19 +166,19 @@ class StreamJob(RecurrentJob):
             self.consumed(len(ready))
             return ready
         if isinstance(self._inbox[0], Exception):
-            raise self._inbox.popleft()  # unnamed, to avoid a reference cycle of frame and error
+            raise self._inbox.popleft()  # no variable, to avoid a reference cycle of frame and error
         end: StreamEnd = self._inbox.popleft().result
         return end
 
     def listen(self, take: Callable[[Sequence[Any]], bool] | None) -> None:
-        """Register a function that is called with events that arrive while `replies` is waiting.
+        """Register a function that is called with the events that arrive while `replies` is waiting.
 
-        `take` must consume all of the events or none.
+        The function must process all events and return True, or none and return False.
         """
         self._listener = take
 
     def consumed(self, count: int) -> None:
-        """Count replies that have been delivered."""
+        """Record that `count` replies have been delivered."""
         if self._scheduler is not None:
             self._scheduler.consumed(self, count)
 
