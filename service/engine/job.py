@@ -1,4 +1,4 @@
-"""Jobs of the engine. A worker thread advances a job, and an event loop reads its events."""
+"""Base class of the jobs of the engine. A worker thread advances a job, and an event loop reads its events."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ logger = logging.getLogger("rfa.engine")
 
 
 class Stage(Protocol):
-    """Interface of a stage, which advances jobs by one quantum."""
+    """Interface of a stage. A stage advances jobs by one quantum."""
 
-    max_rows: int  # maximum number of rows in a quantum, unless a single job has more
+    max_rows: int  # maximum number of rows in a quantum; a single job may have more
 
     def run(self, jobs: Sequence[Any]) -> None:
-        """Advance every job: emit events, complete it, fail it, or set its next stage.
+        """Advance every job: emit its events, complete it, fail it, or set its next stage.
 
-        If this raises, every job must be unchanged, because the scheduler then advances the jobs one by one.
+        If this raises an exception, no job may be changed, because the scheduler then advances the jobs one by one.
         """
 
 
 class TimeSlice(Protocol):
-    """Time slice of one part of a larger job."""
+    """Interface of the time slice of a job that is part of another job."""
 
     @property
     def is_over(self) -> bool:
@@ -44,9 +44,13 @@ class Job:
     """A request in the engine.
 
     A worker thread calls `emit`, `finish` and `fail`. The event loop calls `events`, `result` and `cancel`.
+
+    Args:
+        stage: First stage of the job.
+        deadline_seconds: Time after which the job ends with the results so far. None means no limit.
     """
 
-    is_stream = False  # a live stream is idle most of the time, until its client leaves
+    is_stream = False  # whether the job is a live stream, which is idle most of the time
 
     def __init__(self, stage: Stage, *, deadline_seconds: float | None = None) -> None:
         self.stage = stage
@@ -55,8 +59,8 @@ class Job:
         self.deadline = math.inf if deadline_seconds is None else self.submitted + deadline_seconds
         self.cancelled = False
         self.done = False
-        self.interrupted = False  # the server is shutting down, so the job should return what is done
-        self.time_slice: TimeSlice | None = None  # of a part of another job, which never enters the scheduler
+        self.interrupted = False  # whether the job should return the results so far, because the server shuts down
+        self.time_slice: TimeSlice | None = None  # set if this is part of another job, outside of the scheduler
         self._queue_timer: asyncio.TimerHandle | None = None
         self._backlog = 0
         self._outbox: list[Any] = []
@@ -69,7 +73,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Cost of one quantum, as a number of sequences."""
+        """Cost of the next quantum in rows. A row is one sequence, or one observation with default options."""
         return 1
 
     @property
@@ -78,7 +82,7 @@ class Job:
         return 1
 
     def weight(self, _: Any) -> int:
-        """Return the weight of this event in the buffer of the reader, in events."""
+        """Return the number of events as which this event counts in the buffer of the reader."""
         return 1
 
     @property
@@ -108,12 +112,12 @@ class Job:
 
     @property
     def runs_on_loop(self) -> bool:
-        """Whether a quantum takes only microseconds, which is less than switching to another thread."""
+        """Whether a quantum runs on the event loop, because it takes less time than switching to another thread."""
         return False
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do until `Scheduler.resume`."""
+        """Whether the job has nothing to do until `Scheduler.resume` is called."""
         return False
 
     @property
@@ -122,7 +126,7 @@ class Job:
         return False
 
     def release(self) -> None:
-        """Release the resources of the job. This is called once, when the job has left the scheduler."""
+        """Release the resources of the job. The scheduler calls this once, after it has removed the job."""
 
     # The following methods run on a worker thread.
 
@@ -132,19 +136,20 @@ class Job:
         self._emitted += self.weight(event)
 
     def finish(self, result: Any) -> None:
-        """Send the last event."""
+        """Complete the job, and send its result as the last event."""
         self.done = True
         self._outbox.append(_Finished(result))
 
     def fail(self, error: BaseException) -> None:
-        """End the job with an error. An unexpected error is logged, and reported as an internal error."""
+        """End the job with an error. Unexpected errors are logged, and the client receives an internal error."""
         self.done = True
         if not isinstance(error, NAMED):
             logger.error("request failed", exc_info=error)
         self._outbox.append(as_service_error(error))
 
     def outcome(self) -> tuple[list[Any], Any]:
-        """Return the events of a part that is complete, and its result or ServiceError."""
+        """Return the events of a completed job, and its result or the `ServiceError` with which it failed. This is used
+        for jobs that are part of another job."""
         *events, end = self._outbox
         return events, end.result if isinstance(end, _Finished) else end
 
@@ -164,7 +169,7 @@ class Job:
                     self._arrival.clear()
                     await self._arrival.wait()
                 if isinstance(self._inbox[0], ServiceError):
-                    raise self._inbox.popleft()  # unnamed, to avoid a reference cycle of frame and error
+                    raise self._inbox.popleft()  # no variable, to avoid a reference cycle of frame and error
                 event = self._inbox.popleft()
                 if isinstance(event, _Finished):
                     yield event.result
@@ -183,7 +188,7 @@ class Job:
         return last
 
     def cancel(self) -> None:
-        """Cancel the job. If it has already ended, this does nothing."""
+        """Cancel the job. If the job has already ended, this does nothing."""
         if self._scheduler is not None:
             self._scheduler.cancel(self)
 

@@ -1,4 +1,4 @@
-"""The models of one process, which are opened, checked against their golden outputs, and ready to run."""
+"""Load the models of a server process, and check that they reproduce their golden outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ RESERVED_NAMES = frozenset({*auto.NAMES, MIXTURE, "system"})
 
 @dataclass(frozen=True)
 class Models:
-    """Loaded models by name. The first model of a kind is the default."""
+    """Loaded models by name. The first language model and the first filter are the defaults.
+
+    Attributes:
+        facts: Description of each model in the reply to /info.
+    """
 
     languages: Mapping[str, Language]
     filters: Mapping[str, FilterRuntime]
@@ -38,16 +42,17 @@ class Models:
 
     @property
     def version(self) -> str:
-        """Digest of all bundles."""
+        """Version of the set of loaded bundles."""
         return bundle_version(facts.digest for facts in self.facts if facts.name not in RESERVED_NAMES)
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that filters may keep between requests, in addition to pool slots, in bytes."""
+        """Memory in bytes that filters may keep between requests, without pool slots."""
         return sum(model.kept_bytes for model in self.filters.values())
 
     def reserved_bytes(self, settings: Settings) -> int:
-        """Return `kept_bytes`, plus the size of the prompt cache if there is a language model."""
+        """Return the memory in bytes that is not available for requests: `kept_bytes` and, if there is a language
+        model, the maximum size of the prefix cache."""
         return self.kept_bytes + (settings.limits.prefix_cache_bytes if self.languages else 0)
 
 
@@ -80,13 +85,13 @@ def load_models(settings: Settings) -> Models:
     loader = _Loader(settings)
     keys = trusted_keys(settings.security)
     for path in settings.models.bundles:
-        # Most graphs have compiled code in place of a session, and the supervisor has had all of them checked.
+        # Compiled code replaces most graphs. The supervisor has checked all graphs in a subprocess.
         loader.add(open_bundle(path, keys, with_graphs=False))
     return loader.finish()
 
 
 class _Loader:
-    """Loader that collects the bundles, and the tasks that compile and check them."""
+    """Collects the bundles and the tasks that compile and check them, and then runs the tasks."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -106,14 +111,14 @@ class _Loader:
         name = bundle.name
         if name in self._bundles or name in RESERVED_NAMES:
             taken = (
-                "two bundles are" if name in self._bundles else "a bundle has the same name as a built-in model and is"
+                "two bundles have the name" if name in self._bundles else "a bundle has the name of a built-in model,"
             )
-            raise BundleError(f"{taken} named {name!r}; names must differ")
+            raise BundleError(f"{taken} {name!r}; export one of them with another name")
         self._bundles[name], self._golden_values[name] = bundle, 0
         if bundle.kind == "lm":
             self._texts.append((None, partial(self._add_language, bundle)))
         elif bundle.kind == "filter":
-            self._filters[name] = model = open_filter(bundle)  # shares the sessions that are checked
+            self._filters[name] = model = open_filter(bundle)  # uses the sessions that `check_golden` checks
             self._golden_values[name] = check_golden(bundle)
             _, self._long_series[name] = long_series_of(self._settings, bundle)
             first, then = filter_tasks(bundle, model, partial(self._golden_values.__setitem__, name))
@@ -136,12 +141,12 @@ class _Loader:
         self._series += then
 
     def finish(self) -> Models:
-        """Run all tasks."""
+        """Run all tasks, and return the loaded models."""
         first, then = compiled_system.tasks()
-        # The slowest tasks come first, because two processes share the tasks.
+        # Two processes share the tasks. Starting with the slowest ones minimises the total time.
         run_with_locks([(scoring, auto.compile_scoring), *self._first, first])
         run_with_locks([*self._series, (auto, auto.warm), *self._texts, *self._then, then])
-        # The default is a mixture with a network for any series, or else the network, or else `auto`.
+        # The first filter is the default: the mixture if there is a series network, and otherwise `auto`.
         networks = {name: model for name, model in self._filters.items() if isinstance(model, SeriesRuntime)}
         mixtures = [network.mixed() for network in list(networks.values())[:1]]
         filters = {**{mixture.name: mixture for mixture in mixtures}, **networks, **self._filters}
@@ -170,7 +175,13 @@ def model_info(
     kernels: GpuKernels | None = None,
     long_series: LongSeries | None = None,
 ) -> ModelInfo:
-    """Return the description of a model for the reply to /info."""
+    """Return the description of a model in the reply to /info.
+
+    Args:
+        golden_values: Number of golden outputs that the model reproduced.
+        kernels: Description of the GPU kernels of a language model.
+        long_series: Description of the device for long series of a filter.
+    """
     manifest = bundle.manifest
     return ModelInfo(
         bundle.name,

@@ -9,58 +9,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# A number in an array, and in JSON with its comma and brackets.
+# Size of a number in an array, and in JSON with its comma and brackets.
 NUMBER: Final = 8
 JSON_NUMBER: Final = 26
-# Overheads in addition to the numbers: a step in the queues, a component, a level and an interval.
+# Overheads in addition to the numbers: for a step in the queues, a component, a level and an interval.
 STEP: Final = 3_440
 STEP_COMPONENT: Final = 190
 STEP_LEVEL: Final = 160
 STEP_BAND: Final = 170
-# Names in the JSON of a step, a forecast and a level.
+# Size of the names in the JSON of a step, a forecast and a level.
 JSON_STEP: Final = 470
 JSON_FORECAST: Final = 76
 JSON_LEVEL: Final = 28
-# The weight of an expert, in lists.
+# Size of the weight of an expert in lists.
 WEIGHT: Final = 120
-# Numbers of a forecast: mean, std and median.
+# Number of moments of a forecast: mean, std and median.
 MOMENTS: Final = 3
 # Number of columns that do not belong to a component.
 WHOLE_COLUMNS: Final = 8
-# A waiting series with its options, without its numbers and state.
+# Size of a series that waits with its options, without its numbers and state.
 PART: Final = 8_000
-# A horizon in the options of the filter and of the job.
+# Size of a horizon in the options of the filter and of the job.
 LEAD: Final = 100
-# Columns of a filtered series in addition to the reply: the checks of its forecasts, and of those at each horizon.
+# Number of columns of a filtered series that are not in the reply: checks of forecasts, in total and per horizon.
 TALLIED_COLUMNS, TALLIED_OF_HORIZON = 44, 8
-# An incident, and its JSON.
+# Size of an incident and its JSON.
 INCIDENT: Final = 1_600
-# A step of a smoothed sequence, without its numbers.
+# Size of a step of a smoothed sequence, without its numbers, and of each of its components.
 SMOOTHED_STEP: Final = 1_600
 SMOOTHED_COMPONENT: Final = 80
-# A generated token with its text, alternatives and latent, and its JSON.
+# Size of a generated token with its text, of its alternatives and latent, and of its JSON.
 TOKEN: Final = 800
 TOKEN_ARRAY: Final = 160
 TOP_TOKEN: Final = 16
 JSON_TOKEN: Final = 400
 JSON_TOP_TOKEN: Final = 200
-# A buffered reply before its first byte, and the pieces in the connection.
+# Size of a buffered reply before its first byte is sent, and of the pieces in the connection.
 HELD: Final = 1 << 20
 PIECES: Final = 1 << 16
-# A state is packed, sealed, and encoded in base64.
+# Number of copies of a state: it is packed, sealed, and encoded in base64.
 STATE_COPIES: Final = 4
-# A character of a returned prompt, joined to the text, escaped, and in the reply.
+# Bytes per character of a returned prompt, which is joined to the text, escaped, and copied to the reply.
 TEXT_COPIES: Final = 8
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """Size of one step of a filter.
+    """Numbers that determine the size of one step of a filter.
 
     Args:
-        size: number of components of an observation.
-        levels, horizon, samples: numbers of levels, horizons and samples.
-        experts: number of weights for each forecast.
+        size: Number of components of an observation.
+        levels: Number of levels of the intervals.
+        horizon: Number of horizons.
+        samples: Number of samples.
+        experts: Number of weights for each forecast.
     """
 
     size: int
@@ -71,7 +73,7 @@ class StepShape:
 
     @property
     def numbers(self) -> int:
-        """Approximate number of numbers in the JSON of a step."""
+        """Estimated number of numbers in the JSON of a step."""
         intervals = 2 * self.levels
         return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals + self.experts) + self.samples)
 
@@ -103,8 +105,9 @@ def filter_bytes(shape: StepShape, count: int, ahead: int, *, is_streamed: bool)
     """Return the memory of a filter request without smoothing, in bytes.
 
     Args:
-        count: number of observations.
-        ahead: maximum number of steps that are not yet sent.
+        count: Number of observations.
+        ahead: Maximum number of steps that are not sent yet.
+        is_streamed: Whether the reply is streamed.
     """
     held = min(count, ahead) * shape.held_bytes + shape.readout_bytes
     return held + _body_bytes(count * shape.json_bytes, is_streamed=is_streamed)
@@ -114,7 +117,9 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
     """Return the memory of a filter request with smoothing, in bytes.
 
     Args:
-        states: number of components of the state.
+        count: Number of observations.
+        states: Number of components of the state.
+        is_streamed: Whether the reply is streamed.
     """
     trace = SMOOTHED_STEP + NUMBER * (3 * states**2 + 2 * states) + shape.size * SMOOTHED_COMPONENT
     held = count * (shape.held_bytes + trace) + shape.readout_bytes
@@ -122,29 +127,32 @@ def smoothing_bytes(shape: StepShape, count: int, states: int, *, is_streamed: b
 
 
 def whole_bytes(shape: StepShape, count: int) -> int:
-    """Return the memory of the columns of all steps, which exist three times: as parts, joined, and encoded."""
+    """Return the memory of the columns of `count` steps in bytes. They exist three times: in parts, joined, and
+    encoded."""
     return 3 * NUMBER * count * (shape.numbers + WHOLE_COLUMNS)
 
 
 def ahead_bytes(shape: StepShape, rows: int) -> int:
-    """Return the memory of the forecasts of future rows, which exist three times: as computed, in columns, and
-    encoded."""
+    """Return the memory of the forecasts of `rows` future rows in bytes. They exist three times: as computed, in
+    columns, and encoded."""
     return 3 * NUMBER * rows * shape.numbers_ahead
 
 
 def series_bytes(shape: StepShape, count: int) -> int:
-    """Return the memory of one of several series, from its completion until its result is encoded."""
+    """Return the memory of one series in a request with several series, from its completion until its result is
+    encoded, in bytes."""
     tallied = TALLIED_COLUMNS + TALLIED_OF_HORIZON * shape.horizon
     return NUMBER * count * (shape.numbers + WHOLE_COLUMNS + tallied) + STEP
 
 
 def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
-    """Return the memory of completed series that are encoded, or wait to be encoded, at the same time.
+    """Return the memory of the completed series that wait to be encoded or are being encoded at the same time, in
+    bytes.
 
     Args:
-        held: `series_bytes` of each series.
-        ahead: number of bytes that may wait for the reader.
-        threads: number of series that are filtered at the same time.
+        held: Result of `series_bytes` for each series.
+        ahead: Number of bytes that may wait for the reader.
+        threads: Number of series that are filtered at the same time.
     """
     largest = max(held, default=0)
     # The series that is being encoded exists three times: as computed, in columns, and as bytes.
@@ -152,19 +160,20 @@ def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
 
 
 def frame_bytes(shape: StepShape) -> int:
-    """Return the memory of one reply frame of a live stream: the step, the parts of its JSON, the joined JSON, and the
-    message."""
+    """Return the memory of one reply frame of a live stream in bytes. It consists of the step, the parts of its JSON,
+    the joined JSON, and the message."""
     return shape.held_bytes + 3 * shape.json_bytes
 
 
 def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> int:
-    """Return the memory of the tokens in a reply, for all continuations together.
+    """Return the memory of the tokens in a reply, in bytes.
 
     Args:
-        top: number of alternatives for each token.
-        latent: number of numbers in a token's latent, or 0 without latents.
-        ahead: for a stream, the maximum number of tokens that are not yet sent. Tokens that were sent are kept without
-            details.
+        tokens: Number of tokens in all continuations together.
+        top: Number of alternatives for each token.
+        latent: Number of numbers in the latent of a token, or 0 without latents.
+        ahead: Maximum number of tokens of a stream that are not sent yet. Other tokens are stored without details. None
+            if the reply is not streamed.
     """
     more = (TOKEN_ARRAY + top * TOP_TOKEN if top else 0) + (TOKEN_ARRAY + latent * NUMBER // 2 if latent else 0)
     with_details = tokens if ahead is None else min(tokens, ahead)
@@ -173,12 +182,12 @@ def generation_bytes(tokens: int, top: int, latent: int, ahead: int | None) -> i
 
 
 def cache_bytes(cache: int, tokens: int, samples: int) -> int:
-    """Return the memory of the attention contexts of a request.
+    """Return the memory of the contexts of a request in attention mode, in bytes.
 
     Args:
-        cache: bytes per token.
-        tokens: number of tokens of the prompt and one continuation.
-        samples: number of continuations.
+        cache: Bytes per token.
+        tokens: Number of tokens in the prompt and one continuation.
+        samples: Number of continuations.
     """
     return cache * tokens * samples
 

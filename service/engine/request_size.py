@@ -1,4 +1,5 @@
-"""Sizes of requests: the number of numbers in the reply, and the memory in bytes until it is sent."""
+"""Compute the sizes of requests: the number of numbers in the reply, and the memory in bytes until the reply is
+sent."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.errors import InvalidRequest
 from rfa.service.memory import Lease
 
-# Steps in addition to those in the buffer: one that is being encoded, and those that a quantum adds before it checks
+# Number of steps in addition to those in the buffer. One is being encoded, and a quantum adds others before it checks
 # the buffer.
 STEPS_BEYOND_BUFFER = 3
-# States in addition to the merged ones: their prior, and the result.
+# Number of states in addition to those that are merged: the prior and the result.
 STATES_OF_A_MERGE = 2
 
 
@@ -49,7 +50,7 @@ def step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOption
 
 
 def reply_numbers(shape: StepShape, options: FilterOptions) -> int:
-    """Return the number of numbers in the reply to all observations, including the forecasts of future rows."""
+    """Return the number of numbers in the reply, including the forecasts of future rows."""
     reply_shape = replace(shape, horizon=shape.horizon - options.followed)
     return len(options.observations) * reply_shape.numbers + len(options.ahead) * shape.numbers_ahead
 
@@ -67,7 +68,8 @@ def filter_request_bytes(model: FilterRuntime, options: FilterOptions, stream_bu
 
 
 def part_bytes(model: FilterRuntime, options: FilterOptions) -> tuple[int, int]:
-    """Return the memory of one of several series, until it is complete, and from then until it is encoded."""
+    """Return the memory of one series in a request with several series, in bytes: until its completion, and from its
+    completion until it is encoded."""
     shape, count = step_shape(model, options), len(options.observations)
     ended = _fixed_bytes(model, shape, options) + series_bytes(shape, count)
     if options.smooth:
@@ -88,29 +90,29 @@ def _fixed_bytes(model: FilterRuntime, shape: StepShape, options: FilterOptions)
 
 
 def _late_bytes(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> int:
-    """Return the memory of the window for late rows, and of its copies in a state."""
+    """Return the memory of the window for late rows and of its copies in a state, in bytes."""
     return 0 if options.late is None else held_bytes(model) + STATE_COPIES * packed_bytes(model)
 
 
 def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
-    """Return the memory of one observation of a live stream until its reply is sent."""
+    """Return the memory of one observation of a live stream until its reply is sent, in bytes."""
     return frame_bytes(step_shape(model, options)) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
 
 
 def stream_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
-    """Return the memory of a live stream with one observation in progress."""
+    """Return the memory of a live stream with one observation in progress, in bytes."""
     shape = step_shape(model, options)
     return shape.readout_bytes + answer_bytes(model, options) + model.own_bytes + _late_bytes(model, options)
 
 
 def merge_bytes(model: FilterRuntime, shape: StepShape, options: MergeOptions) -> int:
-    """Return the memory of a request that merges states."""
+    """Return the memory of a request that merges states, in bytes."""
     states = (len(options.states) + STATES_OF_A_MERGE) * STATE_COPIES * model.state_bytes
     return states + shape.readout_bytes + frame_bytes(shape) + model.own_bytes
 
 
 def generation_request_bytes(model: Language, options: GenerateOptions, stream_buffer: int) -> int:
-    """Return the memory of a text generation, without the contexts of the attention mode."""
+    """Return the memory of a request that generates text, without contexts in attention mode, in bytes."""
     tokens, latent = options.max_new_tokens * options.samples, math.prod(model.latent_shape)
     ahead = stream_buffer + options.samples if options.is_streamed else None
     size = generation_bytes(tokens, options.top_n_tokens, latent if options.return_latents else 0, ahead)
@@ -126,7 +128,7 @@ def generation_request_bytes(model: Language, options: GenerateOptions, stream_b
 
 
 def scores_bytes(options: GenerateOptions, limits: PromptLimits) -> int:
-    """Return the memory of the scores of a prompt, and of the prompt in the reply."""
+    """Return the memory of the scores of a prompt and of the prompt in the reply, in bytes."""
     if options.scored_top is None:
         return 0
     most = len(options.prompt.encode()) if isinstance(options.prompt, str) else len(options.prompt)

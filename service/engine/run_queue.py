@@ -1,4 +1,4 @@
-"""Order of the jobs that wait for a quantum, by stage. It is protected by the lock of the scheduler."""
+"""Queue of the jobs that wait for a quantum. The lock of the scheduler protects it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LIVE_IN_A_ROW = 8
 
 
 class RunQueue:
-    """Queue in which live streams come first, ordered by start-time fair queueing: expensive or frequent streams wait
-    for the others.
+    """Queue of the jobs of all stages.
 
-    Requests of different stages alternate.
+    Live streams come first. They are ordered by start-time fair queueing, so that streams with expensive or frequent
+    observations wait for the others. Requests of different stages alternate.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class RunQueue:
         return bool(self._stages)
 
     def push(self, job: Job, *, first: bool = False) -> None:
-        """Add a job to the queue. With `first`, a request is added at the front."""
+        """Add a job to the queue. If `first` is set, a request is added at the front."""
         queue = self._stages.setdefault(job.stage, StageQueue())
         if job.is_stream:
             self.live_waiting += 1
@@ -44,11 +44,14 @@ class RunQueue:
             queue.requests.append(job)
 
     def take(self, busy: int, workers: int) -> list[Job]:
-        """Remove and return the next jobs, which are advanced together. They belong to one stage, and their number is
-        at most an equal share of its waiting jobs and the `busy` ones for each worker.
+        """Remove and return the jobs for the next quantum. They belong to the same stage.
+
+        Their number is limited, so that the waiting jobs of the stage and the busy jobs are divided equally among the
+        workers.
 
         Args:
-            busy: number of jobs that are being advanced.
+            busy: Number of jobs that are being advanced.
+            workers: Number of worker threads.
         """
         is_live_first = self._is_live_next()
         stage = self._next_stage(is_live_first)
@@ -88,8 +91,8 @@ class StageQueue:
         return len(self.live) + len(self.requests)
 
     def take(self, count: int, max_rows: int, *, is_live_first: bool) -> list[Job]:
-        """Remove and return the jobs of the next quantum: the first one, and further ones up to `count` jobs and
-        `max_rows` rows in total."""
+        """Remove and return at most `count` jobs with at most `max_rows` rows in total, but at least one job. Live
+        streams come first if `is_live_first` is set, and requests otherwise."""
         jobs: list[Job] = []
         rows = 0
         kinds = ("live", "requests") if is_live_first else ("requests", "live")

@@ -1,18 +1,18 @@
-"""Scheduler of many requests on a few threads. Scheduling is cooperative and fair, and the queue has a maximum length.
+"""Run many requests on a few threads. Scheduling is cooperative and fair, and the queue has a maximum length.
 
-A request is a `Job` at a `Stage`. A worker takes the first job of the run queue and others at the same stage. The stage
-advances them by one quantum (a decode step, a piece of a prompt, or some observations), and unfinished jobs go to the
-end of the queue. Streams of one model therefore share a step, and live streams go first. A job can be cancelled or fail
-between quanta without affecting others.
+A request is a `Job`, and each job has a `Stage`. A worker takes the first job of the run queue and others of the same
+stage. The stage advances them by one quantum (a decoding step, a piece of a prompt, or some observations). Unfinished
+jobs then go to the end of the queue. Therefore, streams of one model share a step. Live streams come first. A job can
+be cancelled or fail between quanta without affecting others.
 
     submit → waiting (bounded) → runnable ⇄ in a worker → finished
                                      ⇅
-                                  parked: its reader lags behind
-                                  idle:   a live stream with nothing to do
+                                  parked: waits until its reader has read events
+                                  idle:   a live stream without observations to filter
 
-Jobs report to the event loop that submitted them. A worker wakes that loop once per quantum, or when a stage calls
-`deliver_early`. Quanta that take microseconds run on the loop itself. Live streams of a compiled filter that were
-resumed in the same iteration of the loop share a step at its end.
+The events of a job are delivered to the event loop that submitted it. A worker wakes that loop once per quantum, or
+when a stage calls `deliver_early`. Quanta that take microseconds run on the event loop. Live streams of a compiled
+filter that were resumed in the same iteration of the loop share a step at its end.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from rfa.service.errors import NotReady, Overloaded
 logger = logging.getLogger("rfa.engine")
 
 LONGEST_QUANTUM_SECONDS = 10
-# Number of rows in one iteration of an event loop, which take half a millisecond.
+# Maximum number of rows that run in one iteration of an event loop. They take half a millisecond.
 QUICK_ROWS = 64
 
 
 class Scheduler:
-    """Scheduler with worker threads that take jobs from a run queue.
+    """Runs jobs on worker threads.
 
     Args:
-        workers: number of threads.
-        max_running: maximum number of requests that hold model state at the same time.
-        max_waiting: maximum length of the queue. `submit` rejects further jobs.
-        max_streams: maximum number of live streams, including idle ones. They do not queue.
-        stream_buffer: number of unread events at which a job is parked.
-        queue_seconds: maximum time in the queue, expected or actual.
-        count_refusal: function that is called with queue_full, queue_slow, queue_timeout or streams_full.
+        workers: Number of threads.
+        max_running: Maximum number of requests that are processed at the same time.
+        max_waiting: Maximum number of requests in the queue. `submit` rejects further requests.
+        max_streams: Maximum number of live streams, including idle ones. Live streams do not wait in the queue.
+        stream_buffer: Number of unread events at which a job is parked.
+        queue_seconds: Maximum time in the queue. Requests with a longer expected wait are rejected at once.
+        count_refusal: Function that is called for each rejected job. Its argument is queue_full, queue_slow,
+            queue_timeout or streams_full.
 
     Attributes:
-        running: number of requests that hold model state.
-        streams: number of live streams, including idle ones.
+        running: Number of requests that are being processed.
+        streams: Number of live streams, including idle ones.
     """
 
     def __init__(
@@ -108,11 +109,11 @@ class Scheduler:
 
     @property
     def has_live_work(self) -> bool:
-        """Whether live streams are waiting for a quantum, or are in one."""
+        """Whether live streams are waiting for a quantum or are being advanced."""
         return self.live_waiting + self._live_busy > 0
 
     def stalled_for(self) -> float:
-        """Return the seconds since the last progress, or 0 if there is no work to do."""
+        """Return the seconds since the last quantum ended. Return 0 if there is no work to do."""
         with self._lock:
             return time.monotonic() - self._progress if self._has_work() else 0.0
 
@@ -120,7 +121,7 @@ class Scheduler:
         """Add a job to the queue. Call this on the event loop of the job.
 
         Raises:
-            Overloaded: If the queue is full, or there are too many live streams.
+            Overloaded: If the queue is full or the expected wait is too long, or if there are too many live streams.
             NotReady: If the scheduler is draining or closing.
         """
         with self._lock:
@@ -137,7 +138,7 @@ class Scheduler:
                 )
                 raise self._refusal("queue_full", message)
             if self.running >= self._max_running and self._wait.seconds(len(self._waiting)) > self._queue_seconds:
-                raise self._refusal("queue_slow", "The expected wait in the queue is too long; try again later.")
+                raise self._refusal("queue_slow", "The expected waiting time is too long; try again later.")
             job._scheduler = self
             self._jobs.add(job)
             if not self._waiting:
@@ -149,7 +150,7 @@ class Scheduler:
                 job._queue_timer = job._loop.call_later(patience, self._time_out, job)
 
     def consumed(self, job: Job, events: int = 1) -> None:
-        """Record that the reader has read events. A parked job continues when half of its buffer is free."""
+        """Record that the reader of a job has read events. A parked job continues when half of its buffer is free."""
         with self._lock:
             job._backlog -= events
             if job in self._parked and job._unread <= self.stream_buffer // 2:
@@ -157,7 +158,7 @@ class Scheduler:
                 self._queue(job)
 
     def resume(self, job: Job) -> None:
-        """Add an idle job to the queue. This does nothing for other jobs."""
+        """Add an idle job to the run queue. For other jobs, this does nothing."""
         with self._lock:
             if job in self._idle:
                 self._start_clock()
@@ -168,7 +169,7 @@ class Scheduler:
                     self._queue(job)
 
     def cancel(self, job: Job) -> None:
-        """Remove a job: immediately if it is waiting, otherwise after its quantum."""
+        """Remove a job. If the job is being advanced, it is removed at the end of its quantum."""
         with self._lock:
             if job.cancelled or job.done:
                 return
@@ -179,8 +180,8 @@ class Scheduler:
     def drain(self, seconds: float) -> None:
         """Reject new jobs, end live streams, and interrupt requests that take longer than `seconds`.
 
-        This blocks until every job has ended, at most `LONGEST_QUANTUM_SECONDS` longer. Interrupted jobs return the
-        results so far, with a state to continue from.
+        This blocks until every job has ended, for at most `LONGEST_QUANTUM_SECONDS` more. Interrupted jobs return the
+        results so far, and a state from which they can be continued.
         """
         with self._lock:
             self._draining = True
@@ -195,7 +196,7 @@ class Scheduler:
             self._closing = True
             self._work_arrived.notify_all()
         for thread in self._threads:
-            thread.join(LONGEST_QUANTUM_SECONDS)  # a hanging model must not keep the process alive
+            thread.join(LONGEST_QUANTUM_SECONDS)  # with a limit, so that the process exits even if a model hangs
         with self._lock:
             unfinished = list(self._jobs)
         for job in unfinished:
@@ -209,8 +210,8 @@ class Scheduler:
             del jobs  # jobs must not stay alive while this thread waits
 
     def _take(self) -> list[Job] | None:
-        """Wait for jobs, and return those that this worker advances together (see `RunQueue.take`). Return None when
-        the scheduler is closing."""
+        """Wait for jobs, and return the jobs of the next quantum (see `RunQueue.take`). Return None when the scheduler
+        is closing."""
         with self._lock:
             while not self._runnable and not self._closing:
                 self._work_arrived.wait()
@@ -234,12 +235,12 @@ class Scheduler:
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
-            logger.warning("processing a batch of %d requests failed; each is retried alone", len(jobs), exc_info=error)
+            logger.warning("a quantum with %d requests failed; each is now retried alone", len(jobs), exc_info=error)
             for job in jobs:
                 self._advance([job])
 
     def _run_quick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run one quantum of the jobs that were resumed on an event loop, on that loop and in batches by stage."""
+        """Advance the jobs that were resumed on an event loop by one quantum. This runs on the loop."""
         queue = self._quick[loop]
         stages: dict[Stage, list[Job]] = {}
         for _ in range(min(QUICK_ROWS, len(queue))):
@@ -254,18 +255,18 @@ class Scheduler:
             del self._quick[loop]
 
     def _return(self, jobs: list[Job], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Deliver the events of the quantum. Then queue, park or remove each job.
+        """Deliver the events of a quantum. Then queue, park or remove each job.
 
         Args:
-            loop: the event loop of the caller, or None on a worker.
+            loop: Event loop of the caller. None on a worker thread.
         """
         with self._lock:
             self._progress = time.monotonic()
             self._busy -= len(jobs)
             self._live_busy -= sum(job.is_stream for job in jobs)
-            # Do this before a job is queued. Otherwise another worker could add to its outbox, or deliver first.
+            # Send the events before a job is queued. Otherwise, another worker could add or send further events.
             own = send_events(jobs, loop)
-            # Jobs that run next are put at the front one by one, so the last of them comes first.
+            # Jobs are put at the front one by one, so the last of them comes first.
             front = [job for job in reversed(jobs) if job.runs_next]
             for job in [*(job for job in jobs if not job.runs_next), *front]:
                 if job.done or job.cancelled:
@@ -313,7 +314,7 @@ class Scheduler:
 
     def _admit_stream(self, job: Job) -> None:
         if self.streams >= self._max_streams:
-            message = f"The server already has {self.streams} live streams, which is its limit; try again later."
+            message = f"The server already has the maximum number of {self.streams} live streams; try again later."
             raise self._refusal("streams_full", message)
         job._scheduler = self
         self._jobs.add(job)
@@ -327,7 +328,7 @@ class Scheduler:
         self._jobs.discard(job)
         try:
             job.release()
-        except Exception:  # must not affect the other requests of this thread
+        except Exception:  # so that the other requests of this thread are not affected
             logger.exception("the resources of a request could not be released")
         if job.is_stream:
             self.streams -= 1

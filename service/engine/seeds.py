@@ -1,4 +1,4 @@
-"""Random seeds for requests that contain none."""
+"""Draw random seeds for requests without a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with the stages that process their requests."""
+"""Build the stages that process the requests to each model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rfa.service.metrics import Metrics
 from rfa.service.setting_groups import LimitSettings
 from rfa.service.settings import Settings
 
-# Number of cached stages for numbers of columns that no loaded model has.
+# Maximum number of cached stages for numbers of columns other than those of the loaded models.
 MAX_SIZES: Final = 8
 
 
@@ -32,7 +32,7 @@ def prompt_limits(limits: LimitSettings) -> PromptLimits:
 
 
 class FilterStages(NamedTuple):
-    """Stages of one filter: for single observations, whole sequences, and merging of states."""
+    """Stages of one filter: for recurrent jobs, for whole sequences, and for merging states."""
 
     filtering: FilterStage
     sequences: SequenceStage
@@ -40,8 +40,8 @@ class FilterStages(NamedTuple):
 
     @classmethod
     def build(cls, model: FilterRuntime, settings: Settings, metrics: Metrics) -> Self:
-        """Build the stages, with one pool slot for every live stream and for every series that a request may filter at
-        the same time."""
+        """Build the stages. There is one pool slot for each live stream, and one for each series that requests may
+        filter at the same time."""
         pool_slots = settings.limits.max_running * settings.models.series_threads + settings.limits.max_streams
         pool = StatePool(model.state_fields, pool_slots)
         return cls(FilterStage(model, pool, metrics), SequenceStage(model, metrics), MergeStage(model, metrics))
@@ -49,11 +49,19 @@ class FilterStages(NamedTuple):
 
 @dataclass(frozen=True)
 class Served:
-    """Models with the stages that process their requests. A reload replaces the whole object."""
+    """Models with the stages that process their requests. A reload replaces the whole object.
+
+    Attributes:
+        digests: Digest of each model by name.
+        prefill: First stages of a language model in each mode, for short and for long prompts.
+        pools: Pool of each model that has one.
+        make: Function that builds the stages of a filter.
+        stages: Stages of filters by name, number of components, and number of columns with known future values.
+    """
 
     models: Models
     digests: Mapping[str, str]
-    prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]  # one for short prompts and one for long ones
+    prefill: Mapping[tuple[str, Mode], tuple[PrefillStage, PrefillStage]]
     pools: dict[str, StatePool]
     make: Callable[[FilterRuntime], FilterStages]
     stages: dict[tuple[str, int, int], FilterStages] = field(default_factory=dict)
@@ -61,8 +69,8 @@ class Served:
     def get_stages(self, model: FilterRuntime) -> FilterStages:
         """Return the stages of a filter.
 
-        A filter that accepts any number of columns has stages for each number. They are cached while they are in use,
-        and afterwards the last `MAX_SIZES` of them.
+        A filter that accepts any number of columns has separate stages for each number. They are cached while they are
+        in use. Of those that are not in use, up to `MAX_SIZES` are kept.
         """
         key = model.name, model.observation_size, model.covariates
         if key in self.stages:

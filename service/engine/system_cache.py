@@ -1,7 +1,7 @@
-"""Stages for the systems that requests define, cached by content.
+"""Cache of the systems that requests define, and of their stages. The key is the hash of the definition.
 
-A job refers to its stages while it exists, and reserves their memory. The cache keeps recently used stages for later
-requests, up to `MAX_CACHED` and `MAX_CACHED_BYTES`, and evicts idle ones first.
+Each job has a reference to its stages, and reserves memory for them. The cache also keeps the stages for later
+requests, up to `MAX_CACHED` systems and `MAX_CACHED_BYTES`. It removes idle systems first.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ MAX_CACHED: Final = 64
 MAX_CACHED_BYTES: Final = 64 << 20
 # Each pool is a memory map, and a process may have about ten thousand memory maps.
 MAX_SYSTEMS: Final = 1_024
-# Number of requests that may wait for a system to be built, which may take 0.5 s on a core.
+# Maximum number of requests that wait for a system to be built. Building a system may take 0.5 s on a core.
 MAX_WAITING: Final = 64
 RETRY_AFTER_SECONDS: Final = 1
 
 
 class ServedSystem(NamedTuple):
-    """A system with its stages, the digest to which its states belong, and its memory without pool slots."""
+    """A system that a request defines.
+
+    Attributes:
+        digest: Digest of the system, which its states contain.
+        own_bytes: Memory of the system without pool slots.
+    """
 
     stages: FilterStages
     digest: str
@@ -51,10 +56,10 @@ class ServedSystem(NamedTuple):
 
 
 class SystemCache:
-    """Cache of the systems that requests define. It must be used from only one event loop.
+    """Cache of the systems that requests define. All calls must come from one event loop.
 
     Args:
-        make: function that builds the stages of a model.
+        make: Function that builds the stages of a filter.
     """
 
     def __init__(self, make: Callable[[FilterRuntime], FilterStages]) -> None:
@@ -76,15 +81,15 @@ class SystemCache:
 
     @property
     def count(self) -> int:
-        """Number of systems, cached or in use."""
+        """Number of systems that are cached or in use."""
         return len(self._pools)
 
     async def get(self, document: Mapping[str, Any]) -> ServedSystem:
-        """Return the system that a document defines. Keep a reference to it until its jobs are submitted.
+        """Return the system that a document defines. The caller must keep a reference until its jobs are submitted.
 
         Raises:
             InvalidRequest: If the document is invalid. The message names the field.
-            Overloaded: If too many systems are waiting or in use.
+            Overloaded: If too many requests wait for systems, or too many systems are in use.
         """
         key = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).digest()
         if key not in self._cached:
@@ -112,8 +117,8 @@ class SystemCache:
             self._waiting -= 1
 
     def _evict(self, newest: bytes) -> None:
-        """Remove systems until the cache is within its limits. Idle systems are removed first, and the least recently
-        used ones before others."""
+        """Remove systems until the cache is within its limits: first idle systems and then others, in each case the
+        least recently used ones first. The newest system is not removed."""
         idle = [key for key, system in self._cached.items() if not system.pool.in_use]
         busy = [key for key in self._cached if key not in set(idle)]
         sizes = {key: system.own_bytes + system.pool.touched_bytes for key, system in self._cached.items()}

@@ -1,4 +1,4 @@
-"""Estimate of the time in the queue, from the rate at which requests leave it."""
+"""Estimate the time in the queue from the rate at which requests leave the queue."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from collections.abc import Callable
 from typing import Final
 
 LONGEST_RETRY_SECONDS: Final = 60
-# Number of intervals in the mean. Requests of one batch leave together, so the window spans several batches.
+# Number of intervals in the mean. Requests of a batch leave at the same time, so the window must span several batches.
 WINDOW: Final = 128
-# Other clients may take a free place first.
+# Factor by which waits are extended, because other clients may take a free place first.
 MARGIN: Final = 1.5
 MOST_RETURNS: Final = 4_096
 
 
 class WaitEstimate:
-    """Estimator of the time between two requests that leave the queue. It also records when rejected clients were asked
-    to return."""
+    """Estimates the time in the queue. It records when requests leave the queue, and when rejected clients may try
+    again.
+
+    Args:
+        clock: Function that returns the time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,24 +31,24 @@ class WaitEstimate:
         self._returns: deque[float] = deque(maxlen=MOST_RETURNS)
 
     def restart(self) -> None:
-        """Restart the estimate, because the queue has been empty."""
+        """Start a new interval. Call this when a request enters an empty queue."""
         self._last = self._clock()
 
     def count_removal(self) -> None:
-        """Record that a request has left the queue while others wait."""
+        """Record that a request has left the queue while others are waiting."""
         now = self._clock()
         self._intervals.append(min(now - self._last, LONGEST_RETRY_SECONDS))
         self._last = now
 
     def seconds(self, waiting: int) -> float:
-        """Return the estimated wait of a new request behind `waiting` others, in seconds."""
+        """Return the estimated time in the queue of a new request behind `waiting` others, in seconds."""
         return (waiting + 1) * sum(self._intervals) / len(self._intervals) if self._intervals else 0.0
 
     def retry_after(self) -> int:
-        """Return the seconds for the `Retry-After` header: the estimated time until a place in the queue is free for
-        this client, after those that were rejected before.
+        """Return the value of the `Retry-After` header in seconds, from 1 to LONGEST_RETRY_SECONDS.
 
-        The result is a whole number from 1 to LONGEST_RETRY_SECONDS.
+        It is the estimated time until the queue has a free place for this client and for all clients that were rejected
+        before.
         """
         now = self._clock()
         while self._returns and self._returns[0] <= now:

@@ -1,4 +1,4 @@
-"""Decoding of one token of each sequence per step, for all requests to a model in one mode."""
+"""Decode texts in steps. A step computes one token of each sequence, for all requests to a model in one mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ from rfa.service.schemas.text_replies import FinishReason, Token
 
 @dataclass(eq=False)
 class DecodeStage:
-    """Stage that advances all unfinished continuations of a batch of requests by one decoding step."""
+    """Stage that advances the unfinished continuations of a batch of requests by one token.
+
+    Attributes:
+        max_rows: Maximum number of sequences in a step.
+        drift: Object that compares the modes for some of the completed texts.
+    """
 
     model: Language
     mode: Mode
@@ -46,7 +51,7 @@ class DecodeStage:
             first += count
 
     def finish(self, job: GenerateJob, last: TokenEvent | None) -> None:
-        """Complete a request and count it."""
+        """Complete a request, and count it in the metrics. `last` is its last token, which was not emitted."""
         generation = job.generation(last)
         name, timings = self.model.name, generation.timings
         for text in generation.texts:
@@ -60,7 +65,7 @@ class DecodeStage:
         self.drift.offer(job)
 
     def count_prefix(self, tokens: int, restored: int) -> None:
-        """Count the tokens of a prompt, and those that were found in the prefix cache."""
+        """Count the tokens of a prompt, and the tokens whose state was found in the prefix cache."""
         self.metrics.prefix_cache_queries.labels(self.model.name).inc(tokens)
         self.metrics.prefix_cache_hits.labels(self.model.name).inc(restored)
 
@@ -72,7 +77,7 @@ class DecodeStage:
         )
 
     def _steps(self, rows: Sequence[_Row]) -> list[_Step]:
-        """Return a decoding step for each row. The model computes it, unless the output was stored in a state."""
+        """Return a decoding step for each row. It is computed by the model, or taken from the output in a state."""
         read = [row for row in rows if row[1].ready is None]
         for _, stream in read:
             stream.read_deferred(self.model)
@@ -145,7 +150,7 @@ class DecodeStage:
                 confidence=float(self.model.confidence(self.mode)(drawn.calibrated)),
             ),
             top_tokens=None if top is None else TopTokens(top.tokens, top.log_probabilities, vocabulary),
-            # Copied, because the original is a view of the batch.
+            # A copy, because the original is a view of the batch.
             latent=None if drawn.latent is None else drawn.latent.copy(),
         )
         # A streamed reply does not repeat the details at its end.
@@ -171,7 +176,8 @@ _Row = tuple[GenerateJob, TextSequence]
 
 @dataclass(frozen=True)
 class _Deferred:
-    """A continuation whose next token is sampled now, from a stored output, and whose pending token is read later."""
+    """Context update of a continuation whose next token was sampled from a stored output. The model reads the pending
+    token in a later step."""
 
     stream: TextSequence
 
@@ -183,7 +189,7 @@ class _Deferred:
 
 
 class _Step(NamedTuple):
-    """One row of a decoding step, with its context update and token."""
+    """Result of a decoding step for one continuation: the context update and the token."""
 
     advance: Advance
     drawn: DrawnToken
@@ -194,7 +200,7 @@ class _Step(NamedTuple):
 
 
 def _choice(options: GenerateOptions, stream: TextSequence) -> Choice:
-    """Return the sampling options of a continuation's next token, with its random number."""
+    """Return the options for sampling the next token of a continuation, and the random number for it."""
     temperature, uniform = None, 0.0
     if options.is_sampled:
         temperature = options.temperature

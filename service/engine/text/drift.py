@@ -1,12 +1,12 @@
-"""Comparison of the two decoding modes on texts that the server generates.
+"""Compare the two decoding modes on texts that the server generates.
 
-With the same weights, slots of constant size approximate attention over all tokens. One of every n texts is decoded
-again in both modes without noise. At each generated token,
+With the same weights, memory slots of constant size approximate attention over all tokens. One of every n texts is
+decoded again in both modes without noise. The following is added to counters for each generated token: whether the most
+probable tokens of both modes agree, and
 
-    KL(p ‖ q) = Σ p log(p / q)        p from the mode that generated the text, q from the other
+    KL(p ‖ q) = Σ p log(p / q)        p: probabilities in the mode that generated the text, q: in the other mode
 
-and whether the top tokens agree are added to counters. A separate thread processes one text at a time, and uses at most
-the share `DUTY` of a core.
+A separate thread processes one text at a time. It uses at most the share `DUTY` of a core.
 """
 
 from __future__ import annotations
@@ -30,21 +30,25 @@ from rfa.service.metrics import Metrics
 
 logger = logging.getLogger("rfa.engine")
 
-# Maximum length of a prompt, and of a text, in tokens.
+# Maximum number of tokens of a prompt, and of a generated text, that are compared.
 MAX_PROMPT: Final = 448
 MAX_TOKENS: Final = 64
 PIECE: Final = 64
-# Maximum share of a core.
+# Maximum share of the time of one core that comparisons use.
 DUTY: Final = 0.1
 CLOSE_SECONDS: Final = 10
 
 
 @dataclass(frozen=True)
 class DriftSample:
-    """A generated text that is compared. `prompt` lacks its last token; `tokens` begins with that token and contains
-    the input of each step.
+    """A generated text for which the modes are compared.
 
-    The text was generated in `mode` and is compared with `other`. The recurrent mode uses `passes` reweighting passes.
+    Attributes:
+        mode: Mode that generated the text.
+        other: Mode to compare with.
+        prompt: Tokens of the prompt, except the last one.
+        tokens: Input token of each decoding step. The first one is the last token of the prompt.
+        passes: Number of reweighting passes in recurrent mode.
     """
 
     model: Language
@@ -57,8 +61,13 @@ class DriftSample:
 
 @dataclass
 class DriftTally:
-    """Number of compared tokens, sum of their KL divergences in nats, and number of tokens for which the most probable
-    token is the same."""
+    """Sums over the compared tokens.
+
+    Attributes:
+        tokens: Number of compared tokens.
+        nats: Sum of the KL divergences in nats.
+        agreed: Number of tokens for which both modes have the same most probable token.
+    """
 
     tokens: int = 0
     nats: float = 0.0
@@ -66,7 +75,7 @@ class DriftTally:
 
 
 class DriftMeter:
-    """Comparison of every n-th text, where n is `every`. 0 disables the comparison."""
+    """Compares the modes for one of every n texts, where n is `every`. If `every` is 0, no texts are compared."""
 
     def __init__(self, every: int, metrics: Metrics) -> None:
         self._every = every
@@ -77,7 +86,7 @@ class DriftMeter:
         self._closing = threading.Event()
 
     def offer(self, job: GenerateJob) -> None:
-        """Consider a completed text for comparison. Call this on a worker thread."""
+        """Count a completed text, and start its comparison if it is due. Call this on a worker thread."""
         if not self._every:
             return
         with self._lock:
@@ -127,10 +136,10 @@ class DriftMeter:
 
 
 def drift_sample(job: GenerateJob) -> DriftSample | None:
-    """Return the data for comparing a text.
+    """Return the data for comparing the modes on the first continuation of a request.
 
-    Returns None if the model has only one mode, nothing was generated, the prompt is too long, or the text continued a
-    state.
+    Return None if the text cannot be compared: the model has only one mode or runs on a GPU, nothing was generated, the
+    prompt is too long, or the request continued a state.
     """
     others = [mode for mode in job.model.modes if mode != job.mode]
     if not others or not job.streams or job.options.resumed is not None or job.model.runtime == "torch":
@@ -143,10 +152,11 @@ def drift_sample(job: GenerateJob) -> DriftSample | None:
 
 
 def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
-    """Decode the text in both modes, one chunk or token at a time. Closing the generator releases the contexts.
+    """Decode a text in both modes, and add the results to `tally`. The generator yields after each chunk of the prompt
+    and each token. Closing it releases the contexts.
 
     Raises:
-        ValueError: If a number is not finite.
+        ValueError: If a probability is not finite.
     """
     model = sample.model
     contexts: list[Context] = []

@@ -17,7 +17,8 @@ from rfa.service.schemas.text_replies import FinishReason, GenerateTimings, Toke
 
 
 class TopTokens(Blocks):
-    """The most probable tokens at a position, stored as arrays. Python objects would need ten times the memory."""
+    """The most probable tokens at a position. They are stored in arrays, because Python objects would need ten times
+    the memory."""
 
     __slots__ = ("_ids", "_logprobs", "_vocabulary")
 
@@ -41,7 +42,12 @@ class TopTokens(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One generated token of a continuation."""
+    """One generated token of a continuation.
+
+    Attributes:
+        index: Position of the token in the continuation, counted from 1.
+        sample: Position of the continuation in the request, counted from 0.
+    """
 
     index: int
     sample: int
@@ -51,7 +57,7 @@ class TokenEvent:
 
 
 def latents_of(events: Sequence[TokenEvent]) -> Blocks:
-    """Return the latents of tokens. They are encoded one by one."""
+    """Return the latents of tokens as JSON items that are encoded one by one."""
     return Long(events, attrgetter("latent"), PIECE_NUMBERS)
 
 
@@ -66,11 +72,18 @@ class FinishedText:
 
 @dataclass(frozen=True)
 class Generation:
-    """Result of a completed request. `last` is the final token, which was not emitted."""
+    """Result of a completed request that generates text.
+
+    Attributes:
+        last: Last token, which was not emitted as an event.
+        texts: Continuations of the prompt.
+        input_length: Number of tokens in the prompt.
+        position: Number of tokens in `state`.
+    """
 
     last: TokenEvent | None
     texts: list[FinishedText]
     input_length: int
     timings: GenerateTimings
     state: LanguageState | None = None
-    position: int = 0  # number of tokens in the state
+    position: int = 0

@@ -1,4 +1,4 @@
-"""Job of a request that generates text, with its prompt, context and continuations."""
+"""Job of a request that generates text. It stores the prompt, its context and the continuations."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ class TextSequence:
 
     @property
     def draws(self) -> int:
-        """Number of tokens sampled so far, which is the counter for the next random number."""
+        """Number of tokens sampled so far. The random number for the next token is derived from it."""
         return self.earlier + len(self.events)
 
     def defer(self) -> None:
-        """Record that the next token was sampled from `ready`, so that the pending token is read later."""
+        """Record that the next token was sampled from `ready`. The model reads the pending token later."""
         self.ready, self.unread = None, self.pending
 
     def read_deferred(self, model: Language) -> None:
-        """Read the deferred token."""
+        """Read the token that `defer` recorded, if any."""
         if self.unread is not None:
             model.peek(self.context, self.unread)[1].commit()
             self.unread = None
 
     def end(self, reason: FinishReason) -> str:
-        """End the continuation, and return the text that was not emitted yet because it could start a stop sequence."""
+        """End the continuation. Return text that was not emitted yet because it could be the start of a stop
+        sequence."""
         self.finish_reason = reason
         self.tail = self.text.held
         return self.text.flush()
@@ -69,9 +70,9 @@ class GenerateJob(Job):
     """Job of a request that generates text.
 
     Args:
-        reader: reader of its prompt, if reading has started.
-        lease: memory lease for its contexts in attention mode.
-        capacity: number of leased tokens of each context.
+        reader: Reader of the prompt, if reading has started.
+        lease: Memory lease for the contexts in attention mode.
+        capacity: Number of tokens of each context that are covered by the lease.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class GenerateJob(Job):
         self.score_parts: list[TokenScores] = []
         self.prefix_keys: dict[int, bytes] = {}  # keys of the states of the prompt that may be stored
         self.context: Any = None
-        self._forks: list[Any] = []  # forks of the context, until all are made
+        self._forks: list[Any] = []  # copies of the context, until there is one for each continuation
         self.streams: list[TextSequence] = []
         self.decode_started: float | None = None
         self.last_token_at: float | None = None
@@ -107,12 +108,13 @@ class GenerateJob(Job):
 
     @property
     def runs_next(self) -> bool:
-        """Prompts are processed one after another, because alternating between them would delay all of them."""
+        """Whether the job runs before other jobs of its stage. This is True for prompts, because alternating between
+        prompts would delay all of them."""
         return not self.streams
 
     @property
     def token_count(self) -> int:
-        """Number of tokens processed and generated so far."""
+        """Number of tokens of the prompt and of all continuations that were processed so far."""
         return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
 
     @property
@@ -123,19 +125,19 @@ class GenerateJob(Job):
 
     @property
     def scored_prompt(self) -> ScoredPrompt:
-        """Tokens of the prompt of this request, with the scores computed so far."""
+        """Tokens of the prompt in this request, and the scores that were computed so far."""
         resumed = self.options.resumed is not None
         scores = TokenScores.joined(self.score_parts) if self.score_parts else None
         return ScoredPrompt(self.prompt[resumed:], scores, self.model.vocabulary, not resumed, self._is_text)
 
     @property
     def _is_text(self) -> bool:
-        """Whether the tokens represent the text of the prompt. For an empty text, another token replaces them."""
+        """Whether the tokens represent the text of the prompt. An empty text is replaced by the end-of-text token."""
         return isinstance(self.options.prompt, str) and self.options.prompt != ""
 
     def scored_piece(self, scores: TokenScores | None, first: int) -> ScoredPrompt:
-        """Return the tokens whose scores are emitted, from position `first` on. If there are no scores, return only the
-        first token."""
+        """Return the tokens from position `first` on that belong to `scores`. At the start of a text, this includes the
+        first token, which has no score."""
         own, has_first = self.prompt[self.options.resumed is not None :], first == 0 and self.options.resumed is None
         end = first + has_first + (0 if scores is None else len(scores.tokens))
         return ScoredPrompt(own[first:end], scores, self.model.vocabulary, has_first, self._is_text)
@@ -152,9 +154,9 @@ class GenerateJob(Job):
             self._capacity = tokens
 
     def begin_decoding(self, stage: DecodeStage) -> None:
-        """Create one context per continuation, when the prompt has been processed except for its last token.
+        """Create one context per continuation. Call this when the prompt has been processed except for its last token.
 
-        If this fails, the job still owns the original context and the other copies.
+        If this fails, `release` still releases the original context and its copies.
         """
         for _ in range(1, self.options.samples):
             self._forks.append(self.context.fork())
@@ -183,13 +185,13 @@ class GenerateJob(Job):
             stage.finish(self, None)
 
     def _ready(self, resumed: LanguageState | None) -> StepOutput | None:
-        """Return the output that was stored in a state, if it is the output for the first step."""
+        """Return the output in a state if the first token can be sampled from it. Otherwise, return None."""
         if resumed is None or not resumed.output or self.options.latent_noise > 0 or not self._stores_outputs:
             return None
         return unpack_output(resumed.output, len(self.model.vocabulary), self.model.latent_shape)
 
     def _adjusted_logits(self) -> AdjustedLogits | None:
-        """Return the changes to the logits of a continuation, or None if the request contains none."""
+        """Return the changes to the logits of a continuation. Return None if the request contains no changes."""
         vocabulary, options = self.model.vocabulary, self.options
         end = vocabulary.end_of_text
         ends = (*options.stop_tokens, *([] if end is None or options.ignores_eos else [end]))
@@ -197,7 +199,7 @@ class GenerateJob(Job):
         return None if rules.are_neutral else AdjustedLogits(rules, len(vocabulary), self.prompt)
 
     def add_scores(self, scores: TokenScores) -> None:
-        """Store or send the next scores of the prompt."""
+        """Send the next scores of the prompt as an event, or store them for the result."""
         if self.options.emits_scores:
             self.emit(scores)
         else:
@@ -210,7 +212,7 @@ class GenerateJob(Job):
                 context.release()
 
     def generation(self, last: TokenEvent | None) -> Generation:
-        """Return the result. Continuations that are not complete end with "deadline" or "cancelled"."""
+        """Return the result of the request. Continuations that are not complete end with "deadline" or "cancelled"."""
         early: FinishReason = "cancelled" if self.interrupted else "deadline"
         prefix = self.prompt_text if self.options.return_full_text else ""
         texts = [
@@ -227,7 +229,8 @@ class GenerateJob(Job):
         return Generation(last, texts, input_length, self._timings(), state, position)
 
     def _state(self) -> tuple[LanguageState | None, int]:
-        """Return the state of the first continuation, if it was requested or the server interrupted the text."""
+        """Return the state of the first continuation and its number of tokens. The state is None, unless it was
+        requested or the server interrupted the request."""
         needs_state = self.options.returns_state or (self.interrupted and self.options.samples == 1)
         if not (needs_state and self.streams and self.mode == "recurrent"):
             return None, 0
@@ -245,8 +248,8 @@ class GenerateJob(Job):
         return state, stream.context.position
 
     def _output(self, stream: TextSequence) -> bytes:
-        """Return the packed output after the pending token, to be stored in a state. It is b"" on a GPU, where outputs
-        are not copied."""
+        """Return the packed output of the model after the pending token, for the state. Return b"" if states do not
+        contain outputs, or on a GPU, where outputs are not copied."""
         if self.model.runtime == "torch" or not self._stores_outputs:
             return b""
         output = stream.ready or self.model.peek(stream.context, stream.pending)[0]
@@ -254,8 +257,8 @@ class GenerateJob(Job):
 
     @property
     def _stores_outputs(self) -> bool:
-        """Whether states contain outputs. A state does not contain the number of passes, so its output is that of the
-        model's default number."""
+        """Whether states contain outputs. A state does not contain the number of passes, so only outputs with the
+        default number of passes are stored."""
         return self.options.passes in (None, self.model.passes.most)
 
     def _timings(self) -> GenerateTimings:

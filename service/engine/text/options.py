@@ -1,4 +1,4 @@
-"""Options of a generation, and limits on prompts."""
+"""Options of a request that generates text, and limits on prompts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from rfa.service.engine.text.state import LanguageState
 from rfa.service.errors import InvalidRequest
 
 NUMBERS_PER_SCORE = 7
-LONG_PROMPT = 1_000  # in characters; longer prompts have a stage of their own, so that shorter ones do not wait
+LONG_PROMPT = 1_000  # characters; longer prompts have a separate stage, so that shorter ones do not wait for them
 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names of request fields for error messages. `whole` is the field that determines the size of the reply, and
-    `prefix` precedes the names of other fields.
+    """Names of request fields for error messages.
 
-    `truncate` is empty where a prompt cannot be shortened.
+    Attributes:
+        truncate: Name of the field that shortens a prompt. It is empty if there is no such field.
+        whole: Name of the field that determines the size of the reply.
+        prefix: Prefix of the names of other fields.
     """
 
     prompt: str = "inputs"
@@ -31,24 +33,29 @@ class FieldNames:
     prefix: str = "parameters."
 
     def of_item(self, position: int) -> FieldNames:
-        """Return the field names for one of several prompts."""
+        """Return the field names for the prompt at a position in a list of prompts."""
         return replace(self, prompt=f"{self.prompt}[{position}]")
 
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """Options for generating a text.
+    """Options of a request that generates text.
 
     Args:
-        prompt: a text, or tokens of the model's vocabulary.
-        mode: decoding mode. None selects the model's default.
-        passes: number of reweighting passes K in recurrent mode. None selects the model's default.
-        stop_tokens: tokens that end the text.
-        ignores_eos: whether the text continues after the end-of-text token.
-        scored_top: number of most probable tokens to return for each token of the prompt. None does not score the
-            prompt.
-        emits_scores: whether the scores are sent as events instead of being part of the result.
-        tenant: tenant (API key) that owns the prompt.
+        prompt: Text, or tokens of the vocabulary of the model.
+        rules: Changes to the logits, such as penalties.
+        stop_tokens: Tokens that end the text.
+        ignores_eos: Whether the text continues after the end-of-text token.
+        stops: Stop sequences.
+        mode: Decoding mode. If None, the default of the model is used.
+        passes: Number of reweighting passes K in recurrent mode. If None, the default of the model is used.
+        samples: Number of continuations.
+        resumed: State to continue from.
+        scored_top: Number of most probable tokens to return for each token of the prompt. If None, the prompt is not
+            scored.
+        emits_scores: Whether the scores are sent as events. Otherwise, they are part of the result.
+        tenant: Tenant (API key) to which cached states of the prompt belong.
+        names: Names of the request fields for error messages.
     """
 
     prompt: str | tuple[int, ...]
@@ -83,7 +90,7 @@ class GenerateOptions:
 
     @property
     def token_ids(self) -> dict[str, Sequence[int]]:
-        """Token ids in the request, by field."""
+        """Token ids in the request, by the name of the field that contains them."""
         prompt = () if isinstance(self.prompt, str) else self.prompt
         return {
             self.names.prompt: prompt,
@@ -93,7 +100,7 @@ class GenerateOptions:
 
 
 def checked_passes(model: Language, options: GenerateOptions) -> int | None:
-    """Return the number of reweighting passes for a request, or None in attention mode.
+    """Check the number of reweighting passes of a request, and return it. Return None in attention mode.
 
     Raises:
         InvalidInput: If the model does not support the requested number. The message names its range.
@@ -110,26 +117,31 @@ def checked_passes(model: Language, options: GenerateOptions) -> int | None:
 
 @dataclass(frozen=True)
 class PromptLimits:
-    """Maximum numbers of tokens in a prompt, of tokens in a prompt with its continuation in attention mode, and of
-    numbers in a reply."""
+    """Limits on prompts.
+
+    Attributes:
+        prompt_tokens: Maximum number of tokens in a prompt.
+        attention_tokens: Maximum number of tokens in a prompt and its continuation in attention mode.
+        reply_numbers: Maximum number of numbers in a reply.
+    """
 
     prompt_tokens: int
     attention_tokens: int
     reply_numbers: int = 1 << 62
 
     def max_prompt_tokens(self, options: GenerateOptions) -> int:
-        """Return the number of tokens to read from the end of a prompt: `truncate`, or the limit plus one."""
+        """Return how many tokens to read from the end of a prompt: `truncate`, and at most one more than the limit."""
         most = self.prompt_tokens + 1
         return most if options.truncate is None else min(options.truncate, most)
 
     def check_size(self, options: GenerateOptions, longest_token: int) -> None:
-        """Reject a prompt that would exceed the limit, before it is tokenised.
+        """Check a prompt before it is tokenised, using a lower bound on its number of tokens.
 
         Args:
-            longest_token: number of bytes of the model's longest token.
+            longest_token: Number of bytes of the longest token in the vocabulary.
 
         Raises:
-            InvalidRequest: If the prompt is too long (`prompt_too_long`).
+            InvalidRequest: If the prompt has too many tokens (`prompt_too_long`).
         """
         prompt = options.prompt
         least = len(prompt) if not isinstance(prompt, str) else -(-len(prompt.encode()) // longest_token)
@@ -139,7 +151,7 @@ class PromptLimits:
             raise self.too_long(options.names)
 
     def check_scores(self, options: GenerateOptions, tokens: int) -> None:
-        """Reject a prompt with this number of tokens before it is scored, if its scores would exceed the limit.
+        """Check the size of the scores of a prompt with `tokens` tokens, before it is scored.
 
         Raises:
             InvalidRequest: If the reply would be too large (`reply_too_large`).
@@ -148,7 +160,7 @@ class PromptLimits:
         if options.scored_top is not None and numbers > self.reply_numbers:
             prompt = options.names.prompt
             message = (
-                f"{prompt} requests about {numbers} numbers of scores, but this server sends at most "
+                f"{prompt}: the scores would contain about {numbers} numbers, but this server sends at most "
                 f"{self.reply_numbers}; send fewer texts."
             )
             raise InvalidRequest(message, param=prompt, code="reply_too_large")

@@ -1,7 +1,8 @@
-"""Tokenisation and processing of prompts in chunks.
+"""Tokenise and process prompts in chunks.
 
-The last token of a prompt is the input of the first decode step. All sampled logits therefore come from the same graph,
-with its latent noise, and a continuation is always a context and a pending token.
+The last token of a prompt is not processed here; it is the input of the first decoding step. Therefore, all logits that
+are sampled from come from the decoding step with its latent noise, and a continuation always consists of a context and
+a pending token.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from rfa.service.engine.text.prefix_cache import PrefixCache
 from rfa.service.engine.text.prompt import PromptReader
 from rfa.service.errors import InvalidRequest, NotReady
 
-# Number of tokens per quantum of a prompt that is scored step by step.
+# Number of tokens per quantum if a prompt is scored token by token.
 STEPPED_TOKENS = 8
 
 
 class PrefillStage:
-    """Stage that tokenises and processes prompts in batches, by one chunk of each prompt per quantum."""
+    """Stage that tokenises and processes prompts in batches. A quantum processes one chunk of each prompt."""
 
     def __init__(self, model: Language, limits: PromptLimits, decode: DecodeStage, cache: PrefixCache) -> None:
         self.max_rows = model.prefill_rows
@@ -53,8 +54,8 @@ class PrefillStage:
                     job.begin_decoding(self._decode)
 
     def _next_piece(self, job: GenerateJob) -> Sequence[int] | None:
-        """Return the next chunk of the prompt. It is empty at the end of the prompt, and None while the prompt is not
-        completely tokenised."""
+        """Return the next chunk of the prompt. Return an empty sequence at its end, and None if the prompt is not
+        completely tokenised or the job has ended."""
         if not job.prompt:
             self._tokenize_piece(job)
         if job.interrupted:
@@ -103,7 +104,8 @@ class PrefillStage:
             job.context = self._restore(job) or self._start(job)
 
     def _read_tokens(self, job: GenerateJob) -> Sequence[int] | None:
-        """Return the tokens of a prompt that was sent as tokens. Return None while there is more text to tokenise."""
+        """Return the tokens of the prompt. If the prompt is a text, tokenise one more chunk of it; return None while
+        there is more text to tokenise."""
         options, prompt = job.options, job.options.prompt
         if not isinstance(prompt, str):
             return prompt
@@ -121,7 +123,8 @@ class PrefillStage:
         return job.reader.tokens
 
     def _restore(self, job: GenerateJob) -> Context | None:
-        """Return the context after the longest part of the prompt that is in the cache."""
+        """Return the context after the longest start of the prompt that is in the cache. Return None if there is
+        none."""
         if job.mode != "recurrent" or job.options.scored_top is not None:
             return None
         job.prefix_keys = self._cache.keys(job.options, job.prompt)
@@ -139,8 +142,8 @@ class PrefillStage:
         all_tokens = capacity + (samples - 1) * new
         if job.mode == "attention" and not job.model.fits(capacity, samples, common):
             raise InvalidRequest(
-                f"{names.prompt} and {names.max_new_tokens} of all continuations request {all_tokens} tokens in "
-                'total, which exceeds the memory of this server for decode "attention"; request fewer.',
+                f"{names.prompt} and {names.max_new_tokens} need {all_tokens} tokens for all continuations, which "
+                'exceeds the memory of this server for decode "attention"; request fewer tokens.',
                 param=names.max_new_tokens,
                 code="context_too_long",
             )
@@ -148,7 +151,7 @@ class PrefillStage:
         return job.model.start(job.mode, capacity=capacity, forks=samples - 1, common=common, passes=job.options.passes)
 
     def _complete(self, job: GenerateJob, read: Sequence[int]) -> list[int]:
-        """Check the limits. Return the complete prompt, including the pending token of a state."""
+        """Check the limits on a prompt, and return all of its tokens, including the pending token of a state."""
         options, names = job.options, job.options.names
         tokens = list(read) if options.truncate is None else list(read[-options.truncate :])
         if options.resumed is not None:
@@ -174,7 +177,7 @@ class PrefillStage:
 
 @contextmanager
 def _own_failure(job: GenerateJob) -> Iterator[None]:
-    """Convert an exception so that it ends only this job."""
+    """Context manager that ends only this job if an exception is raised."""
     try:
         yield
     except Exception as error:

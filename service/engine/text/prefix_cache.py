@@ -1,12 +1,12 @@
 """Cache of the states of recent prompts. A prompt that starts with the same tokens continues from a cached state.
 
-A state after the first tokens of a prompt depends only on those tokens and on the number of reweighting passes. States
-are stored every `EVERY` tokens, at the border of a piece, and at the end of the prompt. Only the same prompt uses the
-state at the end. A prompt is therefore cut into the same pieces with and without the cache, and its text has the same
-bits. The tokens of long texts are stored as well.
+A state after the first tokens of a prompt depends only on these tokens and on the number of reweighting passes. States
+are stored about every `EVERY` tokens, always between two chunks, and at the end of the prompt. The state at the end is
+used only for an identical prompt. A prompt is therefore cut into the same chunks with and without the cache, and the
+results are identical, bit for bit. The tokens of long texts are stored as well.
 
-A client, identified by its key, never uses the entries of another client. The most recently used entries are kept, up
-to a number of bytes.
+Entries of a client, which is identified by its API key, are never used for another client. The most recently used
+entries are kept, up to a maximum number of bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from rfa.runtime.text.contexts import Context
 from rfa.runtime.text.language import Language
 from rfa.service.engine.text.options import GenerateOptions
 
-# Number of tokens between two stored states. At most 8 ms of reading is repeated.
+# Number of tokens between two stored states. Processing this many tokens again takes at most 8 ms.
 EVERY: Final = 256
-# Reading a shorter prompt or text takes no longer than finding it.
+# Minimum number of tokens of a prompt, and of characters of a text. Processing shorter ones takes as long as finding
+# them in the cache.
 SHORTEST_PROMPT: Final = 64
 SHORTEST_TEXT: Final = 2_048
 ENTRY_BYTES: Final = 400
@@ -34,7 +35,7 @@ _TOKEN: Final = np.dtype("<u4")
 
 
 class EntryCache:
-    """Cache of bytes by key with a maximum total size, which removes the least recently used entries. It is
+    """Cache of bytes by key. It removes the least recently used entries if the total size exceeds `limit_bytes`. It is
     thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -45,18 +46,19 @@ class EntryCache:
 
     @property
     def size(self) -> int:
-        """Number of bytes in use."""
+        """Size of all entries in bytes."""
         return self._size
 
     def get(self, key: bytes) -> bytes | None:
-        """Return an entry, and mark it as the most recently used one."""
+        """Return an entry, and mark it as the most recently used one. Return None if there is no such entry."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
             return self._entries.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Store an entry, and remove the least recently used entries if necessary."""
+        """Store an entry, and remove the least recently used entries if necessary. An entry that exceeds the maximum
+        size of the cache is not stored."""
         size = len(value) + ENTRY_BYTES
         if size > self._limit:
             return
@@ -72,18 +74,18 @@ class EntryCache:
 
 @dataclass(frozen=True)
 class FoundPrefix:
-    """A cached state after the first `tokens` of a prompt."""
+    """A cached state after the first `tokens` tokens of a prompt."""
 
     tokens: int
     context: bytes
 
 
 class PrefixCache:
-    """Cache entries of one model.
+    """Provides access to the cache entries of one model.
 
     Args:
-        entries: entries of all models.
-        digest: digest of the model's bundle.
+        entries: Cache that all models share.
+        digest: Digest of the bundle of the model.
     """
 
     def __init__(self, entries: EntryCache, model: Language, digest: str) -> None:
@@ -91,8 +93,8 @@ class PrefixCache:
         self._every = -(-EVERY // model.prefill_tokens) * model.prefill_tokens
 
     def keys(self, options: GenerateOptions, prompt: Sequence[int]) -> dict[int, bytes]:
-        """Return the keys of the positions in a prompt at which a state may be cached, by the number of tokens before
-        them, in order."""
+        """Return a key for each position in a prompt at which a state may be cached. Positions are numbers of tokens,
+        in ascending order."""
         last = len(prompt) - 1
         if last < SHORTEST_PROMPT:
             return {}
@@ -102,14 +104,14 @@ class PrefixCache:
             end = min(start + self._every, last)
             digest.update(data[start * _TOKEN.itemsize : end * _TOKEN.itemsize])
             found[end] = digest.digest()
-        # The end may be a border in another prompt, which is cut in the same way up to there.
+        # If the end is also a regular position, the state may be used for longer prompts. Otherwise, it must not be.
         if last % self._every:
             digest.update(b"end")
             found[last] = digest.digest()
         return found
 
     def find(self, keys: dict[int, bytes]) -> FoundPrefix | None:
-        """Return the cached state for the longest start of a prompt."""
+        """Return the cached state for the longest start of a prompt. Return None if there is none."""
         for tokens, key in reversed(keys.items()):
             context = self._entries.get(key)
             if context is not None:
@@ -123,7 +125,7 @@ class PrefixCache:
             self._entries.put(key, self._model.pack(context))
 
     def tokens_of(self, options: GenerateOptions, text: str, most: int) -> list[int] | None:
-        """Return the last `most` tokens of a text from the cache."""
+        """Return the last `most` tokens of a text from the cache. Return None if the text is short or not cached."""
         if len(text) < SHORTEST_TEXT:
             return None
         found = self._entries.get(self._text_key(options, text, most))

@@ -1,7 +1,7 @@
-"""Tokenisation of a prompt in parts from its end. The tokens are the same as those of the whole text.
+"""Tokenise a prompt in parts, starting at its end. The tokens are identical to those of the whole text.
 
-A tokeniser needs 1 s for 1.9 MB of text, and 150 bytes per token. It therefore gets at most `LONGEST_PIECE` characters
-at a time, with other work in between, and stops once enough tokens are read.
+The tokeniser needs 1 s for 1.9 MB of text, and 150 bytes per token. Therefore, it processes at most `LONGEST_PIECE`
+characters at a time, with other work in between, and stops when there are enough tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from rfa.service.engine.text.options import GenerateOptions, PromptLimits
 from rfa.service.errors import InvalidRequest
 
 USUAL_PIECE: Final = 2_048  # characters, which take about a millisecond
-LONGEST_PIECE: Final = 8_192  # used if there is no better place to cut; takes 20 ms at worst
+LONGEST_PIECE: Final = 8_192  # characters, used if the text cannot be cut in a shorter piece; takes up to 20 ms
 
 
 class PromptReader:
-    """Reader of the last tokens of a prompt.
+    """Reads the last tokens of a prompt.
 
     Args:
-        most: number of tokens to read from the end. One more than the limit shows whether the limit is exceeded.
+        most: Number of tokens to read from the end. With one more than the limit, it is known whether the limit is
+            exceeded.
     """
 
     def __init__(self, vocabulary: Vocabulary, text: str, most: int) -> None:
@@ -33,17 +34,17 @@ class PromptReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all tokens have been read."""
+        """Whether the start of the prompt is reached, or enough tokens have been read."""
         return self._end == 0 or self._count >= self._most
 
     def read(self, param: str = "inputs") -> None:
         """Tokenise one more part of the prompt.
 
         Args:
-            param: name of the field in errors.
+            param: Name of the request field for error messages.
 
         Raises:
-            InvalidRequest: If the text cannot be cut (`word_too_long`).
+            InvalidRequest: If the text contains a very long word, so that it cannot be cut (`word_too_long`).
         """
         begin = self._begin(param)
         piece = self._vocabulary.encode(self._text[begin : self._end])
@@ -53,17 +54,17 @@ class PromptReader:
 
     @property
     def at_most(self) -> int:
-        """Upper bound on the number of tokens, assuming one token per byte for the text that has not been tokenised."""
+        """Upper bound on the number of tokens. Text that has not been tokenised counts as one token per byte."""
         return min(self._count + len(self._text[: self._end].encode()), self._most)
 
     @property
     def tokens(self) -> list[int]:
-        """The last `most` tokens read so far."""
+        """Tokens that have been read so far, at most the last `most`."""
         found = [token for piece in reversed(self._pieces) for token in piece]
         return found[max(0, len(found) - self._most) :]
 
     def _begin(self, param: str) -> int:
-        """Return the start of the next part."""
+        """Return the position in the text at which the next part begins."""
         end = self._end
         if end <= USUAL_PIECE:
             return 0
@@ -82,7 +83,7 @@ class PromptReader:
 def attention_capacity(
     vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
 ) -> tuple[PromptReader | None, int]:
-    """Return the reader of a text prompt, and the maximum number of tokens in its context in attention mode.
+    """Return a reader of the prompt if it is a text, and the maximum number of tokens in its context in attention mode.
 
     Short prompts are tokenised immediately, because a bound of one token per byte would reserve too much memory.
     """

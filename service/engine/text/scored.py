@@ -14,10 +14,11 @@ class ScoredPrompt:
     """Tokens of a prompt with their scores.
 
     Args:
-        tokens: tokens of the whole prompt.
-        scores: scores of its tokens in order, as far as they were read. None if there are none.
-        has_first: whether the first token has no score, because it has no context.
-        is_text: whether special tokens are part of the text.
+        tokens: Tokens of the prompt.
+        scores: Scores of the tokens that were processed, in order. None if there are none.
+        vocabulary: Vocabulary of the model.
+        has_first: Whether `tokens` begins with the first token of a text, which has no score.
+        is_text: Whether the prompt was sent as text. Special tokens are then part of the text.
     """
 
     tokens: Sequence[int]
@@ -31,11 +32,11 @@ class ScoredPrompt:
         return min(len(self.tokens), scored + self.has_first)
 
     def row(self, position: int) -> int | None:
-        """Return the row of a token in `scores`, or None for the first token."""
+        """Return the row in `scores` of the token at a position. Return None for the first token of a text."""
         return position - self.has_first if position >= self.has_first else None
 
     def bytes_of(self, position: int) -> bytes:
-        """Return the bytes of a token in the text of the prompt."""
+        """Return the bytes in the text of the prompt that the token at a position represents."""
         token = self.tokens[position]
         if self.is_text and self.vocabulary.is_special(token):
             return self.vocabulary.label(token).encode()
@@ -43,5 +44,5 @@ class ScoredPrompt:
 
     @property
     def text(self) -> str:
-        """Text of all tokens. Invalid bytes are replaced."""
+        """Text of all tokens. Bytes that are not UTF-8 are replaced."""
         return b"".join(map(self.bytes_of, range(len(self.tokens)))).decode(errors="replace")

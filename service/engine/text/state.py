@@ -1,11 +1,11 @@
-"""State of a continuation. A later request depends only on this state and on its own parameters.
+"""State of a continuation. A request that continues it depends only on the state and on its own parameters.
 
     version u8 | flags u8 = 0 | tail bytes u16 | seed u64 | generated u64 | pending u32 | undecoded length u8, bytes 3
     | output bytes u32 | tail, UTF-8 | output after the pending token | context of the model
 
-The layout is little-endian without padding. With the output, the next token can be drawn without a step of the model. A
-continuation keeps the seed and the counter of draws, so that a text in two requests equals the text of one, bit for
-bit.
+The layout is little-endian without padding. With the output, the next token can be sampled without a step of the model.
+A state contains the seed and the number of sampled tokens, so that a text generated in two requests is identical to a
+text generated in one request.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class LanguageState:
     """State of a continuation between two requests.
 
     Attributes:
-        seed: seed of the draws so far.
-        generated: number of tokens sampled so far, which is the counter for the next draw.
-        pending: the last token, which the model has not read.
-        undecoded: up to 3 bytes of an incomplete character at the end.
-        tail: emitted text that may begin a stop sequence.
-        context: packed context of the model.
-        output: packed output of the model after the pending token (`pack_output`), with its default number of
+        seed: Seed of the tokens sampled so far.
+        generated: Number of tokens sampled so far. The next random number is derived from it.
+        pending: Last token, which the model has not read.
+        undecoded: Up to 3 bytes of an incomplete character at the end.
+        tail: Emitted text at the end that may be the start of a stop sequence.
+        context: Packed context of the model.
+        output: Packed output of the model after the pending token (`pack_output`), with the default number of
             reweighting passes. Empty if it is not known.
     """
 
@@ -44,7 +44,7 @@ class LanguageState:
     output: bytes = b""
 
     def pack(self) -> bytes:
-        """Return the bytes of the state in the layout above."""
+        """Return the bytes of the state, in the layout of the module docstring."""
         tail = self.tail.encode()
         left = len(self.undecoded), self.undecoded, len(self.output)
         header = _HEADER.pack(_VERSION, 0, len(tail), self.seed, self.generated, self.pending, *left)
@@ -75,5 +75,5 @@ class LanguageState:
 
 
 def largest_state(context_bytes: int, output_bytes: int) -> int:
-    """Return the maximum size in bytes of a state, if packed contexts and outputs have at most these sizes."""
+    """Return the maximum size of a state in bytes, given the maximum sizes of packed contexts and outputs."""
     return _HEADER.size + LONGEST_TAIL_BYTES + output_bytes + context_bytes
