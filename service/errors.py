@@ -1,9 +1,10 @@
-"""Errors of requests, with one table of HTTP statuses and one JSON format.
+"""Errors that are reported to clients. One table defines their HTTP statuses, and all have the same JSON format.
 
     {"error": {"message": "...", "type": "invalid_request", "param": "parameters.top_p", "code": "less_than_equal"}}
 
-`message` names the field and what was expected; it never repeats what the client sent. `type` is the class of the error
-and determines the status. `code` is the precise reason, and `param` is the path of the field or null.
+`message` names the field and says what was expected. It does not repeat values that the client sent. `type` is the
+class of the error and determines the status. `code` is the precise reason, and `param` is the path of the field or
+null.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from rfa.service.schemas.base import Reply, says
 class ErrorBody(Reply):
     """Description of an error."""
 
-    message: Annotated[str, says("description of the error: the field and what was expected")]
+    message: Annotated[str, says("description of the error, which names the field and says what was expected")]
     type: Annotated[str, says("class of the error, which determines the HTTP status")]
-    param: Annotated[str | None, says("path of the field that caused the error; null if no field did")]
-    code: Annotated[str, says("precise reason")]
+    param: Annotated[str | None, says("path of the request field that caused the error; null if there is none")]
+    code: Annotated[str, says("precise reason for the error, as an identifier")]
 
 
 @dataclass(frozen=True)
 class ErrorReply(Reply):
     """JSON format of errors, which is also used in streams."""
 
-    error: Annotated[ErrorBody, says("what is wrong, and in which field")]
+    error: Annotated[ErrorBody, says("description of the error and of its cause")]
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,15 @@ class RowErrorReply(ErrorReply):
 
 
 class ServiceError(Exception):
-    """Base class of errors that are reported to the client."""
+    """Base class of errors that are reported to the client.
 
-    default_code: ClassVar[str | None] = None  # `type` is used if this is None
+    Args:
+        message: Description of the error. It names the field and says what was expected.
+        param: Path of the request field that caused the error.
+        code: Precise reason for the error. The default is `default_code` or the type of the error.
+    """
+
+    default_code: ClassVar[str | None] = None
     extra_headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -63,7 +70,7 @@ class ServiceError(Exception):
 
 
 class InvalidRequest(ServiceError):
-    """The body is not JSON, or a field is invalid."""
+    """The body is not valid, or a field has an invalid value."""
 
     default_code = "invalid_value"
 
@@ -77,11 +84,11 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The origin of the web page is not allowed to make this request."""
+    """Pages of this origin are not allowed to send requests to the server."""
 
 
 class NotFound(ServiceError):
-    """There is no such path or model."""
+    """The path or the model does not exist."""
 
 
 class MethodNotAllowed(ServiceError):
@@ -102,7 +109,7 @@ class RequestTimeout(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The session is at another step than the one that this request continues from."""
+    """The session has changed since the state from which this request continues."""
 
     default_code = "state_conflict"
 
@@ -118,22 +125,22 @@ class UpgradeRequired(ServiceError):
 
 
 class HeadersTooLarge(ServiceError):
-    """The request line and headers are too large."""
+    """The request line and headers are too large, or there are too many headers."""
 
 
 class PayloadTooLarge(ServiceError):
-    """The body is too large."""
+    """The body is too large, or needs too much memory."""
 
     # The rest of the body is not read, so the connection cannot carry another request.
     extra_headers: ClassVar[Mapping[str, str]] = {"Connection": "close"}
 
 
 class UnsupportedMediaType(ServiceError):
-    """The Content-Type of the body is not accepted here."""
+    """The path does not accept the Content-Type or Content-Encoding of the body."""
 
 
 class MisdirectedRequest(ServiceError):
-    """The Host header names a host that this server does not serve."""
+    """The server does not accept the host name in the Host header."""
 
     default_code = "host_not_allowed"
 
@@ -150,7 +157,7 @@ class Overloaded(ServiceError):
 
 
 class NotReady(ServiceError):
-    """Bundles are not loaded, the engine is stalled, or the server is shutting down."""
+    """The bundles are not loaded yet, the engine is stalled, or the server is shutting down."""
 
     extra_headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
 
@@ -158,7 +165,7 @@ class NotReady(ServiceError):
 class EngineFailure(ServiceError):
     """The output of the model for this request cannot be used. Other requests are not affected."""
 
-    # The same request would fail again. Without this header, OpenAI's clients send it two more times.
+    # Without this header, OpenAI's clients would send the request two more times, and it would fail again.
     extra_headers: ClassVar[Mapping[str, str]] = {"x-should-retry": "false"}
 
 
@@ -190,21 +197,20 @@ STATUS: dict[type[ServiceError], int] = {kind: status for kind, (status, _) in _
 ERROR_TYPES: dict[type[ServiceError], str] = {kind: name for kind, (_, name) in _TABLE.items()}
 
 
-# Errors of the runtime.
+# Conversion of the errors of the runtime.
 _RUNTIME_ERRORS: dict[type[Exception], Callable[[Any], ServiceError]] = {
     InvalidInput: lambda error: InvalidRequest(error.message, param=error.param, code=error.code),
     CapacityError: lambda error: Overloaded(error.message, retry_after_seconds=error.retry_after_seconds),
 }
-# Exceptions with a status. All others are failures of the server; they are logged and get status 500.
+# Exceptions that have a status. All others are failures of the server; they are logged and reported with status 500.
 NAMED: tuple[type[Exception], ...] = (ServiceError, *_RUNTIME_ERRORS)
 
 
 def as_service_error(error: BaseException) -> ServiceError:
-    """Return the error that is reported for an exception. Exceptions without a status become an unspecific internal
-    error."""
+    """Return the error to report for an exception. Unexpected exceptions become an `InternalError` without details."""
     if isinstance(error, ServiceError):
         return error
     for kind, convert in _RUNTIME_ERRORS.items():
         if isinstance(error, kind):
             return convert(error)
-    return InternalError("The server failed to process this request; the cause is in its log.")
+    return InternalError("The server failed to process this request; see the log of the server for the cause.")

@@ -1,11 +1,11 @@
-"""Combined reply to `GET /metrics` for all server processes.
+"""Combine the metrics of all server processes for `GET /metrics`.
 
 A scrape reaches one of the processes that share the port. This process requests the metrics of the others over UNIX
-sockets in a private directory, and merges the texts. Each sample has the label `engine` with the number of its process,
-so that a restarted process is an ordinary counter reset.
+sockets in a private directory, and merges the texts. Each sample has the label `engine` with the number of its process.
+A restarted process therefore appears as an ordinary counter reset.
 
-The multiprocess mode of prometheus_client has no gauges that are read during a scrape. It also keeps files of dead
-processes, and must be enabled in the environment before the first import.
+The multiprocess mode of prometheus_client is not used: it does not support gauges that are read during a scrape, keeps
+files of processes that have exited, and must be enabled in the environment before the first import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 
 
 class Exposition:
-    """The metrics of this process and, after a call of `join`, of the other processes."""
+    """Returns the metrics of this process and, after `join` was called, of the other processes."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -32,7 +32,12 @@ class Exposition:
         self._server: asyncio.Server | None = None
 
     async def join(self, directory: Path, index: int, processes: int) -> None:
-        """Serve the metrics of this process to the others at `directory/index`, and include theirs in `render`.
+        """Serve the metrics of this process to the other processes, and include their metrics in `render`.
+
+        Args:
+            directory: Directory of the sockets. The name of a socket is the index of its process.
+            index: Index of this process.
+            processes: Number of processes.
 
         Raises:
             OSError: If the socket cannot be created.
@@ -43,15 +48,15 @@ class Exposition:
         self._siblings = [directory / str(other) for other in range(processes) if other != index]
 
     def leave(self) -> None:
-        """Stop serving the metrics of this process to the others."""
+        """Stop serving the metrics of this process to the other processes."""
         if self._server is not None:
             self._server.close()
 
     async def render(self) -> bytes:
-        """Return the metrics in the text format of Prometheus. Processes that do not reply in time are left out and
-        counted."""
+        """Return the metrics in the text format of Prometheus. Processes that do not reply in time are left out, and a
+        counter reports their number."""
         texts = await asyncio.gather(*(self._ask(path) for path in self._siblings))
-        own = await self._own()  # last, so that it counts the siblings above
+        own = await self._own()  # last, so that it counts processes that did not reply
         return merge([own, *(text for text in texts if text is not None)]).encode()
 
     async def _own(self) -> str:
@@ -67,7 +72,7 @@ class Exposition:
             writer.write((await self._own()).encode())
             await writer.drain()
         except OSError:
-            logger.debug("another process did not wait for the metrics that it had requested")
+            logger.debug("another process closed the socket before it had read the metrics")
         finally:
             writer.close()
 
@@ -86,7 +91,7 @@ async def ask(path: Path) -> str | None:
 
 
 def merge(texts: Iterable[str]) -> str:
-    """Merge metrics in the text format, so that each family occurs once with all its samples."""
+    """Merge metrics in the text format. In the result, each metric family occurs once, with all of its samples."""
     families: dict[str, tuple[str, list[str]]] = {}
     for text in texts:
         for family in filter(None, _FAMILY.split(text)):

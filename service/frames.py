@@ -1,8 +1,8 @@
-"""Text frames that are passed between a connection and an application without waking a task.
+"""Interface for passing text frames between a WebSocket and an application without waking a task.
 
-ASGI wakes a task for each message, which is most of the cost of thousands of small frames per second. The HTTP server
-of this package offers this interface as `scope["extensions"][FRAMES]`, and keeps the order of ASGI messages and frames.
-Messages that may have to wait or be rejected use ASGI. With other servers, all messages use ASGI.
+ASGI wakes a task for each message. With thousands of small frames per second, this is most of the cost. The HTTP server
+of this package provides this interface as `scope["extensions"][FRAMES]`. The order of ASGI messages and frames is
+kept. A message that must wait or is rejected is passed through ASGI. With other servers, all messages are.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ Take = Callable[[bytes], bool]
 
 
 class Frames(Protocol):
-    """Interface that a connection implements."""
+    """Interface that a WebSocket connection implements."""
 
     def listen(self, take: Take | None) -> None:
-        """Pass frames that arrive while the application is waiting to `take`. If it returns False, the frames are
-        passed through ASGI."""
+        """Register a function that is called with each text frame that arrives while the application is waiting. If it
+        returns False, the frame is passed through ASGI. None removes the function."""
 
     def send_now(self, frames: Sequence[bytes]) -> bool:
-        """Send all text frames if this does not need to wait; otherwise, send none. Return whether they were sent."""
+        """Send all text frames if this is possible without waiting. Otherwise, send none. Return whether they were
+        sent."""

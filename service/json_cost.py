@@ -1,7 +1,7 @@
-"""Estimate of the cost of a JSON text from its bytes as they arrive, so that an expensive text is not decoded.
+"""Estimate the cost of decoding a JSON text while its bytes arrive, so that expensive texts are rejected.
 
-A decoder allocates 80 to 140 bytes for each two-byte array, and holds the interpreter lock for 0.5 s for 2 MB of them.
-Counting brackets, commas, colons and quotes takes at most a millisecond for 65 kB.
+A decoder allocates 80 to 140 bytes for each empty array, which is two bytes of text. For 2 MB of empty arrays, it keeps
+the interpreter lock for 0.5 s. Counting brackets, commas, colons and quotes in 65 kB takes at most a millisecond.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from rfa.service.setting_groups import LimitSettings
 # These limits do not depend on the settings.
 MAX_STRINGS: Final = 1_024  # including the names of members
 MAX_MEMBERS: Final = 256
-# Additional limit for each of many series.
+# Increase of the limits for each series in a request with several series.
 STRINGS_OF_SERIES: Final = 8
 MEMBERS_OF_SERIES: Final = 6
 CONTAINERS_OF_SERIES: Final = 6
-# Fields with a list per observation: `observations`, `input` and `bias`. Other fields have further arrays and objects.
+# Number of fields with a list per observation (`observations`, `input` and `bias`), and number of arrays and objects in
+# all other fields.
 LISTS_OF_ROWS: Final = 3
 OTHER_CONTAINERS: Final = 1_024
 
-# Memory in bytes, measured and rounded up. The decoded tree needs this for each value, in addition to a copy of the
-# text:
+# The following sizes in bytes are measured and rounded up. The decoder needs this for each value, in addition to a copy
+# of the text.
 TREE_BYTES: Final = 24
-# An object and its slot in a list, and the list of an array. Decoding and validation each make one copy.
+# Size of a Python object with its slot in a list, and of a list. Decoding and validation each create one copy.
 VALUE_BYTES: Final = 40
 CONTAINER_BYTES: Final = 96
 COPIES: Final = 2
-# All fields of a request.
+# Size of all fields of a validated request together.
 MODEL_BYTES: Final = 4_096
-# An entry of a dictionary, and a string without its characters.
+# Size of an entry of a dictionary, and of a string without its characters.
 MEMBER_BYTES: Final = 512
 STRING_BYTES: Final = 128
-# One character beyond Latin-1 makes all characters of its string four bytes wide. Validation adds a UTF-8 copy.
+# Bytes per character. One character beyond Latin-1 makes all characters of a string up to four bytes wide, and
+# validation adds a UTF-8 copy.
 WIDE_BYTES: Final = 5
 
 _QUOTE, _COMMA, _COLON = b'",:'
@@ -54,9 +56,11 @@ class JsonLimits:
     """Limits on a JSON text.
 
     Args:
-        depth: nesting depth of arrays and objects.
-        values: number of numbers, strings, nulls, booleans, arrays and objects.
-        containers: number of arrays and objects.
+        depth: Maximum nesting depth of arrays and objects.
+        values: Maximum number of values of all types, including arrays and objects.
+        containers: Maximum number of arrays and objects.
+        strings: Maximum number of strings, including the names of members.
+        members: Maximum number of members of all objects.
     """
 
     depth: int
@@ -66,13 +70,18 @@ class JsonLimits:
     members: int = MAX_MEMBERS
 
     def most(self, size: int) -> JsonCounts:
-        """Return the counts of the most expensive text of `size` bytes that is accepted."""
+        """Return the counts of the most expensive text with `size` bytes that these limits allow."""
         return JsonCounts(size, self.values, self.containers, self.strings, self.members, is_wide=True)
 
 
 @dataclass(frozen=True)
 class JsonCounts:
-    """Counts of the content of a text of `size` bytes. `is_wide` means that it may contain characters beyond ASCII."""
+    """Numbers of values in a JSON text. See `JsonLimits`.
+
+    Attributes:
+        size: Size of the text in bytes.
+        is_wide: Whether the text may contain characters beyond ASCII.
+    """
 
     size: int
     values: int
@@ -82,11 +91,11 @@ class JsonCounts:
     is_wide: bool
 
     def decoding_bytes(self) -> int:
-        """Return an upper bound of the memory for decoding and validation, not including the text."""
+        """Return an upper bound on the memory for decoding and validation in bytes, without the text."""
         return TREE_BYTES * self.values + self.size + self._document_bytes(COPIES)
 
     def validated_bytes(self) -> int:
-        """Return the memory of the validated document."""
+        """Return an upper bound on the memory of the validated document in bytes."""
         return self._document_bytes(1)
 
     def _document_bytes(self, copies: int) -> int:
@@ -95,7 +104,7 @@ class JsonCounts:
         return MODEL_BYTES + arrays + strings + MEMBER_BYTES * self.members
 
 
-# Limits on a frame of a live stream. A small frame is inexpensive whatever it contains.
+# Limits on a frame of a live stream. Frames up to SMALL_FRAME_BYTES are not counted, because decoding them is cheap.
 FRAME_LIMITS: Final = JsonLimits(depth=8, values=8_192, containers=64, strings=64, members=64)
 SMALL_FRAME_BYTES: Final = 4_096
 
@@ -107,7 +116,7 @@ def body_limits(settings: LimitSettings) -> JsonLimits:
 
 
 def series_limits(settings: LimitSettings) -> JsonLimits:
-    """Return the limits on a body with many series. Each observation is a list, a time and a number."""
+    """Return the limits on a request body with several series. Each observation may be a list and have a time."""
     one, rows, series = body_limits(settings), settings.max_series_observations, settings.max_series
     containers = rows + CONTAINERS_OF_SERIES * series + OTHER_CONTAINERS
     return JsonLimits(
@@ -120,10 +129,12 @@ def series_limits(settings: LimitSettings) -> JsonLimits:
 
 
 class JsonCost:
-    """Running counts of one text. They are exact up to the first syntax error, where the decoder stops.
+    """Counts the content of a JSON text while it arrives, and checks the limits. The counts are exact up to the first
+    syntax error, where the decoder stops.
 
     Args:
-        subject: name of the text in error messages.
+        limits: Limits on the text.
+        subject: Name of the text in error messages.
     """
 
     def __init__(self, limits: JsonLimits, subject: str) -> None:
@@ -169,7 +180,7 @@ class JsonCost:
         return JsonCounts(self._size, values, self._containers, self._quotes, self._members, self._is_wide)
 
     def _without_escapes(self, piece: bytes) -> bytes:
-        """Return a part of the text without escaped backslashes and quotes. An escape sequence may continue in the next
+        """Return a part of the text without escaped backslashes and quotes. An escape sequence may end in the next
         part."""
         if self._is_escaped and piece:
             self._is_wide = self._is_wide or piece.startswith(b"u")

@@ -1,7 +1,7 @@
-"""Rejection of JSON objects that repeat a name, because parsers differ in which of the values they use.
+"""Reject JSON objects in which a name occurs twice, because parsers differ in which value they use.
 
-The decoder silently keeps the last value. A repeated name is detected because the decoded document has fewer members
-than the text.
+The decoder keeps the last value. A repeated name is detected by comparing the number of members in the text with that
+in the decoded document.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ import orjson
 from rfa.service.errors import InvalidRequest
 from rfa.service.validation import field_path
 
-# The name is not searched for in longer texts.
+# In longer texts, the error does not contain the repeated name, because finding it would take too long.
 SEARCHED_BYTES: Final = 65_536
 # A string, and the colon after it if it is the name of a member. The pattern is possessive, so it does not backtrack.
 _STRING = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")(\s*+:)?', re.DOTALL)
 
 
 def check_members(text: bytes | str, document: Any, subject: str, members: int | None = None) -> None:
-    """Reject a text that repeats a name in an object.
+    """Check that no object of a JSON text has two members with the same name.
 
     Args:
-        text: valid JSON.
-        document: decoded value of the text.
-        subject: name of the text in error messages.
-        members: number of members in the text, if known.
+        text: Valid JSON.
+        document: Decoded value of the text.
+        subject: Name of the text in error messages.
+        members: Number of members of all objects in the text. If None, they are counted.
 
     Raises:
-        InvalidRequest: With the code `duplicate` and the repeated name.
+        InvalidRequest: If an object has two members with the same name (`duplicate`).
     """
-    # Colons in strings can only make the count too large, so that most documents without repeated names pass here.
+    # Colons in strings can only make the count too large. Most documents have members only at the top level, and are
+    # accepted here.
     count = (text.count(b":") if isinstance(text, bytes) else text.count(":")) if members is None else members
     if count == (len(document) if type(document) is dict else 0):
         return
@@ -50,13 +51,14 @@ def check_members(text: bytes | str, document: Any, subject: str, members: int |
 
 
 def _named(text: bytes | str) -> list[bytes]:
-    """Return the names of members in a text, including their quotes."""
+    """Return the names of all members in a text, including their quotes."""
     encoded = text if isinstance(text, bytes) else text.encode()
     return [match[1] for match in _STRING.finditer(encoded) if match[2]]
 
 
 def _names(document: Any, most: int) -> list[str]:
-    """Return up to `most` member names of a document. Lists, which rarely contain objects, are searched last."""
+    """Return the names of all members in a document. The search ends when `most` names are found. Lists are searched
+    last, because they rarely contain objects."""
     names: list[str] = []
     objects: list[Any] = [document]
     lists: list[Any] = []

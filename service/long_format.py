@@ -1,4 +1,5 @@
-"""Arrow tables in long format: their rows belong to many series, which are identified by key columns."""
+"""Group the rows of Arrow tables in long format. The rows of such a table belong to several series, and key columns
+identify the series of a row."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from rfa.service.errors import InvalidRequest
 MOST_KEYS: Final = 8
 # Maximum number of characters of a key. Every row of the reply repeats the key.
 LONGEST_KEY: Final = 256
-# NumPy sorts 16-bit codes with a radix sort.
+# Maximum number of 16-bit codes. NumPy sorts them with a radix sort, which is faster.
 SHORT_CODES: Final = 1 << 16
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Values of the key columns, with one entry per series.
+    """Values of the key columns for each series.
 
     Attributes:
-        columns: the values by column name, with their original types.
+        columns: Arrow array by column name, with one value per series and the type of the column.
     """
 
     columns: Mapping[str, Any]
@@ -36,23 +37,23 @@ class Keys:
 
     @property
     def fields(self) -> list[Any]:
-        """The fields of the key columns in a schema."""
+        """Fields of an Arrow schema for the key columns."""
         return [pa.field(name, column.type) for name, column in self.columns.items()]
 
     def repeated(self, series: int, rows: int) -> list[Any]:
-        """Return the keys of a series as columns in which they are repeated for `rows` rows."""
+        """Return a column for each key of a series, in which the key is repeated for `rows` rows."""
         places = pa.array(np.full(rows, series))
         return [column.take(places) for column in self.columns.values()]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows of each series. The series are ordered by their first rows.
+    """Rows of the table that belong to each series. The series are ordered by their first rows.
 
     Attributes:
-        order: row numbers of the table, series by series. None if the table already has that order.
-        bounds: start of each series in `order`, followed by the end.
-        firsts: first row of each series in the table.
+        order: Row numbers of the table, series by series. None if the rows of the table already have this order.
+        bounds: Position in `order` at which each series begins, followed by the end of the last one.
+        firsts: Number of the first row of each series in the table.
     """
 
     order: Array | None
@@ -68,7 +69,12 @@ class Groups:
         return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
 
     def first_rows(self, selected: Array) -> list[int | None]:
-        """Return the first selected row of each series, or None if it has none."""
+        """Return the number of the first row of each series for which `selected` is True. It is None if there is no
+        such row.
+
+        Args:
+            selected: Whether each row of the table is selected, `[N]`.
+        """
         found: list[int | None] = []
         for begin, part in zip(self.bounds.tolist(), self.parts(selected), strict=False):
             place = int(part.argmax())
@@ -81,11 +87,13 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
     """Group the rows of a table by key columns.
 
     Args:
-        most: maximum number of series.
-        most_bytes: maximum size of the texts of a key column.
+        by: Names of the key columns.
+        most: Maximum number of series.
+        most_bytes: Maximum size of the texts in a key column.
 
     Raises:
-        InvalidRequest: If the keys are unusable or there are too many series. The message names `by` or the column.
+        InvalidRequest: If a key column has an unsupported type, a missing value or a long text, or if there are too
+            many series.
     """
     codes, values = zip(*(_codes(name, table[name], most, most_bytes) for name in by), strict=True)
     combined, count = codes[0], len(values[0])
@@ -103,14 +111,13 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
 
 def too_many_series(most: int) -> InvalidRequest:
     """Return the error for too many series."""
-    message = f"by must divide the rows into at most {most} series on this server; send the series in several requests"
+    message = f"by must result in at most {most} series on this server; send the series in several requests"
     return InvalidRequest(message, param="by", code="too_large")
 
 
 def text_bytes(texts: Any) -> int:
-    """Return the total size of an array of texts in bytes. Views may share characters, which then count several
-    times.
-    """
+    """Return the total size of an array of texts in bytes. In an array of views, shared characters count several
+    times."""
     if not pa.types.is_string_view(texts.type):
         return int(texts.nbytes)
     lengths = np.frombuffer(texts.buffers()[1], np.int32)[::4]  # each view begins with its length
@@ -128,7 +135,7 @@ def _groups(codes: Array, count: int) -> Groups:
 
 
 def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
-    """Return the code of each row, and the value for each code."""
+    """Return a number for each row, and the key for each number. Rows with equal keys have equal numbers."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not _is_key(kind):
         message = f"by must name columns of texts, integers, booleans or dates, but {name} has type {kind}"
@@ -176,9 +183,8 @@ def _plain(kind: Any) -> Any:
 
 
 def _compared(kind: Any) -> Any:
-    """Return the type in which keys are compared. Dates are compared as numbers, because Python's dates end with the
-    year 9999.
-    """
+    """Return the type in which keys are compared. Dates are compared as numbers, because the last year of Python's
+    dates is 9999."""
     if not pa.types.is_date(kind):
         return _plain(kind)
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()

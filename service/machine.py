@@ -1,4 +1,4 @@
-"""Cores and memory that the machine or container provides to this process."""
+"""Report the cores and the memory that the machine or container provides to this process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     groups.
 
     Args:
-        proc: directory of this process in procfs.
-        cgroups: mount point of control groups, version 1, 2 or both.
+        proc: Directory of this process in procfs.
+        cgroups: Mount point of control groups, in version 1, 2 or both.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [_quota(folder) for folder in _group_folders(proc, cgroups, "cpu")]
@@ -26,7 +26,7 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the quota of a control group in cores, or None if it does not exist or has no quota."""
+    """Return the quota of a control group in cores. Return None if the group does not exist or has no quota."""
     try:
         if (both := folder / "cpu.max").is_file():  # such as `400000 100000`, or `max 100000`
             time, period = map(int, both.read_text().split())
@@ -38,11 +38,12 @@ def _quota(folder: Path) -> float | None:
 
 
 def memory_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the memory of the machine in bytes, or the limit of a control group if it is lower.
+    """Return the memory that this process may use in bytes: that of the machine, or the limit of a control group if it
+    is lower.
 
     Args:
-        proc: directory of this process in procfs.
-        cgroups: mount point of control groups, version 1, 2 or both.
+        proc: Directory of this process in procfs.
+        cgroups: Mount point of control groups, in version 1, 2 or both.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [_memory_limit(folder) for folder in _group_folders(proc, cgroups, "memory")]
@@ -54,8 +55,8 @@ class ProcessMemory:
     """Resident memory of this process, in bytes.
 
     Args:
-        own: memory that is not shared.
-        mapped: pages of mapped files, such as libraries, which processes of the same program share.
+        own: Memory that is not shared.
+        mapped: Memory of mapped files such as libraries, which processes of the same program share.
     """
 
     own: int
@@ -63,7 +64,7 @@ class ProcessMemory:
 
 
 def process_memory(proc: Path = PROC) -> ProcessMemory:
-    """Return the current memory of this process, or zeros if the system does not report it."""
+    """Return the resident memory of this process. Return zeros if the system does not report it."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         _, resident, mapped, *_ = map(int, (proc / "statm").read_text().split())
@@ -73,8 +74,7 @@ def process_memory(proc: Path = PROC) -> ProcessMemory:
 
 
 def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]:
-    """Yield the visible directories of the control groups of this process that have a given controller, and of their
-    parents."""
+    """Yield the directories of the control groups of this process with a controller, and of their parents."""
     try:
         groups = (proc / "cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -87,7 +87,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
             root = cgroups / controller
         else:
             continue
-        # In a container, the path may be the host's path, while only the container's own group is mounted, as the root.
+        # In a container, the path may be that on the host, although the group of the container is mounted as the root.
         inner = root / path.lstrip("/")
         for folder in (inner, *inner.parents):
             yield folder
@@ -96,7 +96,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Return the limit of a control group in bytes, or None if it does not exist or has no limit."""
+    """Return the memory limit of a control group in bytes. Return None if the group does not exist or has no limit."""
     file = folder / "memory.max"
     try:
         return int((file if file.is_file() else folder / "memory.limit_in_bytes").read_text())

@@ -1,13 +1,13 @@
-"""Memory of requests. It is reserved before it is used. If there is not enough, the request is rejected.
+"""Memory budget for requests. Memory is reserved before it is allocated. Without enough memory, a request is rejected.
 
 `RFA_MAX_MEMORY` limits the memory of a process. The budget for requests is the memory that remains after loading the
-bundles, minus `Models.reserved_bytes`. A request reserves an upper bound of the memory for
+bundles, minus `Models.reserved_bytes`. A request reserves an upper bound on the memory for:
 
-    its body, as bytes arrive, and the decoded document
-    what its handler builds, and the pool slots of its texts, until it ends
-    the reply, until its last byte is sent
+- the body, as its bytes arrive, and the decoded document;
+- the objects that the handler creates and the pool slots of its texts, until the handler returns;
+- the reply, until its last byte is sent.
 
-Other limits apply to connections (`RFA_MAX_CONNECTIONS`), pool slots of filters (a few kB for each of
+Other memory has separate limits: connections (`RFA_MAX_CONNECTIONS`), pool slots of filters (a few kB for each of
 `RFA_MAX_STREAMS`), named sessions (`RFA_MAX_SESSION_BYTES`) and cached systems (`rfa.service.engine.system_cache`). The
 second set of bundles during a reload is not counted.
 """
@@ -33,9 +33,9 @@ MIB: Final = 1 << 20
 # Share of the machine or container that all processes may use. The supervisor, the kernel and the allocator need the
 # rest.
 SHARE_OF_MACHINE: Final = 0.8
-# Enough to use a process fully, and small enough for two processes in a small container.
+# With this budget, a process can use its cores fully, and two processes fit into a small container.
 DEFAULT_BUDGET_BYTES: Final = 192 * MIB
-# Larger leases may only use this share of the budget, so that small requests are always admitted.
+# Leases above SMALL_BYTES may use at most the share LARGE_SHARE of the budget. The rest remains for small requests.
 SMALL_BYTES: Final = 64 * 1024
 LARGE_SHARE: Final = 0.75
 RETRY_AFTER_SECONDS: Final = 1
@@ -47,8 +47,8 @@ class MemoryBudget:
     """Memory budget for all requests of one process. It is thread-safe.
 
     Args:
-        limit_bytes: limit on all leases together.
-        count_refusal: function that is called for each rejected lease.
+        limit_bytes: Maximum size of all leases together, in bytes.
+        count_refusal: Function that is called when memory is refused.
     """
 
     def __init__(self, limit_bytes: int, count_refusal: Callable[[], None] = lambda: None) -> None:
@@ -74,7 +74,7 @@ class MemoryBudget:
         return lease
 
     def _change(self, lease: Lease, by: int) -> None:
-        """Increase or decrease the size of a lease. It does not become negative."""
+        """Change the size of a lease by `by` bytes. The size does not become negative."""
         with self._lock:
             if lease.is_over:
                 return
@@ -98,13 +98,13 @@ class MemoryBudget:
 
 
 class Lease:
-    """A reserved part of the budget, returned by `MemoryBudget.take`. A `with` block releases it at its end. It is
-    thread-safe.
+    """Memory that is reserved from a `MemoryBudget`. As a context manager, it is released at the end of the block. It
+    is thread-safe.
 
     Attributes:
-        size: reserved bytes.
-        is_over: whether it was released. After that, it cannot grow, even if work of the request continues for a
-            moment.
+        size: Reserved memory in bytes.
+        is_over: Whether the lease was released. Then it does not grow any more, even if the work of the request
+            continues for a moment.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -130,7 +130,7 @@ class Lease:
         self._budget._change(self, -size)
 
     def release(self) -> None:
-        """Return all memory to the budget. This may be called repeatedly."""
+        """Return all memory to the budget. Further calls do nothing."""
         self._budget._end(self)
 
     def __enter__(self) -> Self:
@@ -145,15 +145,15 @@ def _if_large(size: int) -> int:
 
 
 def lease_of(connection: HTTPConnection) -> Lease:
-    """Return the lease of a request. It is valid until the last byte of the reply."""
+    """Return the memory lease of a request. It is released after the last byte of the reply."""
     lease: Lease = connection.scope["state"]["lease"]
     return lease
 
 
 async def return_free_memory() -> None:
-    """Return freed memory to the operating system periodically. This coroutine does not end.
+    """Return freed memory to the operating system periodically, until the coroutine is cancelled.
 
-    The allocator keeps free pages below the last used page. After 60 unfinished bodies it kept 70 MB.
+    The allocator keeps free pages below the last used page. After 60 incomplete bodies, these were 70 MB.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
@@ -166,19 +166,20 @@ async def return_free_memory() -> None:
 
 
 def largest_request_bytes(limits: LimitSettings) -> int:
-    """Return the memory of the largest request that is accepted: twice its body, and the decoded document."""
+    """Return the memory of the largest request that the limits allow, in bytes. It consists of two copies of the body
+    and the decoded document."""
     size = limits.max_body_bytes
     return 2 * size + body_limits(limits).most(size).decoding_bytes()
 
 
 def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> MemoryBudget:
-    """Create the memory budget of this process and its gauges, after its bundles are loaded.
+    """Create the memory budget of this process and its gauges. Call this after the bundles are loaded.
 
     Args:
-        kept_bytes: memory that its models may keep between requests, in bytes.
+        kept_bytes: Memory in bytes that the models may keep between requests.
 
     Raises:
-        ConfigurationError: If the largest request would not fit.
+        ConfigurationError: If there is not enough memory for the largest request that the limits allow.
     """
     budget = MemoryBudget(
         request_memory(settings, kept_bytes=kept_bytes),
@@ -192,17 +193,17 @@ def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> Me
 
 
 def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
-    """Return the memory for the requests of this process, in bytes.
+    """Return the memory budget for the requests of this process, in bytes.
 
-    Without `RFA_MAX_MEMORY` it is `DEFAULT_BUDGET_BYTES`, or less if all processes together would exceed their share of
-    the container or machine.
+    Without `RFA_MAX_MEMORY`, it is `DEFAULT_BUDGET_BYTES`, or more if the limits allow large requests. It is less if
+    all processes together would exceed their share of the memory of the container or machine.
 
     Args:
-        held: memory of the process with its bundles loaded, in bytes. By default, it is measured.
-        kept_bytes: memory that its models may keep between requests.
+        held: Memory of this process with its bundles loaded. By default, it is measured.
+        kept_bytes: Memory in bytes that the models may keep between requests.
 
     Raises:
-        ConfigurationError: If the largest request would not fit.
+        ConfigurationError: If there is not enough memory for the largest request that the limits allow.
     """
     held = held or process_memory()
     own = held.own + kept_bytes
@@ -220,6 +221,6 @@ def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_b
         )
     if available < needed:
         raise ConfigurationError(
-            f"the largest allowed request does not fit into memory together with the bundles: {remedy}"
+            f"there is not enough memory for the bundles and the largest allowed request; {remedy}"
         )
     return available

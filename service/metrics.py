@@ -1,8 +1,8 @@
-"""Prometheus metrics of one process. `rfa.service.exposition` combines the processes.
+"""Prometheus metrics of one process. `rfa.service.exposition` combines the metrics of all processes.
 
-Metrics that also exist in vLLM have the same names, with the prefix of this server. Buckets start below a millisecond,
-because a recurrent step of a small model takes less. Label values are fixed sets: route templates, statuses and the
-names of loaded bundles.
+Metrics that also exist in vLLM have the same names, but the prefix of this server. The buckets of histograms start at
+0.1 ms, because a recurrent step of a small model takes less than a millisecond. All labels have a limited set of
+values, such as route templates, statuses and the names of loaded bundles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """Counters, gauges and histograms of a process.
 
-    `engine`, if set, is a label of every sample with the number of this process.
+    Attributes:
+        engine: Number of this process. If set, every sample has it as the label `engine`.
     """
 
     def __init__(self) -> None:
@@ -40,13 +41,15 @@ class Metrics:
 
     def _add_requests(self) -> None:
         counter, histogram = self._counter, self._histogram
-        self.http_requests = counter("http_requests", "Answered requests.", "route", "method", "status")
+        self.http_requests = counter(
+            "http_requests", "Requests and WebSockets that have ended.", "route", "method", "status"
+        )
         self.admission_rejections = counter(
             "admission_rejections", "Requests rejected before any work on them started.", "reason"
         )
         self.quota_refusals = counter("quota_refusals", "Requests and streams rejected by a quota.", "quota")
         self.corrupted_requests = counter(
-            "corrupted_requests", "Requests that failed because a model output was not finite.", "model_name"
+            "corrupted_requests", "Requests in which an output of the model was not finite.", "model_name"
         )
         self.e2e_request_latency = histogram(
             "e2e_request_latency_seconds", "Time from the arrival of a request to its completion."
@@ -55,14 +58,14 @@ class Metrics:
             "request_queue_time_seconds", "Time from the arrival of a request until its processing starts."
         )
         self.bundle_version = self._gauge(
-            "bundle_version_info", "Always 1; the labels name the served version of the bundles.", "version"
+            "bundle_version_info", "Always 1. The label is the version of the served bundles.", "version"
         )
         self.state_slots = self._gauge(
-            "state_slots", "Pool slots that store the state of streams and requests.", "model_name"
+            "state_slots", "Pool slots for the states of streams and requests.", "model_name"
         )
-        self.state_slots_used = self._gauge("state_slots_used", "Slots in use.", "model_name")
+        self.state_slots_used = self._gauge("state_slots_used", "Pool slots in use.", "model_name")
         self.connections_refused = counter(
-            "connections_refused", "Connections closed by the server, by error code.", "reason"
+            "connections_refused", "Connections that the server rejected or closed, by reason.", "reason"
         )
         self.process_restarts = counter("process_restarts", "Server processes that exited and were replaced.")
         self.siblings_unanswered = counter(
@@ -71,8 +74,8 @@ class Metrics:
 
     def _add_texts(self) -> None:
         counter, histogram = self._counter, self._histogram
-        self.request_success = counter("request_success", "Finished generations.", "model_name", "finished_reason")
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.", "model_name")
+        self.request_success = counter("request_success", "Completed continuations.", "model_name", "finished_reason")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of completed requests.", "model_name")
         self.prefix_cache_queries = counter(
             "prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", "model_name"
         )
@@ -86,11 +89,13 @@ class Metrics:
         self.inter_token_latency = histogram(
             "inter_token_latency_seconds", "Time between two consecutive tokens of a continuation."
         )
-        self.request_prefill_time = histogram("request_prefill_time_seconds", "Time to process the prompt.")
-        self.request_decode_time = histogram("request_decode_time_seconds", "Time to generate the tokens.")
+        self.request_prefill_time = histogram(
+            "request_prefill_time_seconds", "Time to process the prompt of a request."
+        )
+        self.request_decode_time = histogram("request_decode_time_seconds", "Time to generate the tokens of a request.")
         self.iteration_rows = histogram(
             "iteration_rows",
-            "Number of sequences that were decoded together in one step.",
+            "Number of sequences in a decoding step.",
             buckets=(1, 2, 4, 8, 16, 32, 64, 128),
         )
         labels = "model_name", "decode"
@@ -100,7 +105,7 @@ class Metrics:
             *labels,
         )
         self.drift_nats = counter(
-            "decoder_drift_nats", "Sum over the compared tokens of the KL divergence between the two modes.", *labels
+            "decoder_drift_nats", "Sum of the KL divergences in nats between the modes at the compared tokens.", *labels
         )
         self.drift_agreed = counter(
             "decoder_drift_agreed_tokens",
@@ -117,8 +122,8 @@ class Metrics:
         )
         self.filter_inside = counter(
             "filter_inside_observations",
-            "Scored observations with an anomaly score of at most `level`. For a calibrated filter, their share "
-            "equals the level.",
+            "Scored observations with an anomaly score of at most `level`. With a calibrated filter, their share of "
+            "all scored observations is `level`.",
             "model_name",
             "level",
         )
@@ -134,9 +139,9 @@ class Metrics:
         self.filter_alarms_expected = counter(
             "filter_alarms_expected", "Number of alarms that would be expected from the requested rates.", "model_name"
         )
-        self.filter_alarms = counter("filter_alarms", "Alarms.", "model_name")
+        self.filter_alarms = counter("filter_alarms", "Observations that raised an alarm.", "model_name")
         self.filter_warnings = counter(
-            "filter_warnings", "Replies and streams that contain the warning `code`.", "model_name", "code"
+            "filter_warnings", "Replies and streams with the warning `code`.", "model_name", "code"
         )
 
     def _add_forecasts(self) -> None:
@@ -148,8 +153,8 @@ class Metrics:
         )
         self.filter_weighted_nis = counter(
             "filter_weighted_nis",
-            "Sum of weight × nis / components over the compared observations. The mean is about 1 for a calibrated "
-            "filter.",
+            "Sum of weight × nis / components over the compared observations. With a calibrated filter, the mean is "
+            "about 1.",
             "model_name",
         )
         self.filter_forecast_scored = counter(
@@ -159,8 +164,8 @@ class Metrics:
         )
         self.filter_forecast_inside = counter(
             "filter_forecast_inside_components",
-            "Components that lie inside their one-step interval. For a calibrated filter, their share equals the "
-            "level of the interval.",
+            "Components of observations inside their one-step interval. With a calibrated filter, their share of all "
+            "compared components is `level`.",
             "model_name",
             "level",
         )
@@ -169,26 +174,35 @@ class Metrics:
         )
         self.filter_pit = counter(
             "filter_forecast_pit_components",
-            "Components by their quantile in the forecast distribution. `le` is the upper edge of one of ten bins. "
-            "The counts are uniform for a calibrated filter.",
+            "Components of observations by their quantile in the forecast distribution. `bin` is the upper edge of one "
+            "of ten bins. With a calibrated filter, all bins have equal counts.",
             "model_name",
             "bin",
         )
         self.filter_nis = counter(
             "filter_forecast_nis_observations",
-            "Observations by weight × nis / components. `le` is the upper edge of one of eight bins.",
+            "Observations by weight × nis / components. `bin` is the upper edge of one of eight bins.",
             "model_name",
             "bin",
         )
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Add a gauge whose value is read during a scrape. It replaces a gauge with the same name."""
+        """Add a gauge whose value is read during a scrape. A gauge with the same name is replaced.
+
+        Args:
+            name: Name without the prefix `rfa_`.
+            read: Function that returns the value.
+        """
         if name not in self._gauges:
             self._gauges[name] = Gauge(f"rfa_{name}", description, registry=self.registry)
         self._gauges[name].set_function(read)
 
     def watch_reloads(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
-        """Add the number of reloads and the time of the last one, for each outcome."""
+        """Add metrics with the number of reloads and the time of the last reload, by outcome.
+
+        Args:
+            read: Function that returns these two values for each outcome.
+        """
         self.registry.register(_Reloads(read))
 
     def render(self) -> bytes:
@@ -210,7 +224,7 @@ class Metrics:
 
 
 class _Reloads(Collector):
-    """Collector for the number of reloads, which the supervisor counts. The values are equal in every process."""
+    """Collector for reloads. The supervisor counts them, so all processes report the same values."""
 
     def __init__(self, read: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
         self._read = read
@@ -247,7 +261,7 @@ class _Labelled(Collector):
 
 
 def resident_memory_bytes() -> float:
-    """Return the resident memory of this process, or NaN if the system does not report it."""
+    """Return the resident memory of this process in bytes. Return NaN if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

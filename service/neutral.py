@@ -1,7 +1,7 @@
-"""Request fields that clients of other servers send.
+"""Annotations for request fields that clients of other servers send.
 
-An unsupported field accepts only values that have no effect. Therefore clients that always send their defaults work,
-and no option is ignored silently.
+A field that is not supported accepts only values that have no effect. Therefore, clients that always send all fields
+with their defaults work, and no option is ignored without an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 class Only:
-    """Annotation of a field that accepts only the given values, with the reason, as in `Annotated[Any, Only(None, 1)]`.
+    """Annotation of a field that accepts only some values, as in `Annotated[Any, Only(None, 1)]`.
 
-    It does not define equality: Python caches `Annotated[...]`, and because 0.0 == False two fields would share an
-    annotation.
+    The class does not define equality. Python caches `Annotated[...]`, and because 0.0 == False, two fields would share
+    an annotation.
+
+    Args:
+        values: Accepted values.
+        reason: Reason why other values are rejected, for error messages.
     """
 
     def __init__(self, *values: Any, reason: str = "not supported here") -> None:
@@ -27,12 +31,12 @@ class Only:
         self.reason = reason
 
     def check(self, value: Any) -> Any:
-        """Return the value if it is accepted, and raise an error otherwise.
+        """Check a value, and return it.
 
         Raises:
-            PydanticCustomError: If it is not, with the code `not_supported`.
+            PydanticCustomError: If the value is not accepted (`not_supported`).
         """
-        # JSON's 1 equals 1.0, but not `true`.
+        # In JSON, 1 equals 1.0, but not `true`.
         if any(isinstance(value, bool) == isinstance(own, bool) and value == own for own in self.values):
             return value
         named = " or ".join(orjson.dumps(own).decode() for own in self.values)
@@ -48,9 +52,8 @@ class Only:
 
 @dataclass(frozen=True, eq=False)
 class NullIs:
-    """Annotation that replaces null in a request by `default`, because some clients send null for fields that are not
-    set.
-    """
+    """Annotation of a field in which null is replaced by `default`, because some clients send null for fields that are
+    not set."""
 
     default: Any
 
@@ -66,7 +69,11 @@ class NullIs:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation that gives a union a single error message instead of one per member."""
+    """Annotation of a union that results in one error message, instead of one for each member of the union.
+
+    Attributes:
+        expected: Description of the accepted values.
+    """
 
     expected: str
 

@@ -1,4 +1,5 @@
-"""The OpenAPI document: the document of FastAPI, with streams, API keys and the errors of the middleware added."""
+"""Build the OpenAPI document. The schemas of streams, API keys and the errors of the middleware are added to the
+document that FastAPI builds."""
 
 from __future__ import annotations
 
@@ -55,16 +56,16 @@ STREAMS: dict[str, tuple[tuple[str, ...], tuple[type[Reply], ...]]] = {
         ),
     ),
 }
-# Operations whose reply has a state, and the operation that continues from it.
+# Operations with a state in the reply, and the operation that continues from the state.
 CONTINUED = {
     "/generate": "/generate",
     "/filter": "/filter",
     "/state/merge": "/filter",
     "/v1/completions": "/v1/completions",
 }
-# Location of the state in the reply, if it is not `state`.
+# JSON pointer to the state in the reply, if it is not `/state`.
 STATE_PLACES = {"/v1/completions": "/choices/0/state", "/score": "/scores/0/state"}
-# The header that OpenAI clients use, and one for proxies that need Authorization for themselves.
+# OpenAI clients use the first header. The second one is for proxies that use Authorization themselves.
 KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -72,7 +73,7 @@ KEY_SCHEMES = {
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of `app`. It is computed once."""
+    """Return the OpenAPI document of an application. It is built once and stored in the application."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         lines = {line for _, models in STREAMS.values() for line in models}
@@ -101,13 +102,14 @@ def _add_link(operation: dict[str, Any], following: dict[str, Any], place: str) 
         "continue": {
             "operationId": following["operationId"],
             "requestBody": {"state": f"$response.body#{place}"},
-            "description": "Continue from the state that `return_state` returned.",
+            "description": "Continue from the state in a reply to a request with `return_state`.",
         }
     }
 
 
 def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of one item of a stream, as in OpenAPI 3.2. The data of a server-sent event is JSON text."""
+    """Return the schema of one item of a stream (OpenAPI 3.2). For server-sent events, `line` is the schema of the
+    data, which is JSON text."""
     if media_type != SSE:
         return line
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": line}
@@ -115,7 +117,7 @@ def _item(media_type: str, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_refusals(document: dict[str, Any], *, has_keys: bool) -> None:
-    """Add the errors of the HTTP transport and of the middleware."""
+    """Add the errors of the HTTP server and of the middleware to the responses of all operations."""
     if has_keys:
         document["components"]["securitySchemes"] = KEY_SCHEMES
     for path, operations in document["paths"].items():

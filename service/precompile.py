@@ -1,10 +1,11 @@
-"""Compile the CPU kernels in subprocesses before the server processes start.
+"""Compile the CPU kernels in subprocesses, before the server processes start.
 
-The compiler needs about 400 MB, which are not freed until the process exits. Server processes only load compiled
-kernels. A marker file in the kernel cache lists them, so the next start skips the compilation.
+The compiler needs about 400 MB, which are not freed until the process exits. Therefore, server processes only load
+compiled kernels. A marker file in the kernel cache lists the compiled kernels, so that the next start skips the
+compilation.
 
-`python -m rfa.service.precompile` reads the settings as JSON from standard input and writes one line per compiled
-kernel.
+`python -m rfa.service.precompile` reads the settings as JSON from standard input, and writes an empty line for each
+compiled kernel.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ PROGRESS_SECONDS: Final = 10.0
 
 
 def compile_ahead(settings: Settings) -> float:
-    """Load the models, which compiles their kernels, and write the marker file.
+    """Compile the kernels by loading the models in subprocesses, and write the marker file.
 
     Returns:
-        The elapsed time in seconds.
+        Elapsed time in seconds.
 
     Raises:
         BundleError: If a bundle is rejected.
@@ -60,7 +61,8 @@ def compile_ahead(settings: Settings) -> float:
 
 
 def is_compiled(settings: Settings) -> bool:
-    """Return whether an earlier start has compiled the kernels of these bundles, or whether no kernels are needed."""
+    """Return whether the kernels for these bundles are already compiled. On a GPU, they are not needed, and the result
+    is True."""
     folder = kernel_folder()
     if folder is None or settings.models.is_on_gpu:
         return settings.models.is_on_gpu
@@ -71,15 +73,15 @@ def is_compiled(settings: Settings) -> bool:
 
 
 async def ensure_compiled(settings: Settings) -> None:
-    """Compile the kernels of checked bundles, unless a marker file exists.
+    """Compile the kernels for checked bundles, unless they are already compiled.
 
-    Server processes report failures when they load the same bundles.
+    Errors are not reported here. The server processes report them when they load the same bundles.
     """
     if is_compiled(settings):
         return
     if kernel_folder() is None:
         logger.warning(
-            "no directory for compiled kernels is writable, so every process must compile them again; set "
+            "there is no writable directory for compiled kernels, so every process compiles them again; set "
             "NUMBA_CACHE_DIR to a writable directory"
         )
         return
@@ -102,7 +104,7 @@ async def ensure_compiled(settings: Settings) -> None:
 
 
 async def _report(process: asyncio.subprocess.Process) -> None:
-    """Log the number of compiled kernels every ten seconds."""
+    """Log the number of compiled kernels about every ten seconds, and at the end."""
     assert process.stdout is not None
     begun = logged = time.monotonic()
     count = 0
@@ -117,10 +119,10 @@ async def _report(process: asyncio.subprocess.Process) -> None:
 
 
 def kernel_folder() -> Path | None:
-    """Return the directory in which numba stores compiled kernels, or None if no directory is writable.
+    """Return the directory in which numba stores compiled kernels. Return None if no directory is writable.
 
-    If the package directory is read-only, a directory in the user's cache is used, and NUMBA_CACHE_DIR is set to it for
-    all processes.
+    If the directory of the package is read-only, a directory in the user's cache is used, and NUMBA_CACHE_DIR is set to
+    it, so that all processes use it.
     """
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return _writable(Path(given))
@@ -139,12 +141,13 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _root(folder: Path) -> Path:
-    """Return the directory that contains all kernels. numba stores them next to each module, or in NUMBA_CACHE_DIR."""
+    """Return the directory that contains all compiled kernels, given the result of `kernel_folder`. numba stores
+    kernels in a subdirectory for each module, or next to each module."""
     return folder.parent if folder.name == "__pycache__" else folder
 
 
 def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
-    """Return the path of the marker file for the kernels of these sources and bundles in this directory."""
+    """Return the path of the marker file for the current sources and these bundles in a directory."""
     package = Path(str(rfa.runtime.__file__)).parent
     version = bundle_version(hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest() for bundle in bundles)
     target = (sys.implementation.cache_tag, metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME"))
@@ -163,7 +166,7 @@ def _load(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Compile the kernels for the settings read from standard input."""
+    """Compile the kernels for the settings that are read from standard input."""
     end_with_parent()
     compile_ahead(read_settings(json.load(sys.stdin)))
 

@@ -24,14 +24,14 @@ from rfa.service.setting_groups import LimitSettings
 if TYPE_CHECKING:
     from rfa.service.http.http1 import HTTPConnection
 
-# Time for one connection before others are processed.
+# Maximum time for one connection before others are processed.
 SLICE_SECONDS = 0.002
-# Time for all connections per iteration of the event loop. The tasks that they wake run later in the same iteration and
-# take several times as long.
+# Maximum time for all connections in an iteration of the event loop. The tasks that they wake take several times as
+# long.
 ITERATION_SECONDS = 0.0005
-# The number of calls is limited as well, because a call may do nothing but wake the application.
+# Maximum number of calls in an iteration. A time limit alone is not enough, because a call may only wake a task.
 CALLS_PER_ITERATION = 16
-# Bytes that are not reserved. They suffice for nearly every unfinished head or message.
+# Number of bytes for which no memory is reserved. Nearly all incomplete heads and messages are smaller.
 FREE_BYTES = 4_096
 LEASE_STEP_BYTES = 16_384
 TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
@@ -39,11 +39,13 @@ TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
 
 @dataclass
 class ConnectionManager:
-    """Connections of one server process, and their limits.
+    """Manages the connections of one server process, and their limits.
 
     Args:
-        state: uvicorn's sets of connections and tasks. uvicorn waits for them at shutdown.
-        app_state: state from the application's lifespan. It is copied into the scope of every request.
+        app: ASGI application.
+        state: Sets of connections and tasks of uvicorn, which waits for them at shutdown.
+        app_state: State from the lifespan of the application. It is copied into the scope of every request.
+        waiting: Connections without a complete request, the one that has waited longest first.
     """
 
     app: ASGIApp
@@ -52,7 +54,7 @@ class ConnectionManager:
     memory: MemoryBudget
     state: ServerState
     app_state: dict[str, Any]
-    # Connections whose request is incomplete, the longest-waiting first. The dictionary serves as an ordered set.
+    # The dictionary is used as an ordered set.
     waiting: dict[HTTPConnection, None] = field(default_factory=dict)
     _iteration_end: float | None = None
     _queue: deque[Callable[[], None]] = field(default_factory=deque)
@@ -72,12 +74,12 @@ class ConnectionManager:
         task.add_done_callback(self.state.tasks.discard)
 
     def count(self, reason: str) -> None:
-        """Count a connection that the server closed. `reason` must be one of a few values."""
+        """Count a connection that the server closed. `reason` is a label of the metric, so it must have few values."""
         self.metrics.connections_refused.labels(reason).inc()
 
     def run_now(self, work: Callable[[], None]) -> bool:
-        """Run `work` if nothing is queued and there is time in this iteration of the event loop. Return whether it was
-        run."""
+        """Run `work` if no other work is queued and this iteration of the event loop has time left. Return whether
+        `work` was run."""
         if self._queue or not self.has_time():
             return False
         work()
@@ -95,7 +97,7 @@ class ConnectionManager:
                 if not self.has_time():
                     break
                 try:
-                    self._queue[0]()  # it is removed afterwards, so that `run_later` does not schedule a second run
+                    self._queue[0]()  # removed after the call, so that `run_later` does not schedule `_run_queue` again
                 finally:
                     self._queue.popleft()
         finally:
@@ -103,7 +105,7 @@ class ConnectionManager:
                 asyncio.get_running_loop().call_soon(self._run_queue)
 
     def has_time(self) -> bool:
-        """Return whether this iteration of the event loop has time for more work."""
+        """Return whether this iteration of the event loop has time left for the work of connections."""
         now = time.monotonic()
         if self._iteration_end is None:
             self._iteration_end = now + ITERATION_SECONDS
@@ -114,8 +116,8 @@ class ConnectionManager:
         self._iteration_end = None
 
     def has_capacity(self) -> bool:
-        """Return whether a new connection can be served. If necessary, the connection that has been idle longest is
-        closed."""
+        """Return whether a new connection can be served. If there are too many connections, close the one that has been
+        idle longest."""
         if len(self.state.connections) <= self.limits.max_connections:
             return True
         for longest in self.waiting:
@@ -126,7 +128,7 @@ class ConnectionManager:
 
 
 class BufferLease:
-    """Memory of an incomplete head or message, reserved from the budget of the process while it grows."""
+    """Reserves memory for an incomplete head or message from the budget of the process, while its size increases."""
 
     def __init__(self, memory: MemoryBudget) -> None:
         self._memory = memory
@@ -134,7 +136,7 @@ class BufferLease:
         self._leased = FREE_BYTES
 
     def resize(self, size: int) -> None:
-        """Set the number of reserved bytes.
+        """Reserve memory for at least `size` bytes. Memory is reserved in large steps.
 
         Raises:
             Overloaded: If the budget is exhausted.
@@ -158,10 +160,10 @@ class BufferLease:
 
 
 class Connection(asyncio.Protocol):
-    """Base class of connections with flow control. A connection ends if its client reads nothing.
+    """Base class of connections with flow control. A connection is closed if its client reads nothing for a long time.
 
     Attributes:
-        writable: event that is clear while the client reads too slowly.
+        writable: Event that is not set while the client reads too slowly.
     """
 
     transport: asyncio.Transport
@@ -191,7 +193,7 @@ class Connection(asyncio.Protocol):
         self.writable.set()
 
     def write(self, data: bytes) -> None:
-        """Send bytes. This does nothing if there are none, or if the connection is closing."""
+        """Send bytes. If `data` is empty or the connection is closing, this does nothing."""
         if data and not self.transport.is_closing():
             self._sent_bytes += len(data)
             self.transport.write(data)
@@ -204,17 +206,17 @@ class Connection(asyncio.Protocol):
         self._is_paused = should_pause
 
     def is_quiet(self) -> bool:
-        """Return whether nothing is being written. The number of unread bytes can then only decrease."""
+        """Return whether the application is not writing. The number of unacknowledged bytes can then only decrease."""
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that has read nothing for the send timeout. Called about once per second.
+        """Disconnect a client that has read nothing for `send_timeout_seconds`. This is called about once per second.
 
-        Closing the transport would wait until its buffer is written, which never happens if the client's window is
-        full.
+        The transport is aborted. Closing it would wait until its buffer is written, which does not happen if the client
+        reads nothing.
 
         Args:
-            now: monotonic time in seconds.
+            now: Monotonic time in seconds.
         """
         pending = unacknowledged_bytes(self.transport) if self.is_quiet() else 0
         read = self._sent_bytes - pending
@@ -227,11 +229,11 @@ class Connection(asyncio.Protocol):
 
 
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Return the number of bytes that the client has not acknowledged, or 0 once all have been passed to the kernel.
+    """Return the number of bytes that the client has not acknowledged. Return 0 if all bytes were passed to the kernel.
 
-    This includes the bytes in the send buffer of the kernel, which can hold megabytes. The kernel accepts more bytes
-    only when a third of this buffer is free, so the bytes outside the buffer alone would not show that a slow client is
-    reading.
+    The number includes the bytes in the send buffer of the kernel, which can hold megabytes. The kernel accepts more
+    bytes only when a third of this buffer is free. The bytes in the buffer of the transport alone would therefore not
+    show that a slow client is reading.
     """
     buffered = transport.get_write_buffer_size()
     if buffered == 0:
@@ -245,7 +247,7 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 
 def host_and_port(name: object) -> tuple[str, int] | None:
-    """Return the host and port of the address of a socket, or None for a UNIX socket or a closed one."""
+    """Return the host and port in the address of a socket. Return None for a UNIX socket or a closed socket."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
 
 

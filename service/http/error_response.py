@@ -1,5 +1,5 @@
-"""Error responses that the server sends without calling the application. They have the same format, request id, log
-line and count."""
+"""Error responses that the server sends without calling the application. As in the application, they have a request id,
+and are logged and counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rfa.service.http.connection import ConnectionManager
 
 
 def error_response(manager: ConnectionManager, error: ServiceError, client: tuple[str, int] | None) -> bytes:
-    """Count and log an error, and return its complete HTTP/1.1 response. The connection is closed after it."""
+    """Count and log an error, and return the bytes of its HTTP/1.1 response. The connection must be closed
+    afterwards."""
     status = HTTPStatus(STATUS[type(error)])
     record = Record(id=uuid.uuid4().hex, method="other", status=status.value, client=client, is_complete=True)
     body = orjson.dumps(error.payload())

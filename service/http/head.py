@@ -1,8 +1,8 @@
-"""Parse the request line and headers, with checks that are stricter than those of h11.
+"""Parse the head of a request, which is its request line and headers. The checks are stricter than those of h11.
 
 h11 accepts some heads that a proxy and a server may parse differently, which allows request smuggling. This module
-rejects bare line feeds and carriage returns, control characters, folded lines, a body framed twice, and chunks in
-HTTP/1.0.
+rejects bare line feeds and carriage returns, control characters, folded lines, requests with both Content-Length and
+Transfer-Encoding, and Transfer-Encoding in HTTP/1.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ END: Final = b"\r\n\r\n"
 LINE_END: Final = b"\r\n"
 # Parsing takes about 10 µs per header of any size, so 32 kB of empty headers would take 0.1 s.
 MAX_HEADERS: Final = 100
-# Limit on all trailers together, and on the line of a chunk size, which are each parsed in one call.
+# Maximum size of all trailers together, and of the line with a chunk size. Each is parsed in one call.
 MAX_TRAILER_BYTES: Final = 1_024
 _NOT_HTTP: Final = "The request is not valid HTTP/1.1."
 VERSIONS: Final = (b"1.0", b"1.1")
@@ -32,20 +32,20 @@ _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 
 
 def check_start(data: bytes | bytearray) -> None:
-    """Reject received bytes that cannot be the start of a method name, such as a TLS handshake.
+    """Check that received bytes can be the start of a method name. This rejects a TLS handshake, for example.
 
     Raises:
-        MalformedRequest: If `data` is not empty and starts otherwise.
+        MalformedRequest: If `data` is not empty and cannot be the start of a method name.
     """
     if _FIRST.match(data) is None:
         raise MalformedRequest(_NOT_HTTP)
 
 
 def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
-    """Reject an incomplete head that contains a bare line feed, because its end would never be found.
+    """Check that an incomplete head contains no bare line feed. Otherwise, its end might never be found.
 
     Args:
-        begin: index of the first unchecked byte.
+        begin: Index of the first byte that was not checked before.
 
     Raises:
         MalformedRequest: If there is a bare line feed.
@@ -55,14 +55,14 @@ def check_line_ends(unfinished: bytes | bytearray, begin: int) -> None:
 
 
 def parse_head(head: bytes) -> tuple[h11.Connection, h11.Request]:
-    """Parse a complete head. Return also the parser, which reads the body.
+    """Parse a complete head. Return the parser, with which the body must be parsed, and the request.
 
     Raises:
         HeadersTooLarge: If there are too many headers.
-        MalformedRequest: If it is invalid.
+        MalformedRequest: If the head is invalid.
     """
     _check_text(head)
-    parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # limits the trailers: the head is complete
+    parser = h11.Connection(h11.SERVER, MAX_TRAILER_BYTES)  # the limit applies to the trailers
     parser.receive_data(head)
     request = parser.next_event()
     if not isinstance(request, h11.Request):
@@ -72,7 +72,7 @@ def parse_head(head: bytes) -> tuple[h11.Connection, h11.Request]:
 
 
 def parse_error(error: h11.RemoteProtocolError) -> ServiceError:
-    """Return the error to report for an error of the parser."""
+    """Return the error to report to the client for an error of the parser."""
     if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
         return HeadersTooLarge(
             f"The trailers and the line of a chunk size must not be larger than {MAX_TRAILER_BYTES} bytes."
@@ -96,7 +96,7 @@ def wants_websocket(request: h11.Request) -> bool:
 
 
 def _check_text(head: bytes) -> None:
-    """Reject a complete head that has invalid lines or too many of them.
+    """Check the lines of a complete head.
 
     Raises:
         HeadersTooLarge: If there are too many headers.
@@ -111,7 +111,7 @@ def _check_text(head: bytes) -> None:
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Reject a request if two parsers could disagree about the end of its body.
+    """Check that all parsers agree on the end of the body.
 
     Raises:
         MalformedRequest: If the framing is ambiguous.
@@ -127,7 +127,7 @@ def _check_framing(request: h11.Request) -> None:
 
 
 def path_and_query(request: h11.Request) -> tuple[bytes, bytes]:
-    """Return the percent-encoded path and query of any form of request target (RFC 9112, 3.2).
+    """Return the path and the query of a request target in any form (RFC 9112, 3.2). They are still percent-encoded.
 
     Raises:
         MalformedRequest: If the target contains a fragment, or a host that differs from the Host header.

@@ -1,9 +1,10 @@
-"""HTTP/1.1 connection. It handles requests and responses in order, until it is closed or becomes a WebSocket.
+"""HTTP/1.1 connection. It handles requests in order, until it is closed or upgraded to a WebSocket.
 
     head ── complete ──> body ── complete ──> response ── complete ──> head
                           └── response complete first: the rest of the body is discarded ──┘
 
-Each request has its own parser, so no parser state is shared. Pipelined requests wait unparsed.
+Each request has its own parser. Pipelined requests are not parsed before the response to the current request is
+complete.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from rfa.service.http.head import END, LINE_END, check_line_ends, check_start, p
 from rfa.service.http.request_response import CONTINUE, RequestResponse, make_scope
 from rfa.service.http.websocket import WebSocketConnection
 
-# Maximum number of bytes of pipelined requests. The rest waits in the client's socket.
+# Maximum number of bytes of pipelined requests that are read ahead.
 MAX_AHEAD_BYTES: Final = 65_536
-# Number of body bytes passed to the parser at once. A chunk of one byte costs as much as one of 64 KiB, and a trailer
-# costs more.
+# Maximum number of body bytes that are passed to the parser at a time. With chunks, it is smaller, because parsing a
+# chunk of one byte takes as long as parsing one of 64 KiB, and a trailer takes longer.
 CHUNKED_SLICE_BYTES: Final = 1_024
 PLAIN_SLICE_BYTES: Final = 65_536
-# Time after the last response to read from a client that is still sending, so that it receives the response.
+# After the last response, the server reads from a client that is still sending for this time and up to this size, so
+# that the client receives the response.
 LINGER_SECONDS: Final = 1.0
 LINGER_BYTES: Final = 16_777_216
 # Interval between checks whether a client that has shut down its sending side is still connected.
@@ -45,7 +47,7 @@ HTTP_1_1: Final = b"1.1"
 
 
 class HTTPConnection(Connection):
-    """HTTP/1.1 connection of one client, from its opening to its end or its upgrade."""
+    """HTTP/1.1 connection of one client, until it is closed or upgraded."""
 
     def __init__(self, manager: ConnectionManager) -> None:
         super().__init__(manager)
@@ -90,7 +92,7 @@ class HTTPConnection(Connection):
         return not self.transport.is_closing()
 
     def close_after_response(self) -> None:
-        """Accept no further requests after the current one, or after the next one if the connection is idle."""
+        """Close the connection after the current response. If the connection is idle, close it after the next one."""
         self._is_last = True
         if self.current is not None:
             self.current.is_last = True
@@ -103,7 +105,7 @@ class HTTPConnection(Connection):
             self.transport.close()
 
     def evict(self) -> None:
-        """Close the connection, so that another client can be served."""
+        """Close this idle connection, so that another client can be served."""
         if self._unread or self._phase == "body":
             self._send_error(
                 NotReady(
@@ -136,7 +138,7 @@ class HTTPConnection(Connection):
             self._update_reading()
 
     def read_more_body(self) -> None:
-        """Continue reading the body after the application has consumed some of it."""
+        """Continue reading the body, after the application has received some of it."""
         if not self._is_queued and self._phase == "body":
             self._queue()
 
@@ -162,7 +164,7 @@ class HTTPConnection(Connection):
             self._send_error(error)
         except h11.RemoteProtocolError as error:
             self._send_error(parse_error(error))
-            error.__traceback__ = None  # breaks a reference cycle: h11's frame refers to the error and this connection
+            error.__traceback__ = None  # breaks a reference cycle between h11's frame, the error and this connection
         if self._is_half_closed and self._phase == "response" and self._timer is None:
             self._set_timer(PROBE_SECONDS, self._probe)
         self._update_reading()
@@ -211,7 +213,7 @@ class HTTPConnection(Connection):
         return True
 
     def _start_request(self, head: bytes) -> None:
-        """Start the application, or upgrade to a WebSocket."""
+        """Parse a head. Start the application for the request, or upgrade the connection to a WebSocket."""
         parser, request = parse_head(head)
         if wants_websocket(request):
             self._upgrade(request, make_scope(request, "websocket", self))
@@ -230,7 +232,7 @@ class HTTPConnection(Connection):
         self._unregister()
         successor = WebSocketConnection(self.manager, request, scope)
         self.transport.set_protocol(successor)
-        self._phase = "lingering"  # this object does nothing from now on
+        self._phase = "lingering"  # in this phase, this object ignores everything
         self._pause_reading(False)
         successor.connection_made(self.transport)
         if ahead:
@@ -259,7 +261,7 @@ class HTTPConnection(Connection):
             if current.is_complete:
                 self._discard(len(event.data), self.manager.limits.max_body_bytes)
             current.feed(event.data)
-        elif isinstance(event, h11.EndOfMessage):  # its headers are the trailers, which are ignored
+        elif isinstance(event, h11.EndOfMessage):  # the headers of the event are the trailers, which are ignored
             current.end_body()
             self._end_body(current)
         elif event is h11.NEED_DATA:
@@ -303,7 +305,8 @@ class HTTPConnection(Connection):
     # The end of a response.
 
     def on_response_complete(self) -> None:
-        """Read the next request, or close the connection."""
+        """Read the next request, or close the connection. This is called after the last byte of a response was
+        written."""
         self.manager.state.total_requests += 1
         current = self.current
         assert current is not None
@@ -316,7 +319,7 @@ class HTTPConnection(Connection):
             if not self._is_queued:
                 self._queue()
         else:
-            # Discard the rest of the body, for a limited time, so that the connection can be reused.
+            # Discard the rest of the body for a limited time, so that the connection can be reused.
             self._set_timer(self.manager.limits.body_timeout_seconds, self.transport.close)
             self.read_more_body()
 
@@ -328,9 +331,9 @@ class HTTPConnection(Connection):
         self._is_kept_alive = True
 
     def _finish(self) -> None:
-        """Close the connection after a response. A client that is still sending gets time to read the response.
+        """Close the connection after a response. If the client is still sending, wait before closing.
 
-        Closing a socket with unread bytes resets it, and the client would lose the response.
+        Closing a socket with unread bytes resets the connection, and the client could lose the response.
         """
         is_sending = (self._phase != "response" or self._unread) and not self._is_half_closed
         self._phase, self._discarded_bytes = "lingering", 0
@@ -345,7 +348,7 @@ class HTTPConnection(Connection):
         self._set_timer(LINGER_SECONDS, self.transport.close)
 
     def _send_error(self, error: ServiceError) -> None:
-        """Send an error response, unless another response has already started, and close the connection."""
+        """Close the connection. Send an error response first, unless another response has already started."""
         self._clear_timer()
         current = self.current
         if current is not None:
@@ -359,10 +362,10 @@ class HTTPConnection(Connection):
     # A client that has shut down its sending side.
 
     def _probe(self) -> None:
-        """Detect whether the client is waiting for its response or has disconnected, which TCP does not distinguish.
+        """Send an interim response (RFC 9110, 15.2), to find out whether the client is waiting or has disconnected.
 
-        If the client has disconnected, its kernel answers an interim response (RFC 9110, 15.2) with a reset. The event
-        loop does not notice a reset while it neither reads nor writes.
+        For TCP, the two cases look the same. If the client has disconnected, its kernel replies with a reset. The event
+        loop does not notice a reset while it neither reads nor writes, so `_check_reset` polls for it.
         """
         current = self.current
         self._timer = None
@@ -381,7 +384,7 @@ class HTTPConnection(Connection):
         elif self._phase == "response":
             self._set_timer(PROBE_SECONDS, self._check_reset)
 
-    # A single timer, because a connection waits for only one thing at a time.
+    # One timer is enough, because a connection waits for only one event at a time.
 
     def _set_timer(self, seconds: float, act: Callable[[], None]) -> None:
         self._clear_timer()

@@ -1,6 +1,7 @@
-"""Fast path for WebSocket frames (RFC 6455) with one short text message, which nearly all live streams send.
+"""Parse and build WebSocket frames (RFC 6455) with a complete, short text message. Nearly all frames of live streams
+have this form.
 
-Other frames go to the parser, which takes five times as long per frame.
+Other frames are parsed by the websockets package, which takes five times as long per frame.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from websockets.frames import apply_mask
 
 WHOLE_TEXT: Final = 0x81  # FIN and the text opcode
 MASKED: Final = 0x80
-# Lengths below SHORT take one byte, lengths below MEDIUM two more, and longer ones eight more.
+# A length below SHORT takes one byte, a length below MEDIUM two more bytes, and a greater length eight more bytes.
 SHORT, MEDIUM = 126, 65_536
 LONG_FORM: Final = 127
 
 
 def lone_text(data: bytes) -> bytes | None:
-    """Return the text if the bytes are exactly one complete text frame of a client; otherwise, return None."""
+    """Return the text if the bytes are exactly one complete text frame of a client. Otherwise, return None."""
     if len(data) < 6 or data[0] != WHOLE_TEXT:
         return None
     size, start = data[1] - MASKED, 2
@@ -31,7 +32,7 @@ def lone_text(data: bytes) -> bytes | None:
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Return a server's frame with a text message."""
+    """Return the frame with which a server sends a text message."""
     size = len(payload)
     if size < SHORT:
         return bytes((WHOLE_TEXT, size)) + payload
@@ -41,7 +42,6 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(payload: int) -> int:
-    """Return the minimum size of a client's frame with this payload. The encoding of the length may be longer than
-    necessary.
-    """
+    """Return the minimum size of a frame of a client with a payload of this size. A frame can be larger, because
+    clients may encode the length with more bytes than necessary."""
     return 6 + payload + (0 if payload < SHORT else 2 if payload < MEDIUM else 8)

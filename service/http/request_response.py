@@ -1,4 +1,4 @@
-"""HTTP request with its response, as scope, `receive` and `send` of ASGI."""
+"""Pass an HTTP request and its response to the application, as scope, `receive` and `send` of ASGI."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rfa.server")
 
-# If more bytes of a body than this wait for the application, the connection stops reading.
+# While more than this number of body bytes wait for the application, the connection does not read.
 HIGH_WATER_BYTES = 65_536
 PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 CONTINUE = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
 
 
 class RequestResponse:
-    """An HTTP request that is being processed.
+    """An HTTP request that is being processed, and its response.
 
     Args:
-        parser: a parser that has parsed the head of this request and nothing else.
-        server: provides the default headers of every response.
+        parser: Parser that has parsed the head of this request and nothing else.
+        server: State of uvicorn, which contains the default headers of responses.
     """
 
     is_started = is_complete = is_last = False
@@ -48,8 +48,8 @@ class RequestResponse:
         self._changed = asyncio.Event()
 
     async def run(self, app: ASGIApp) -> None:
-        """Run the application. If it does not complete the response, close the connection so that the client
-        notices."""
+        """Run the application. If it does not complete the response, close the connection, so that the client detects
+        this."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # the application has already reported it
@@ -62,11 +62,11 @@ class RequestResponse:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many bytes of the body are waiting for the application that reading pauses."""
+        """Whether reading should pause, because many bytes of the body are waiting for the application."""
         return len(self._body) > HIGH_WATER_BYTES and not self.is_complete
 
     def feed(self, data: bytes) -> None:
-        """Append data to the body. After the response, data is discarded."""
+        """Append data to the body. If the response is complete, discard the data."""
         if not self.is_complete:
             self._body += data
             self._changed.set()
@@ -77,12 +77,12 @@ class RequestResponse:
         self._changed.set()
 
     def disconnect(self) -> None:
-        """Tell the application that the client has disconnected."""
+        """Notify the application that the client has disconnected."""
         self._is_disconnected = True
         self._changed.set()
 
     async def receive(self) -> Message:
-        """Return the next message for `receive` of ASGI."""
+        """Wait for the next ASGI message to the application, and return it."""
         if self.parser.they_are_waiting_for_100_continue and not self.is_started:
             self._connection.write(self.parser.send(CONTINUE) or b"")
         while not (self._has_message() or self._is_disconnected or self.is_complete):
@@ -102,7 +102,7 @@ class RequestResponse:
     # To the client.
 
     async def send(self, message: Message) -> None:
-        """Handle a message that was passed to `send` of ASGI. After a disconnect, it is ignored."""
+        """Handle an ASGI message of the application. If the client has disconnected, the message is ignored."""
         if not self._connection.writable.is_set():
             await self._connection.writable.wait()
         if self._is_disconnected:
@@ -117,13 +117,14 @@ class RequestResponse:
             raise RuntimeError(f"expected http.response.start, got {message['type']}")
         self.is_started = True
         headers = [*self._server.default_headers, *message.get("headers", ())]
-        # A client that waits for 100 Continue may next send its body or another request, which cannot be told apart.
+        # A client that waits for 100 Continue may send its body or another request next, and the server cannot
+        # distinguish them.
         if self.is_last or self.parser.they_are_waiting_for_100_continue:
             headers = [(name, value) for name, value in headers if name.lower() != b"connection"]
             headers.append((b"connection", b"close"))
         status = message["status"]
         response = h11.Response(status_code=status, headers=headers, reason=PHRASES.get(status, b""))
-        # The head is sent in one segment with the first part of the body.
+        # The head is sent together with the first part of the body.
         self._head = self.parser.send(response) or b""
 
     def _continue(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""WebSocket connection, with ASGI messages, limits and flow control."""
+"""WebSocket connection. It converts frames to ASGI messages, with limits and flow control."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from rfa.service.http.request_response import PHRASES
 
 logger = logging.getLogger("rfa.server")
 
-# Number of bytes passed to the parser at once. 40 of the smallest frames take a millisecond. Smaller amounts are not
-# queued.
+# Maximum number of bytes that are passed to the parser at a time. This many bytes of the smallest frames take about a
+# millisecond. Received data that is not larger does not wait in the queue of the connections.
 BURST_BYTES: Final = 256
 # Maximum number of fragments per message. An empty fragment adds no bytes but takes time.
 MAX_FRAGMENTS: Final = 1_024
-# A silent client is pinged after this time, and disconnected after the same time again.
+# After this time without data, a client is sent a ping. After twice this time, it is disconnected.
 PING_SECONDS: Final = 20.0
-# Time for the client's part of the closing handshake.
+# Maximum time to wait for the close frame of the client.
 CLOSE_SECONDS: Final = 5.0
-# RFC 6455, 7.4.1.
+# Close codes (RFC 6455, 7.4.1).
 ABNORMAL, INVALID_DATA, POLICY, INTERNAL, TRY_LATER, RESTART = 1006, 1007, 1008, 1011, 1013, 1012
 QUIET: Final = logging.getLogger("rfa.server.frames")
-QUIET.setLevel(logging.CRITICAL)  # protocol errors of clients are reported to the clients and counted
+QUIET.setLevel(logging.CRITICAL)  # protocol errors of clients are not logged, but reported to the client and counted
 
 
 class WebSocketConnection(Connection):
-    """A connection on which a client has requested a WebSocket.
+    """Connection on which a client has requested a WebSocket.
 
     Args:
-        request: the handshake, checked by `wants_websocket`.
+        request: Handshake, for which `wants_websocket` returned True.
         scope: ASGI scope of the handshake.
     """
 
     def __init__(self, manager: ConnectionManager, request: h11.Request, scope: Scope) -> None:
         super().__init__(manager)
-        # If a message is slightly too large, the application rejects it with an explanation. A larger message is not
-        # read.
+        # If a message is slightly too large, the application replies with an error. Messages larger than this limit are
+        # not read, and the connection is closed.
         self._frames = ServerProtocol(state=State.OPEN, max_size=2 * manager.limits.max_message_bytes, logger=QUIET)
         self._request = request
         offered = [value for name, value in request.headers if name == b"sec-websocket-protocol"]
@@ -102,13 +102,13 @@ class WebSocketConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.manager.remove(self)
         self._lease.release()
-        # These two references form cycles, which would otherwise wait for the garbage collector.
+        # Break two reference cycles. Otherwise, the objects would stay in memory until the next garbage collection.
         self._scope["extensions"].pop(FRAMES, None)
         self._frames.parser.close()
         if self._closing is not None:
             self._closing.cancel()
         self.writable.set()
-        # Queued, because the tasks of the application took 0.4 s when 4,500 streams ended at once.
+        # Do not wake the application immediately. When 4,500 streams ended at the same time, its tasks took 0.4 s.
         self.manager.run_later(partial(self._deliver_end, ABNORMAL, ""))
 
     def resume_writing(self) -> None:
@@ -126,8 +126,8 @@ class WebSocketConnection(Connection):
         return not self.writable.is_set() or self.transport.is_closing()
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that reads nothing. Send a ping to a silent client, and disconnect it if it does not
-        reply."""
+        """Disconnect a client that reads nothing. Send a ping to a client that sends nothing, and disconnect it if it
+        does not reply."""
         super().tick(now)
         if not self._is_open or self._is_paused or self.transport.is_closing() or self._closing is not None:
             self._received_at, self._is_pinged = self._loop.time(), False
@@ -152,7 +152,7 @@ class WebSocketConnection(Connection):
             self._update_reading()
 
     def _can_pass_directly(self) -> bool:
-        """Return whether the next bytes start a message for which the application is waiting."""
+        """Return whether the next bytes are the start of a message and the application is waiting for it."""
         is_waiting = self._is_awaited and not (self._unread or self._surplus_bytes or self._is_within_message)
         return is_waiting and self._is_open_both_ways()
 
@@ -161,10 +161,10 @@ class WebSocketConnection(Connection):
         return is_writable and self._is_open and self._frames.state is State.OPEN
 
     def eof_received(self) -> bool:
-        return False  # close
+        return False  # closes the transport
 
     def _update_reading(self) -> None:
-        """Schedule parsing, or pause reading while the application or the client is slow."""
+        """Schedule parsing if there is something to parse. Pause reading while received bytes wait to be parsed."""
         if self.transport.is_closing():
             return
         if self._is_ready() and not self._is_queued:
@@ -176,7 +176,8 @@ class WebSocketConnection(Connection):
         self._pause_reading(bool(self._unread) and (self._is_open or len(self._unread) > BURST_BYTES))
 
     def _is_ready(self) -> bool:
-        """Return whether received bytes can be parsed. Closing messages do not wait for the application."""
+        """Return whether there are received bytes that can be parsed. During the closing handshake, parsing does not
+        wait for the application."""
         has_space = self.writable.is_set() and (not self._inbox or self._closing is not None)
         return bool(self._unread) and self._is_open and has_space and not self.transport.is_closing()
 
@@ -209,7 +210,7 @@ class WebSocketConnection(Connection):
         return self._has_memory()
 
     def _has_memory(self) -> bool:
-        """Return whether there is memory for unfinished messages. Otherwise the connection is closed."""
+        """Return whether there is memory for incomplete messages. Otherwise, close the connection, and return False."""
         try:
             self._lease.resize(len(self._unread) + len(self._message) + self._partial_bytes)
         except Overloaded as error:
@@ -221,11 +222,11 @@ class WebSocketConnection(Connection):
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
             self._is_text, self._fragments = frame.opcode is Opcode.TEXT, 0
         elif frame.opcode is not Opcode.CONT:
-            return  # the parser answers pings; `_parse_burst` handles a close
+            return  # the parser replies to pings; `_parse_burst` handles close frames
         self._fragments += 1
         self._is_within_message = not frame.fin
         if self._fragments > MAX_FRAGMENTS:
-            self._fail(POLICY, "too many fragments")
+            self._fail(POLICY, "a message has too many fragments")
             return
         if not frame.fin or self._message:
             self._message += frame.data
@@ -240,7 +241,7 @@ class WebSocketConnection(Connection):
         try:
             content = {"text": data.decode()} if self._is_text else {"bytes": data}
         except UnicodeDecodeError:
-            self._fail(INVALID_DATA, "invalid UTF-8")
+            self._fail(INVALID_DATA, "a text message is not valid UTF-8")
             return
         self._append({"type": "websocket.receive", **content})
 
