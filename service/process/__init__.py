@@ -1,1 +1,2 @@
-"""The processes behind one port: a supervisor, and equal server processes that it starts and restarts."""
+"""Processes of the server: a supervisor, and identical server processes that share a port. The supervisor starts and
+restarts them."""

@@ -1,14 +1,15 @@
-"""Balancing of connections between several processes that accept from one listening socket.
+"""Balance connections between several processes that accept them from one listening socket.
 
-All processes accept from the socket that the supervisor opened. With separate queues, the connections of a stopped or
-hanging process would wait until it is killed. A shared queue alone gives most connections to the process that wakes
-first, and connections live long. The processes therefore publish their connection counts in the shared status. A
-process with more connections than another one waits for 2 ms, so that the other can accept a new connection.
+All processes accept connections from the socket that the supervisor opened. With separate queues, the connections of a
+stopped or hanging process would wait until it is killed. With only a shared queue, the process that wakes first would
+accept most connections, and connections last long. The processes therefore publish their numbers of connections in the
+shared status. A process with more connections than another one waits for 2 ms, so that the other one can accept a new
+connection.
 
-    wakes ── own count within its fair share ──────────────────> accept
-       └──── else ── wait 2 ms ── the others took none ─────────> accept one
+    new connection ── few connections ───────────────────────────────────────> accept
+              └────── many ── wait 2 ms ── no other process accepted it ─────> accept
 
-No connection is passed between processes, so none is lost. A process that has not updated its count for 0.5 s is
+Connections are not passed between processes, so none is lost. A process that has not updated its number for 0.5 s is
 ignored.
 """
 
@@ -25,44 +26,46 @@ from rfa.service.process.shared_status import CLOSED, SharedStatus
 logger = logging.getLogger("rfa.server")
 Factory = Callable[[], asyncio.Protocol]
 
-# Maximum number of connections accepted per event loop iteration.
+# Maximum number of connections that are accepted in one iteration of the event loop.
 ACCEPTED_AT_ONCE = 64
-# Time for which a process with more connections leaves a new one to the others.
+# Time for which a process with many connections waits for the others to accept a new one.
 YIELD_SECONDS = 0.002
-# A process may have this many more connections than another, plus a sixteenth. Strict alternation would delay bursts.
+# A process does not wait if it has at most this many connections more than another process, plus a sixteenth of them.
+# Strict alternation would delay bursts of connections.
 ALLOWED_LEAD = 2
 ALLOWED_LEAD_DIVISOR = 16
 PAUSE_SECONDS = 0.5
-# The kernel's default grows to megabytes. The server would compute and hold that much for a client that does not read.
+# By default, the kernel increases the send buffer to megabytes. The server would then compute replies of this size for
+# a client that does not read them.
 SEND_BUFFER_BYTES = 131_072
 NO_MORE_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ConnectionShare:
-    """The share of one process in all connections, according to the shared status."""
+    """Computes how many connections a process should have, from the shared status of all processes."""
 
     def __init__(self, status: SharedStatus, index: int) -> None:
         self._status = status
         self._index = index
 
     def publish(self, count: float) -> None:
-        """Publish the number of connections of this process. It is infinity if the process accepts no more."""
+        """Publish the number of connections of this process. Infinity means that it does not accept connections."""
         self._status.set_connections(self._index, count)
 
     def limit(self) -> float:
-        """Return the number of connections that this process may have while others have fewer."""
+        """Return the number of connections from which on this process leaves new connections to others."""
         fewest = self._status.fewest_connections(self._index)
         return fewest + ALLOWED_LEAD + fewest / ALLOWED_LEAD_DIVISOR
 
 
 class Acceptor:
-    """Acceptor of connections from one listening socket. It has the methods of `asyncio.Server` that uvicorn uses.
+    """Accepts connections from one listening socket. It has the methods of `asyncio.Server` that uvicorn uses.
 
     Args:
-        listener: listening socket, which other processes may share.
-        factory: function that creates the protocol of a connection.
-        count: function that returns the number of connections of this process.
-        share: share of this process in all connections, or None with a single process.
+        listener: Listening socket, which other processes may share.
+        factory: Function that creates the protocol of a connection.
+        count: Function that returns the number of connections of this process.
+        share: Object that balances connections between processes. None if there is only one process.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Acceptor:
         self.publish()
 
     def publish(self) -> None:
-        """Update the number of connections that other processes see."""
+        """Publish the current number of connections for the other processes."""
         if self._share is not None and self._is_open and not self._is_pausing:
             self._share.publish(self._total())
 
@@ -99,7 +102,7 @@ class Acceptor:
             self._share.publish(CLOSED)
 
     async def wait_closed(self) -> None:
-        """Wait until every accepted connection has a protocol."""
+        """Wait until all accepted connections are passed to their protocols."""
         if self._beginning:
             await asyncio.wait(self._beginning)
 
@@ -116,12 +119,16 @@ class Acceptor:
             self._accept(1)
 
     def _accept_if_still_waiting(self, before: float) -> None:
-        """Accept a connection for which this process waited, unless another process has accepted it."""
+        """Accept a connection after waiting, unless another process has accepted one in the meantime.
+
+        Args:
+            before: Result of `_limit` before waiting.
+        """
         if not before < self._limit() <= self._total():
             self._accept(1)
 
     def _accept(self, number: int) -> None:
-        """Accept `number` connections, and further ones while this process is within its share."""
+        """Accept at least `number` connections, and further ones while this process is below its limit."""
         for accepted in range(ACCEPTED_AT_ONCE):
             if accepted >= number and self._limit() <= self._total():
                 return
@@ -154,13 +161,14 @@ class Acceptor:
             connection.close()
 
     def _fail(self, error: OSError) -> None:
-        """Pause if there are no free file descriptors. Otherwise, every iteration of the event loop would fail."""
-        if error.errno == errno.EINVAL:  # the supervisor has shut the listener down
+        """Handle an error. Without free file descriptors, pause, because each iteration of the event loop would
+        fail."""
+        if error.errno == errno.EINVAL:  # the supervisor has shut down the listening socket
             self.close()
             return
         if error.errno not in NO_MORE_FILES:
             raise error
-        logger.error("the server cannot accept connections: %s", error.strerror)
+        logger.error("the server cannot accept connections, and tries again soon: %s", error.strerror)
         self._is_pausing = True
         if self._share is not None:
             self._share.publish(CLOSED)

@@ -1,8 +1,8 @@
-"""The listening socket of all processes. The supervisor opens it, and every process inherits it.
+"""Open the listening socket, which all processes share. The supervisor opens it, and the server processes inherit it.
 
-One socket per process (SO_REUSEPORT) would also balance connections, but connections queued for a stopped or hanging
-process would wait until it is killed. With one of two processes stopped, about 100 of 200 requests timed out. With a
-shared queue, the other processes accept them. `rfa.service.process.accepting` balances the connections.
+One socket per process (SO_REUSEPORT) would also balance connections. However, connections in the queue of a stopped or
+hanging process would wait until it is killed: with one of two processes stopped, about 100 of 200 requests timed out.
+With a shared queue, the other processes accept them. `rfa.service.process.accepting` balances the connections.
 """
 
 from __future__ import annotations
@@ -11,36 +11,38 @@ import contextlib
 import socket
 from typing import NamedTuple
 
-# The kernel limits this, usually to 4,096.
+# Maximum number of connections that wait to be accepted. The kernel has a limit too, which is usually 4,096.
 BACKLOG = 4_096
 
 
 class Address(NamedTuple):
-    """Host and port on which the server listens. The port is never 0."""
+    """Host and port on which the server listens. The port is the actual one, and not 0."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """URL that is shown to users."""
+        """URL of the server for log lines."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
-    """Bind a port exclusively, without listening on it.
+    """Bind a port exclusively, without listening on it. Return the socket and its address.
+
+    Args:
+        port: Port to bind. If it is 0, a free port is chosen.
 
     Raises:
         OSError: If the address is invalid or in use.
     """
     holder = _socket(host)
     try:
-        # Connections of an earlier server in TIME_WAIT do not prevent binding ...
+        # With SO_REUSEADDR, connections of an earlier server in TIME_WAIT do not prevent binding.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, port))
-        # ... and from here on no other server can bind. With SO_REUSEADDR, two servers could bind before either
-        # listens.
+        # Without SO_REUSEADDR, no other server can bind the port before this one listens.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         holder.close()
@@ -49,21 +51,21 @@ def reserve(host: str, port: int) -> tuple[socket.socket, Address]:
 
 
 def listen(holder: socket.socket) -> None:
-    """Start listening on the port. Any process that has the socket may accept connections.
+    """Start listening on a bound socket. All processes that have inherited the socket may accept connections.
 
     Raises:
         OSError: If the port is already in use.
     """
-    # Accepted connections inherit this option, so that in TIME_WAIT they do not block the port for the next server.
+    # Accepted connections inherit this option. Then they do not prevent the next server from binding the port while
+    # they are in TIME_WAIT.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.listen(BACKLOG)
 
 
 def refuse(holder: socket.socket) -> None:
-    """Stop accepting connections in all processes, including a process that hangs and cannot close its socket."""
-    with contextlib.suppress(
-        OSError
-    ):  # some systems do not support this for listeners; there each process closes its own
+    """Stop accepting connections in all processes, even in a process that hangs and cannot close its socket."""
+    # Some systems do not support this for listening sockets. There, each process closes its socket.
+    with contextlib.suppress(OSError):
         holder.shutdown(socket.SHUT_RDWR)
 
 

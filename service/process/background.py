@@ -1,4 +1,4 @@
-"""Blocking work in a thread for which an event loop need not wait."""
+"""Run blocking work in a thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ Result = TypeVar("Result")
 
 
 async def run_in_background(work: Callable[[], Result]) -> Result:
-    """Run `work` in a new thread and return its result.
+    """Run `work` in a new thread, and return its result.
 
-    A cancelled caller abandons the thread. It delays neither later work nor the exit of the process, unlike the threads
-    of an executor.
+    If the caller is cancelled, the thread is abandoned. Unlike a thread of an executor, it then does not delay other
+    work or the exit of the process.
+
+    Raises:
+        BaseException: If `work` raises an exception, it is raised again.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()

@@ -1,10 +1,10 @@
-"""Messages between the supervisor and its server processes: lines of JSON over a private pair of sockets.
+"""Channel for messages between the supervisor and a server process. A message is a line of JSON, sent over a private
+pair of sockets.
 
     supervisor → process   hello (settings, index, ...)   serve   prepare   commit   abort
-    process → supervisor   loaded   serving   beat   prepared   failed
+    process → supervisor   compiling   loaded   serving   beat   prepared   failed
 
-If the channel is closed, the supervisor has exited. The sender rejects a message that is too long.
-Receiving anything that is not a valid message raises `ChannelError`.
+If the channel of a process is closed, the supervisor has exited.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import socket
 from typing import Any
 
 LONGEST_MESSAGE = 1_000_000
-# Maximum number of characters of a reason, which goes into one log line.
+# Maximum number of characters of the reason for a failure, which is written to one log line.
 LONGEST_REASON = 1_000
 
 
 class ChannelError(ValueError):
-    """Raised if a message is too long, is not valid JSON, or has an unknown form."""
+    """Raised if a message is too long, is not valid JSON, or has unexpected fields."""
 
 
 class Channel:
@@ -32,11 +32,15 @@ class Channel:
 
     @classmethod
     async def open(cls, end: socket.socket) -> Channel:
-        """Open a channel on one end of a pair of UNIX sockets. The channel closes that end."""
+        """Open a channel on one socket of a pair of UNIX sockets. `close` closes the socket."""
         return cls(*await asyncio.open_unix_connection(sock=end, limit=LONGEST_MESSAGE))
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Send a message. If the other side has exited, the message is dropped, and `receive` reports it.
+        """Send a message. If the other process has exited, the message is discarded, and `receive` returns None.
+
+        Args:
+            kind: Kind of the message.
+            fields: Other fields of the message, which must be JSON types.
 
         Raises:
             ChannelError: If the message is too long. Nothing is sent.
@@ -51,7 +55,7 @@ class Channel:
             pass
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message, or None if the other side has exited.
+        """Wait for the next message, and return it. Return None if the other process has exited.
 
         Raises:
             ChannelError: If the message is invalid.
@@ -69,7 +73,7 @@ class Channel:
         except (ValueError, RecursionError):
             raise ChannelError("the message is not valid JSON") from None
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-            raise ChannelError("the message has no kind")
+            raise ChannelError("the message has no field 'kind'")
         return message
 
     def close(self) -> None:
@@ -78,6 +82,6 @@ class Channel:
 
 
 def error_reason(error: BaseException) -> str:
-    """Return the message of an error as one line of limited length."""
+    """Return the message of an exception as one line of at most LONGEST_REASON characters."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

@@ -1,12 +1,15 @@
-"""A server process, `python -m rfa.service.process FD`, which the supervisor starts. FD is its end of the channel.
+"""Server process, which the supervisor starts as `python -m rfa.service.process FD`. FD is the file descriptor of its
+channel to the supervisor.
 
-It loads the bundles, reports this, and accepts connections after the message `serve`. Its event loop sends heartbeats
-with the seconds since the engine's last progress. On SIGTERM, it completes running requests and exits. It also exits if
-its supervisor does, because it would otherwise accept connections of the next server on the port.
+The process loads the bundles, reports this to the supervisor, and accepts connections after the message `serve`. Its
+event loop sends heartbeats with the seconds since the last progress of the engine. On SIGTERM, it completes running
+requests and exits. It also exits if the supervisor exits, because it would otherwise accept connections of the next
+server on the port.
 
-A reload has two phases. On `prepare`, the process loads other bundles while it serves its own. Every request reads the
-generation in the shared status when it begins, and uses the bundles of this generation. `commit` is sent afterwards, so
-that a process without requests also frees the old bundles.
+A reload has two phases. After the message `prepare`, the process loads the new bundles while it serves the old ones.
+Each request reads the generation in the shared status when it starts, and uses the bundles of this generation. The
+message `commit` is sent after the generation has changed, so that a process without requests also frees the old
+bundles.
 """
 
 from __future__ import annotations
@@ -45,12 +48,11 @@ from rfa.service.settings import Settings
 
 logger = logging.getLogger("rfa.server")
 Load = Callable[[Settings], Models]
-# Thread switch interval. With Python's default of 5 ms, the event loop would wait that long for a worker thread.
+# Thread switch interval. With Python's default, the event loop would wait up to 5 ms for a worker thread.
 SWITCH_SECONDS = 0.0005
 LONGEST_BEAT_SECONDS = 1.0
-# Thresholds of the garbage collector. A full collection visits every object of every connection and takes 0.1 to 0.4 s
-# with 1,800 streams. Making collections 50 times rarer does not help, because a process then retains 230 bytes of every
-# request.
+# Thresholds of the garbage collector. A full collection visits all objects of all connections, and takes 0.1 to 0.4 s
+# with 1,800 streams. If collections are 50 times rarer, a process retains 230 bytes of each request.
 COLLECT_AFTER = (10_000, 3, 30)
 # Maximum number of characters for all model names in the log line at start-up.
 LONGEST_LABELS = 10_000
@@ -60,10 +62,10 @@ def main(load: Load = load_models) -> NoReturn:
     """Run a server process until SIGTERM.
 
     Args:
-        load: function that opens the models. Tests pass a function that builds small models.
+        load: Function that loads the models.
     """
-    end_with_parent()  # on other systems, the closed channel ends the process
-    # A terminal sends these signals to every process of its group. The supervisor decides how to react.
+    end_with_parent()  # on other systems than Linux, the process exits when the channel is closed
+    # A terminal sends these signals to all processes of its group. Only the supervisor handles them.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -79,7 +81,12 @@ async def _run(end: socket.socket, load: Load) -> int:
 
 
 class ServerProcess:
-    """A server process, from the first message of the supervisor to its exit code."""
+    """Runs a server process, from the first message of the supervisor to the exit of the process.
+
+    Args:
+        hello: First message of the supervisor, which contains the settings.
+        load: Function that loads the models.
+    """
 
     def __init__(self, channel: Channel, hello: dict[str, Any], load: Load) -> None:
         self._channel = channel
@@ -106,13 +113,14 @@ class ServerProcess:
             beating.cancel()
 
     async def _prepare(self) -> FastAPI | None:
-        """Load the bundles and return the application. After a failure, report it to the supervisor and return None."""
+        """Load the bundles, and return the application. If this fails, report the reason to the supervisor, and return
+        None."""
         try:
             loaded: list[Models] = []
             app = create_app(self._settings, load=lambda given: loaded.pop() if loaded else self._load(given))
             models = await asyncio.to_thread(self._load_first, asyncio.get_running_loop())
             loaded.append(models)
-            # Called here so that its error is reported. At the start of the application, it would not be reported.
+            # Called here to report its error to the supervisor. The application calls it again at its start.
             request_memory(self._settings, kept_bytes=models.reserved_bytes(self._settings))
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
@@ -125,7 +133,8 @@ class ServerProcess:
         return app
 
     def _load_first(self, loop: asyncio.AbstractEventLoop) -> Models:
-        """Load the models, and report whether kernels must be compiled. Nothing is compiled after this."""
+        """Load the models, which compiles all kernels that are missing. If any are missing, report this to the
+        supervisor."""
 
         def notify() -> None:
             asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)
@@ -144,7 +153,7 @@ class ServerProcess:
             await app.state.exposition.join(Path(directory), index, self._settings.models.processes)
         except OSError as error:  # such as a path too long for a socket
             logger.warning(
-                "cannot create the socket for metrics (%s), so /metrics reports only this process", error.strerror
+                "the socket for metrics cannot be created (%s), so /metrics reports only this process", error.strerror
             )
         serving = asyncio.Event()
         server = DrainingServer(app, self._settings, serving.set, ConnectionShare(self._status, index))
@@ -164,7 +173,7 @@ class ServerProcess:
     async def _announce(self, app: FastAPI, serving: asyncio.Event) -> None:
         await serving.wait()
         await self._channel.send("serving")
-        await asyncio.to_thread(openapi_of, app)  # takes 0.3 s, which no request should wait for
+        await asyncio.to_thread(openapi_of, app)  # takes 0.3 s, so it is built before the first request for it
 
     async def _beat(self) -> None:
         while True:
@@ -188,15 +197,16 @@ class ServerProcess:
                 case "abort" if engine is not None:
                     self._generation = None
                     engine.abandon()
-        logger.error("the supervisor has exited, so this process stops")
+        logger.error("the supervisor has exited, so this server process exits too")
         logging.shutdown()
         os._exit(1)
 
     async def _prepare_next(self, engine: Engine, generation: int, bundles: list[str]) -> None:
-        """Load other bundles while the current ones are served, and report the result to the supervisor."""
+        """Load the bundles of the next generation while the current ones are served, and report the result to the
+        supervisor."""
         settings = self._settings.replace(bundles=tuple(map(Path, bundles)))
         version, reason = None, None
-        async with self._loading:  # a load cannot be cancelled, and an abandoned one may still be running
+        async with self._loading:  # loading cannot be cancelled, so an aborted reload may still be loading
             if self._generation != generation:
                 return
             try:
@@ -213,12 +223,12 @@ class ServerProcess:
 
 
 def _label(facts: ModelInfo) -> str:
-    """Return the name of a model for the log line at startup. For language models, it includes the runtime."""
+    """Return the name and the kind of a model for the log. For language models, the runtime is included."""
     return f"{facts.name} ({facts.kind}, {facts.runtime})" if facts.kind == "lm" else f"{facts.name} ({facts.kind})"
 
 
 def _tune_garbage_collector() -> None:
-    """Exclude the loaded objects from garbage collection, and collect rarely from now on."""
+    """Exclude the loaded objects from garbage collection, and enable it with high thresholds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

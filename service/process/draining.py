@@ -1,12 +1,13 @@
 """A uvicorn server that completes running requests before it shuts down.
 
-On a stop signal uvicorn closes the listener and idle connections, cuts off WebSockets, waits for requests and notifies
-the application last. Here, the application comes first. Readiness turns false, the listener closes, the engine ends
-live streams and lets requests finish, and their handlers send the remaining output. Then uvicorn shuts down.
+When uvicorn stops, it closes the listening socket and idle connections, disconnects WebSockets, waits for requests, and
+notifies the application last. This server notifies the application first. /ready fails, the listening socket is closed,
+the engine ends live streams and completes requests, and their handlers send the remaining output. Then uvicorn shuts
+down.
 
-This module is written against uvicorn 0.54 and uses `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and
-`server_state`. `rfa.service.http` implements the connections. uvicorn manages the sets of connections and tasks, the
-clock and the lifespan.
+This module is written for uvicorn 0.54, and uses `Server.startup`, `shutdown`, `on_tick`, `capture_signals` and
+`server_state`. `rfa.service.http` implements the connections. uvicorn manages the sets of connections and tasks, calls
+`on_tick`, and runs the lifespan of the application.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ TICKS_PER_SECOND = 10
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn server that completes running requests before it stops, disconnects clients that do not read, and does
+    """uvicorn server that completes running requests before it stops. It disconnects clients that do not read, and does
     not handle signals.
 
     Args:
-        app: the application. When the server stops, `app.state.draining` is set to true first.
-        on_serving: function that is called when the listener accepts connections.
-        share: share of this process in all connections, if there are several processes.
+        app: Application. When the server stops, `app.state.draining` is set to True first.
+        on_serving: Function that is called when the server starts to accept connections.
+        share: Object that balances connections between processes. None if there is only one process.
     """
 
     def __init__(
@@ -59,20 +60,20 @@ class DrainingServer(uvicorn.Server):
         app.state.metrics.watch("open_connections", "Number of open client connections.", self.open_connections)
 
     def open_connections(self) -> int:
-        """Return the number of open connections."""
+        """Return the number of open connections of this process."""
         return len(self.server_state.connections)
 
     def stop(self) -> None:
-        """Start to drain: accept no more work and complete running requests. Further calls have no effect."""
+        """Start to drain: accept no new connections, and complete running requests. Further calls have no effect."""
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing, because the owner of this server handles the signals."""
+        """Do nothing, because the caller of `serve` handles the signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn itself does not listen; the acceptors do.
+        # The acceptors listen instead of uvicorn.
         await super().startup([])
         manager = ConnectionManager(
             app=self.config.loaded_app,
@@ -99,9 +100,9 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Complete running requests, then shut down.
+        """Complete running requests, and then shut down.
 
-        This takes at most `shutdown_grace_seconds`, or a few seconds more if jobs have to be interrupted.
+        This takes at most `shutdown_grace_seconds`, and a few seconds more if jobs must be interrupted.
         """
         deadline = time.monotonic() + self._settings.server.shutdown_grace_seconds
         self._app.state.draining = True
@@ -118,7 +119,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _drain_engine(self) -> float:
-        """Drain the engine, if the application has one. Return the monotonic time at which this must be complete."""
+        """Drain the engine, if the application has one. Return the monotonic time at which this was complete."""
         drain = getattr(self._app.state.engine, "drain", None)
         seconds = self._settings.server.shutdown_grace_seconds
         if drain is not None:
@@ -126,7 +127,7 @@ class DrainingServer(uvicorn.Server):
             try:
                 await asyncio.wait_for(work, seconds + QUANTUM_SECONDS + FLUSH_SECONDS)
             except TimeoutError:
-                logger.error("the engine did not finish its work in time")
+                logger.error("the engine did not complete its jobs in time, so the server stops without them")
         return time.monotonic()
 
     async def _handlers_ended(self, deadline: float) -> None:
@@ -141,8 +142,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return a configuration of uvicorn without its connections, logs and proxy headers, which this package
-    implements."""
+    """Return the configuration of uvicorn. Connections, logs and proxy headers are disabled, because this package
+    implements them."""
     options: dict[str, Any] = {
         "loop": "uvloop",
         "http": HTTPConnection,

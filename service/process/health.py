@@ -1,14 +1,15 @@
-"""Serve /health, /ready and /metrics on a separate port, independently of the server's load.
+"""Serve /health, /ready and /metrics on a separate port, independently of the load of the server.
 
-The supervisor serves this port, so it replies even if every process has reached its connection limit or an event loop
-hangs. It determines the health of the processes from their heartbeats.
+The supervisor serves this port. Therefore, it replies even if all processes have reached their connection limits or if
+an event loop hangs. The supervisor determines the health of the processes from their heartbeats.
 
-    GET /health    200 while at least one process sends heartbeats
-    GET /ready     200 while at least one process serves, its engine makes progress, and no stop signal has come
-    GET /metrics   metrics of all processes; requires an API key if the server has any
+    GET /health    replies with 200 while at least one process sends heartbeats
+    GET /ready     replies with 200 while at least one process serves requests and its engine makes progress, until the
+                   server receives a stop signal
+    GET /metrics   returns the metrics of all processes, and requires an API key if the server has keys
 
-A connection may contain one request without a body, which must arrive within `SECONDS`. Beyond `MOST_CONNECTIONS`, the
-oldest connection is closed.
+Each connection is for one request without a body, which must be complete within `SECONDS`. If there are more than
+`MOST_CONNECTIONS` connections, the oldest one is closed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ ALWAYS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff
 
 @dataclass(frozen=True)
 class HealthStatus:
-    """Reply to health probes."""
+    """Health of the server. `is_alive` is the result of /health, and `is_ready` that of /ready."""
 
     is_alive: bool
     is_ready: bool
@@ -66,8 +67,10 @@ class HealthStatus:
         """Determine the health of the processes from their heartbeats.
 
         Args:
-            tick: seconds between two checks of the heartbeats; `silent_ticks` of a process counts checks without one.
-            stall: seconds without progress after which a process is not ready. After twice this time it is not alive.
+            tick: Seconds between two checks of the heartbeats. `silent_ticks` of a process is the number of checks
+                since its last heartbeat.
+            stall: Seconds without progress after which a process is not ready. After twice this time, it is not alive.
+            is_stopping: Whether the server has received a stop signal.
         """
         silent = {process: process.silent_ticks * tick for process in processes if process.heard}
         return cls(
@@ -81,10 +84,11 @@ class HealthStatus:
 async def health_listener(
     settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None
 ) -> AsyncIterator[None]:
-    """Serve health probes on `health_port`, if it is set, until the end of the context.
+    """Context manager that serves health probes on `health_port`, if it is set.
 
     Args:
-        directory: directory with the metrics sockets of the processes. None disables metrics.
+        health_status: Function that returns the current health.
+        directory: Directory with the metrics sockets of the processes. If None, /metrics has no metrics.
 
     Raises:
         OSError: If the port is in use.
@@ -93,7 +97,7 @@ async def health_listener(
         yield
         return
     probes = Probes(settings, health_status, directory)
-    host = settings.server.host or None  # "" means every interface
+    host = settings.server.host or None  # "" means all interfaces
     server = await asyncio.start_server(probes.serve, host, settings.server.health_port, limit=LARGEST_HEAD_BYTES)
     logger.info("serving health checks on port %d", server.sockets[0].getsockname()[1])
     try:
@@ -104,7 +108,7 @@ async def health_listener(
 
 
 class Probes:
-    """Server for health probes, which limits the number of connections."""
+    """Serves health probes, with a limit on the number of connections. See `health_listener`."""
 
     def __init__(self, settings: Settings, health_status: Callable[[], HealthStatus], directory: str | None) -> None:
         self._health_status = health_status
@@ -116,7 +120,7 @@ class Probes:
         self._open: dict[asyncio.Task[None], None] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle one connection."""
+        """Handle one connection. This is a callback for `asyncio.start_server`."""
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = None
@@ -157,7 +161,7 @@ class Probes:
         await writer.drain()
 
     async def _answer(self, request: h11.Request) -> tuple[bytes, str]:
-        """Return the body and the media type of a reply."""
+        """Return the body and the media type of the reply to a request."""
         headers = list(request.headers)
         self._policy.check_host(headers)
         path = request.target.partition(b"?")[0]

@@ -1,4 +1,4 @@
-"""A server process from the point of view of its supervisor."""
+"""Server processes as the supervisor manages them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class StartedProcess:
         """Start a process.
 
         Args:
-            descriptors: file descriptors that the process inherits, with the same numbers.
-            gpu: index of the only GPU that is visible to the process.
+            program: Command of the process. The file descriptor of its channel is appended.
+            descriptors: File descriptors that the process inherits, with the same numbers.
+            gpu: Index of the only GPU that is visible to the process. None if it sees all GPUs.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -54,13 +55,20 @@ class StartedProcess:
 
 
 class Child:
-    """A server process with its settings, from the point of view of its supervisor.
+    """A server process that has received its settings, as the supervisor manages it.
 
     Attributes:
-        snapshot: bundles that the process serves or is loading.
-        prepared: bundles of the next reload, once they are loaded.
-        has_serve_command: whether the message `serve` was sent to it.
-        is_outdated: whether the bundles that it was loading were replaced, so that it will never serve.
+        snapshot: Bundles that the process serves or is loading.
+        prepared: Bundles that the process has loaded for the current reload.
+        is_loaded: Whether the process has loaded its bundles.
+        has_serve_command: Whether the supervisor has sent the message `serve`.
+        has_served: Whether the process has started to serve requests.
+        is_outdated: Whether its bundles were replaced while it was loading them. Such a process is restarted.
+        failure: Reason why loading failed.
+        is_refusal: Whether loading failed because of invalid settings or bundles, so that a restart would not help.
+        heard: Whether the process has sent a message.
+        silent_ticks: Number of checks of the supervisor since the last heartbeat.
+        stalled: Seconds since the engine of the process last made progress.
     """
 
     def __init__(self, index: int, process: asyncio.subprocess.Process, channel: Channel, snapshot: Snapshot) -> None:
@@ -85,6 +93,11 @@ class Child:
     async def start(cls, started: StartedProcess, index: int, snapshot: Snapshot, hello: Mapping[str, Any]) -> Child:
         """Send the settings to a process that has started.
 
+        Args:
+            index: Index of the process.
+            snapshot: Bundles that the process loads.
+            hello: Other fields of the message.
+
         Raises:
             ChannelError: If the settings are too long for a message.
         """
@@ -107,10 +120,11 @@ class Child:
         return self.process.returncode is not None
 
     async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Let the process load bundles in addition to those that it serves. Return the reason if it fails.
+        """Make the process load other bundles while it serves the current ones. Return None, or the reason if this
+        fails.
 
         Raises:
-            ProcessLost: If the process exits in the meantime.
+            ProcessLost: If the process exits before it replies.
         """
         self._asked, self._answer = snapshot, asyncio.get_running_loop().create_future()
         bundles = [str(path) for path in snapshot.bundles]
@@ -122,14 +136,14 @@ class Child:
         if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
             return
         if reason is None and version != self._asked.version:
-            reason = f"it loaded version {version} instead"
+            reason = f"the process loaded version {version} of the bundles instead"
         self._answer.set_result(reason)
 
     def close(self) -> None:
-        """Close the channel of a process that has exited. Pending replies fail."""
+        """Close the channel of a process that has exited. A pending call of `prepare` raises ProcessLost."""
         self.channel.close()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ProcessLost(f"{self.name} ended"))
+            self._answer.set_exception(ProcessLost(f"{self.name} exited"))
 
     async def send(self, kind: str) -> None:
         """Send a message without fields."""
@@ -139,14 +153,14 @@ class Child:
         """Send a signal to the process, unless it has exited."""
         if self.process.returncode is not None:
             return
-        # `Process.send_signal` polls first, which takes the exit code away from the event loop. The event loop would
-        # then report 255.
+        # `Process.send_signal` polls the process first. If the process has exited, the event loop then reports the exit
+        # code 255.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
     @property
     def exit_cause(self) -> str:
-        """The signal or exit code with which the process exited."""
+        """Name of the signal that ended the process, or its exit code."""
         code = self.process.returncode or 0
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 

@@ -1,4 +1,4 @@
-"""Limit on the number of open files. Every connection is an open file, and the usual soft limit is 1,024."""
+"""Increase the limit on the number of open files. Each connection is an open file, and the usual limit is 1,024."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ OTHER_FILES = 256
 
 
 def allow_open_files(connections: int) -> None:
-    """Raise the soft limit for this number of connections, but not above the hard limit. Log a warning if that is too
-    low.
+    """Increase the soft limit on open files for this number of connections, at most to the hard limit. If the hard
+    limit is too low, log a warning.
 
-    Beyond the limit, the kernel resets connections without a reply.
+    Beyond the limit, the process cannot accept connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     required = connections + OTHER_FILES
@@ -27,8 +27,8 @@ def allow_open_files(connections: int) -> None:
         limit = soft
     if limit < required:
         logger.warning(
-            "this process may open only %d files, but max_connections %d requires %d; increase the limit with "
-            "ulimit -n, or lower max_connections",
+            "this process may open only %d files, but with RFA_MAX_CONNECTIONS=%d it needs %d; increase the limit with "
+            "`ulimit -n`, or lower RFA_MAX_CONNECTIONS",
             limit,
             connections,
             required,

@@ -1,7 +1,8 @@
-"""Private directory of the server, for copies of its bundles and the sockets between its processes.
+"""Create the private directory of a server. It contains copies of the bundles and sockets for metrics.
 
-A killed supervisor cannot clean up. Each supervisor therefore locks its directory while it runs, and the next one
-removes directories that are not locked. (Services that clean /tmp by age skip locked directories as well.)
+A supervisor that is killed cannot remove its directory. Therefore, each supervisor locks its directory while it runs,
+and removes directories that are not locked when it starts. Services that clean /tmp by age skip locked directories as
+well.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from pathlib import Path
 
 logger = logging.getLogger("rfa.supervisor")
 PREFIX = "rfa-"
-# The lock file in every directory that is or was locked. A directory that is being created does not have it yet.
+# Name of a file that marks directories that are or were locked. It is created after the directory is locked.
 MARK = "server"
-# It is often writable where the usual temporary directories are not.
+# This directory is often writable if the usual temporary directories are not.
 SHARED_MEMORY = Path("/dev/shm")
 
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[Path]:
-    """Create a directory that only this user can access, and remove it at the end of the context.
+    """Context manager that creates a directory to which only this user has access, and removes it at the end.
 
     Raises:
-        OSError: If no temporary directory is writable. The message says what to do.
+        OSError: If no temporary directory is writable.
     """
     directory = _make()
     try:
@@ -71,7 +72,7 @@ def _opened(directory: Path) -> Iterator[int]:
 
 def _remove_abandoned(home: Path) -> None:
     for directory in home.glob(f"{PREFIX}*"):
-        # Anyone may put anything into /tmp. A locked directory belongs to a running server.
+        # Other users may have created such directories, and a locked directory belongs to a running server.
         with contextlib.suppress(OSError), _opened(directory) as lock:
             if os.fstat(lock).st_uid != os.getuid() or not (directory / MARK).exists():
                 continue

@@ -1,17 +1,18 @@
 """Reload the bundles in all processes of a server, or in none.
 
-    copy       copy the bundles as they are now, and check the copy in a subprocess
-    prepare    one process after another loads the copy while it serves, and checks its golden outputs
-    commit     one write to the shared status, which every process reads when a request begins. No request that begins
-               later is answered with the old bundles; active requests finish with them
-    abort      after any rejection, death or timeout before that: every process discards what it prepared
+- Copy: the bundles are copied, and the copy is checked in a subprocess.
+- Prepare: one process after another loads the copy while it serves requests, and checks the golden outputs.
+- Commit: the generation in the shared status changes. All processes read it when a request starts. Later requests use
+  the new bundles; running requests are completed with the old ones.
+- Abort: if bundles are rejected, a process exits or a timeout passes before the commit, all processes discard the new
+  bundles.
 
 The processes prepare one after another, so that most of them are available. A process that starts to serve during a
-reload has loaded the old bundles and is prepared like the others. One that is still loading them at the commit is
-restarted. Every process that serves therefore serves the current bundles.
+reload has loaded the old bundles, and is prepared like the others. A process that is still loading the old bundles at
+the commit is restarted. Therefore, all processes that serve requests serve the current bundles.
 
-A reload that is requested during another one runs after it, with the bundles as they are then. Several such requests
-become one.
+A reload that is requested during another one starts after it, and copies the bundles at that time. Several such
+requests cause one reload.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from rfa.service.process.managed_child import Child
 
 logger = logging.getLogger("rfa.supervisor")
-# Time to copy the bundles, and for one process to load them. The check has limits of its own.
+# Time limits for copying the bundles, and for loading them in one process. The check has separate limits.
 COPY_SECONDS = 300.0
 PREPARE_SECONDS = 60.0
-# Checks bundles in a subprocess, and raises BundleError.
+# Function that checks bundles in a subprocess. It raises BundleError if a bundle is rejected.
 CheckBundles = Callable[[Sequence[Path]], Awaitable[Any]]
 
 
@@ -54,13 +55,13 @@ class ProcessLost(ReloadAborted):
 
 
 class BundleStore:
-    """Copies of the operator's bundles. Each copy is checked once.
+    """Copies the bundles of the operator, and checks the copies.
 
     Args:
-        bundles: bundle directories.
-        home: directory for the copies.
-        max_bytes: maximum total size of the bundles, in bytes.
-        check: function that checks a copy, see `CheckBundles`.
+        bundles: Bundle directories.
+        home: Directory for the copies.
+        max_bytes: Maximum total size of the bundles, in bytes.
+        check: Function that checks a copy, see `CheckBundles`.
     """
 
     def __init__(self, bundles: Sequence[Path], home: Path, max_bytes: int, check: CheckBundles) -> None:
@@ -71,7 +72,7 @@ class BundleStore:
         self._copies = 0
 
     async def copy(self) -> Snapshot:
-        """Copy the current content of the bundle directories. The caller must check the copy, and discard it later.
+        """Copy the current content of the bundle directories. The caller must check the copy, and later discard it.
 
         Raises:
             BundlesRefused: If the bundles cannot be read, or are too large.
@@ -91,7 +92,7 @@ class BundleStore:
         """Check a copy of the bundles.
 
         Raises:
-            BundlesRefused: If the copy is damaged or exceeds a limit.
+            BundlesRefused: If a bundle is rejected.
         """
         try:
             await self._check(snapshot.bundles)
@@ -100,13 +101,13 @@ class BundleStore:
 
 
 class Reloader:
-    """The current bundles, and the reloads that replace them.
+    """Stores which bundles are current, and runs reloads.
 
     Args:
-        store: store that copies and checks the bundles.
-        status: shared status, in which all processes see which bundles are current.
-        members: function that returns the processes that are currently serving.
-        on_commit: function that is called immediately after the current bundles have changed.
+        store: Object that copies and checks the bundles.
+        status: Shared status, which contains the generation of the current bundles.
+        members: Function that returns the processes that are serving requests.
+        on_commit: Function that is called immediately after the current bundles have changed.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Reloader:
 
     @property
     def current(self) -> Snapshot:
-        """The current bundles, which every process loads when it starts."""
+        """Bundles that processes load when they start."""
         assert self._current is not None, "begin() must be called first"
         return self._current
 
@@ -142,13 +143,13 @@ class Reloader:
         self._status.commit(snapshot.generation)
 
     def request(self) -> None:
-        """Request a reload. If another one is in progress, it starts after it."""
+        """Request a reload. If a reload is in progress, the new one starts after it."""
         if self._is_reloading:
-            logger.info("a reload is in progress; another one starts after it")
+            logger.info("a reload is in progress; the requested one starts after it")
         self._requested.set()
 
     async def run(self) -> None:
-        """Run the requested reloads, one after another."""
+        """Wait for requests, and run the reloads one after another, until the coroutine is cancelled."""
         while True:
             await self._requested.wait()
             self._requested.clear()
@@ -170,7 +171,8 @@ class Reloader:
             logger.exception("reloading failed")
             await self._abort(snapshot, "aborted", error_reason(error))
         else:
-            # There is no await since every serving process was found to be prepared.
+            # `_prepare` has found that all serving processes are prepared. There is no `await` between this and the
+            # commit.
             await self._commit(snapshot)
 
     async def _prepare(self, snapshot: Snapshot) -> None:
@@ -186,7 +188,7 @@ class Reloader:
                 raise BundlesRefused(f"{member.name}: {reason}")
             member.prepared = snapshot
             if lost := [other.name for other in asked if other.has_ended]:
-                raise ProcessLost(f"{lost[0]} ended")
+                raise ProcessLost(f"{lost[0]} exited")
 
     def _unprepared(self, snapshot: Snapshot) -> Child | None:
         return next((member for member in self._members() if member.prepared is not snapshot), None)
@@ -209,7 +211,7 @@ class Reloader:
     async def _abort(self, snapshot: Snapshot | None, outcome: Outcome, reason: str) -> None:
         offered = "unreadable bundles" if snapshot is None else f"version {snapshot.version}"
         logger.error(
-            "reload of %s %s: %s; all processes still serve version %s",
+            "the reload of %s was %s: %s; all processes still serve version %s",
             *(offered, outcome, reason, self.current.version),
         )
         self._status.count(outcome, time.time())

@@ -1,4 +1,4 @@
-"""Settings as JSON, including secrets, for the private channel from the supervisor to its processes."""
+"""Convert settings with secrets to JSON and back, for the private channel from the supervisor to its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rfa.service.settings import Settings, configured_keys
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:
-    """Convert all settings to JSON types, with secrets in clear text."""
+    """Convert all settings to JSON types. Secrets are included as plain text."""
     values = {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in settings.flat().items()
@@ -22,13 +22,13 @@ def write_settings(settings: Settings) -> dict[str, Any]:
 
 
 def read_settings(document: dict[str, Any]) -> Settings:
-    """Create settings from a document, without reading environment variables."""
+    """Create settings from the result of `write_settings`, without reading environment variables."""
     return Settings(**document)
 
 
 def with_state_key(settings: Settings) -> Settings:
-    """Return settings that contain a key for state tokens. If the operator set none, all processes get the same random
-    key."""
+    """Return settings that contain keys for state tokens. If there are none, add a random key, so that all processes
+    use the same one."""
     if configured_keys(settings):
         return settings
     return settings.replace(state_keys=SecretStr(ephemeral_key()))

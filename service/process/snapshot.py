@@ -1,8 +1,8 @@
-"""Private copies of the bundles, which all processes of a server load.
+"""Create private copies of the bundles, which all processes of a server load.
 
-The directories of the operator may change at any time, even while they are read. Therefore they are copied once, at the
-start and at each reload, into the server's private directory. Processes only read the copies, even if they are
-restarted later. Copying rejects bundles that are too large, and links and devices, which a copy would hide.
+The directories of the operator may change at any time, even while they are read. Therefore, they are copied to the
+private directory of the server, at the start and at each reload. Processes read only the copies, even if they are
+restarted later. Bundles that are too large or contain links or devices are rejected.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class Snapshot:
     """Copies of the bundles at one point in time.
 
     Attributes:
-        generation: number of this copy, from 1.
-        bundles: the copies, in serving order.
-        version: hash of the manifests.
-        size: total size of all files in bytes.
+        generation: Number of this snapshot, counted from 1.
+        directory: Directory that contains the copies.
+        bundles: Directories of the copies, in the order of the settings.
+        version: Version of the bundles, see `bundle_version`.
+        size: Total size of all files in bytes.
     """
 
     generation: int
@@ -46,10 +47,13 @@ class Snapshot:
 
 
 def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_bytes: int) -> Snapshot:
-    """Copy bundles into `home`. This blocks until the files are written.
+    """Copy bundles to a new directory in `home`. This blocks until the files are written.
 
     Args:
-        max_bytes: limit on the size of all bundles together.
+        bundles: Bundle directories.
+        home: Directory in which the copies are stored.
+        generation: Number of the snapshot.
+        max_bytes: Maximum size of all bundles together, in bytes.
 
     Raises:
         BundleError: If a bundle is too large, or is not a directory of regular files with a manifest.
@@ -60,7 +64,8 @@ def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_byte
     copies, digests, total = [], [], 0
     try:
         for index, bundle in enumerate(bundles):
-            # Keeps the name of the directory for messages, because two bundles may have the same name.
+            # The copy keeps the name of the directory, which occurs in messages. Two directories may have the same
+            # name.
             copy = directory / str(index) / (bundle.name or "bundle")
             copy.mkdir(parents=True)
             total += _copy(bundle, copy, max_bytes - total)
@@ -81,8 +86,8 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
         total = sum(sizes.values())
         if total > max_bytes:
             raise BundleError(
-                f"{bundle.name}: the total size of all bundles exceeds max_bundle_bytes; increase it or serve fewer "
-                "bundles"
+                f"{bundle.name}: the total size of all bundles exceeds RFA_MAX_BUNDLE_BYTES; increase this setting, or "
+                "serve fewer bundles"
             )
         free = shutil.disk_usage(copy).free
         if total > free:
@@ -97,7 +102,8 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
 
 @contextmanager
 def _opened(bundle: Path) -> Iterator[int]:
-    """Open the directory and return a file descriptor, so that a directory that replaces it later is not read."""
+    """Context manager that opens a directory, and yields its file descriptor. If another directory replaces it
+    meanwhile, the other one is not read."""
     try:
         folder = os.open(bundle, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -122,7 +128,7 @@ def _sizes(folder: int, name: str) -> dict[str, int]:
 
 def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
     try:
-        # O_NONBLOCK is set because opening a pipe would block.
+        # Without O_NONBLOCK, opening a pipe would block.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise BundleError(f"{name}: the file cannot be read: {error.strerror}") from None

@@ -1,14 +1,14 @@
-"""The supervisor starts and restarts the server processes, forwards signals, and exits after the last process.
+"""Supervisor, which starts and restarts the server processes, handles signals, and exits after the last process.
 
-A process that dies is replaced. The pause before this doubles until a process serves. A process that hangs is killed
-and replaced. It hangs if, for twice `stall_seconds`, its event loop sends no heartbeat, or its engine has work and
-makes no progress.
+A process that exits is replaced after a pause. If it exits before it has served requests, the next pause is twice as
+long. A process that hangs is killed and replaced. It hangs if its event loop sends no heartbeat for twice
+`stall_seconds`, or if its engine has work and makes no progress for this time.
 
-    SIGTERM, SIGINT   every process drains; a second signal kills them
-    SIGHUP            the processes reload the bundles, all of them or none (`rfa.service.process.reloading`)
+    SIGTERM, SIGINT   all processes drain; a second signal kills them
+    SIGHUP            all processes reload the bundles, or none of them (`rfa.service.process.reloading`)
 
-The port opens after every process has loaded and checked the bundles. The supervisor itself does not load models or
-open bundles, so it stays small and cannot hang.
+The server listens on the port when all processes have loaded and checked the bundles. The supervisor does not load
+models or open bundles, so it needs little memory and does not hang.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ START_SECONDS = 60.0
 
 
 class StartError(ValueError):
-    """Raised if the server cannot start, because a process rejected its settings or bundles, or exited repeatedly."""
+    """Raised if the server cannot start, because its settings or bundles are rejected, or its processes exit
+    repeatedly."""
 
 
 class Supervisor:
-    """Supervisor that starts, monitors and restarts the processes of one server.
+    """Starts, monitors and restarts the processes of one server.
 
     Args:
-        settings: settings that contain the actual port.
-        listener: socket bound to the port.
-        program: command that starts a process. The file descriptor of its end of the channel is appended.
-        check: function that checks bundles in a subprocess before any server process loads them.
+        settings: Settings of the server. The port is the actual one, and not 0.
+        listener: Socket that is bound to the port.
+        program: Command that starts a process. The file descriptor of its channel is appended.
+        check: Function that checks bundles in a subprocess, before a server process loads them.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Supervisor:
         self._address = Address(settings.server.host, settings.server.port)
         self._status = create_shared_status(settings.models.processes)
         self._children: dict[int, Child] = {}
-        self._started: dict[int, StartedProcess] = {}  # processes for the first children
+        self._started: dict[int, StartedProcess] = {}  # processes that have not received their settings
         self._stopping = asyncio.Event()
         self._forced: signal.Signals | None = None
         self._is_killing = False
@@ -78,16 +79,17 @@ class Supervisor:
         self._opened = asyncio.Event()
         self._is_announced = False
         self._reloading: asyncio.Task[None] | None = None
-        # Twice the stall time, counted in ticks. No process then looks silent after the supervisor itself was
-        # suspended.
+        # Silence is counted in ticks of the supervisor. With times, all processes would appear to hang after the
+        # supervisor was suspended.
         self._tick_seconds = min(1.0, settings.server.stall_seconds / 4)
         self._patience_ticks = 2 * settings.server.stall_seconds / self._tick_seconds
 
     async def run(self) -> int:
-        """Serve until a signal arrives.
+        """Run the server until it receives a stop signal.
 
         Returns:
-            The exit code: 0 after draining, 128 + signal after a forced stop, 1 if a process failed while draining.
+            Exit code: 0 after draining, 128 plus the signal number if the processes were killed, and 1 if a process
+            failed while draining.
 
         Raises:
             StartError: If the server cannot start.
@@ -114,14 +116,14 @@ class Supervisor:
         return 0 if all(codes) else 1
 
     def _health_status(self) -> HealthStatus:
-        """Return the health of the processes for probes."""
+        """Return the health of the server for probes."""
         processes, stall = self._children.values(), self._settings.server.stall_seconds
         return HealthStatus.from_processes(
             processes, tick=self._tick_seconds, stall=stall, is_stopping=self._stopping.is_set()
         )
 
     async def _begin(self, reloader: Reloader) -> bool:
-        """Copy and check the first bundles. Return False if a stop signal arrived before this was complete."""
+        """Copy and check the first bundles. Return False if a stop signal arrives before this is complete."""
         beginning = asyncio.create_task(self._load_first(reloader))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((beginning, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -138,9 +140,8 @@ class Supervisor:
 
     async def _load_first(self, reloader: Reloader) -> None:
         if self._program != PROGRAM or is_compiled(self._settings):
-            for index in range(
-                self._settings.models.processes
-            ):  # they import their modules while the bundles are checked
+            # The processes import their modules while the bundles are checked.
+            for index in range(self._settings.models.processes):
                 self._started[index] = await self._start_process(index)
         await reloader.begin()
         if self._program == PROGRAM:
@@ -152,8 +153,8 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Keep all processes running until the server stops. For each index, return whether the last process exited
-        without failure."""
+        """Run all processes until the server stops. For each index, return whether the last process exited without a
+        failure."""
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [
             asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
@@ -171,8 +172,8 @@ class Supervisor:
     # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run process `index`, and restart it when it exits, until the server stops. Return whether the last one exited
-        without failure."""
+        """Run the process with this index, and restart it when it exits, until the server stops. Return whether the
+        last one exited without a failure."""
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)
@@ -233,7 +234,7 @@ class Supervisor:
         if child.is_refusal and not self._opened.is_set():
             raise StartError(reason)
         if failures >= ATTEMPTS:
-            raise StartError(f"server processes exit again and again: {reason}")
+            raise StartError(f"server processes exited repeatedly: {reason}")
 
     async def _listen(self, child: Child, reloader: Reloader) -> None:
         """Handle the messages of a process. A process that sends an invalid message is killed."""
@@ -253,7 +254,7 @@ class Supervisor:
         child.heard = True
         match message["kind"]:
             case "beat":
-                # A stalled engine counts as silence, so that one counter covers both.
+                # With a stalled engine, the heartbeat is ignored, so that the process is killed.
                 if message["stalled"] < 2 * self._settings.server.stall_seconds:
                     child.silent_ticks = 0
                 child.stalled = message["stalled"]
@@ -286,8 +287,8 @@ class Supervisor:
     # Start and stop.
 
     async def _start_serving(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
-        """Send `serve` to all processes when the last one has loaded its bundles, and later to each restarted
-        process."""
+        """Handle that a process has loaded its bundles. When all processes have, start listening and send `serve` to
+        all of them. Later, send it to each restarted process."""
         if child.snapshot is not reloader.current:
             self._retire(child)
             return
@@ -307,17 +308,17 @@ class Supervisor:
                 await other.send("serve")
 
     def _serving_children(self) -> list[Child]:
-        """Return the processes that serve requests or have been told to."""
+        """Return the processes to which `serve` was sent, in the order of their indices."""
         return [child for _, child in sorted(self._children.items()) if child.has_serve_command]
 
     def _retire_outdated(self) -> None:
-        """After a reload, restart the processes that were still loading the previous bundles."""
+        """Restart the processes that are still loading the previous bundles after a reload."""
         for child in self._children.values():
             if not child.has_serve_command:
                 self._retire(child)
 
     def _retire(self, child: Child) -> None:
-        logger.info("%s was loading bundles that have been replaced since, so it is restarted", child.name)
+        logger.info("%s was loading bundles that a reload has replaced, so it is restarted", child.name)
         child.is_outdated = True
         child.signal(signal.SIGKILL)
 
@@ -327,20 +328,20 @@ class Supervisor:
             self._is_announced = True
             count = f"{serving} process{'es' if serving > 1 else ''}"
             logger.info(
-                "serving %s, version %s, on %s with %s; open / for the page and /docs for the API",
+                "serving %s, version %s, on %s with %s; / is the web page and /docs describes the API",
                 *(self._models, reloader.current.version, self._address.url, count),
             )
 
     def _stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             self._forced = signal.Signals(number)
-            logger.warning("received %s again: killing all processes", self._forced.name)
+            logger.warning("received a second stop signal, %s: killing all processes", self._forced.name)
             self._kill_all()
         else:
             grace = self._settings.server.shutdown_grace_seconds
             name = signal.Signals(number).name
             logger.info(
-                "received %s: finishing active requests, for up to %d s; send a second signal to kill the server",
+                "received %s: completing running requests for up to %d s; send a second signal to kill the server",
                 name,
                 grace,
             )
@@ -350,7 +351,7 @@ class Supervisor:
             self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
-        """On a stop signal, let the process complete its requests, and kill it after the grace period."""
+        """When the server stops, make the process drain. Kill it if it does not exit in time."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
         await asyncio.sleep(self._settings.server.shutdown_grace_seconds + CLOSE_SECONDS)

@@ -96,7 +96,7 @@ def test_a_port_that_cannot_be_listened_on_ends_the_server(tmp_path: Path) -> No
 def test_a_process_that_never_starts_ends_the_server(tmp_path: Path) -> None:
     with started(tmp_path, program=("-c", "raise SystemExit(3)"), processes=2) as server:
         assert server.process.wait(PATIENCE) == 1
-        assert "server processes exit again and again: a server process exited with exit code 3" in server.log
+        assert "server processes exited repeatedly: a server process exited with exit code 3" in server.log
 
 
 def run_rfa(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -115,7 +115,7 @@ def test_a_stream_under_way_ends_as_it_should(tmp_path: Path, number: signal.Sig
         assert events[-1]["details"]["generated_tokens"] == 40
         assert server.process.wait(PATIENCE) == 0
         assert "Traceback" not in server.log
-        assert f"{number.name}: finishing active requests, for up to 60 s" in server.log
+        assert f"{number.name}: completing running requests for up to 60 s" in server.log
         assert "shutdown complete: every process has exited" in server.log
 
 
@@ -148,7 +148,7 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: sum(map(is_alive, children)) == 1)  # the idle one has drained
         assert server.end(signal.SIGTERM) == 128 + signal.SIGTERM
-        assert "SIGTERM again: killing all processes" in server.log and "drained;" not in server.log
+        assert "second stop signal, SIGTERM: killing all processes" in server.log and "drained;" not in server.log
         client.join()
         assert not any(map(is_alive, children))
 

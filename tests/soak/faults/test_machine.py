@@ -49,4 +49,4 @@ def test_a_hard_limit_is_logged() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "(200, 200)\n"
-    assert "may open 200 files, but max_connections 1000 needs 1256" in done.stderr
+    assert "may open only 200 files, but with RFA_MAX_CONNECTIONS=1000 it needs 1256" in done.stderr
